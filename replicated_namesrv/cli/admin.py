@@ -117,7 +117,7 @@ class Admin:
             except OSError as cause:
                 raise AdminError(
                     f"{address}: no answer ({reason_of(cause)}); check that the node runs, and that --admin names its admin "
-                    "address"
+                    "address (adminListen, which is on loopback by default)"
                 ) from None
             try:
                 # the node may answer before it has read the whole request

@@ -1,0 +1,192 @@
+"""docs/operations.md, typed line by line on three machines: network namespaces at 10.0.0.1 to 10.0.0.3.
+
+The nodes run the shipped unit's command with the shipped properties. ``systemctl`` is ``tests.support.unit_manager``, and the
+folders /etc/namesrv and /var/lib/private are folders of the test. Needs root.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.tree import ROOT
+from tests.support.nodes import clean_environment
+from tests.support.waiting import wait_until
+
+PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+NAMES = ("n1", "n2", "n3")
+DEADLINE_S = 120.0
+
+
+def blocks(heading: str) -> list[str]:
+    """The lines of the code blocks in a section."""
+    sections = re.split(r"^#+ (.*)$", PAGE, flags=re.MULTILINE)
+    section = sections[sections.index(heading) + 1]
+    return [line for block in re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL) for line in block.splitlines()]
+
+
+class Machines:
+    """Three namespaces, joined by a bridge that has no address."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.prefix = f"op{os.getpid() % 100_000}"
+        exports = [line for line in blocks("Cluster size and settings") if line.startswith("export ")]
+        self.without_a_node = [line for line in exports if "NAMESRV_ADMIN=" in line]
+        self.exports = [line for line in exports if line not in self.without_a_node]
+        self.typed: list[tuple[str, str]] = []
+
+    def create(self) -> None:
+        """Raises CalledProcessError where namespaces are not permitted."""
+        self._ip("link", "add", f"{self.prefix}br", "type", "bridge")
+        self._ip("link", "set", f"{self.prefix}br", "up")
+        for number, name in enumerate(NAMES, 1):
+            space, outer, inner = self.prefix + name, f"{self.prefix}{name}", "eth0"
+            self._ip("netns", "add", space)
+            self._ip("link", "add", outer, "type", "veth", "peer", "name", inner, "netns", space)
+            self._ip("link", "set", outer, "master", f"{self.prefix}br", "up")
+            self._ip("-n", space, "addr", "add", f"10.0.0.{number}/24", "dev", inner)
+            self._ip("-n", space, "link", "set", inner, "up")
+            self._ip("-n", space, "link", "set", "lo", "up")
+            for part in ("etc", "bin", "run", "lib"):
+                (self.folder / name / part).mkdir(parents=True)
+            self._program(name, "namesrv", f'exec {sys.executable} -m replicated_namesrv "$@"')
+            self._program(name, "systemctl", f'exec {sys.executable} -m tests.support.unit_manager "$@"')
+
+    def remove(self) -> None:
+        """Stop the nodes, and delete the namespaces."""
+        for name in NAMES:
+            with contextlib.suppress(AssertionError, subprocess.SubprocessError):
+                self.run(name, "systemctl stop namesrv")
+            subprocess.run(["ip", "netns", "del", self.prefix + name], check=False, capture_output=True)
+        subprocess.run(["ip", "link", "del", f"{self.prefix}br"], check=False, capture_output=True)
+
+    def _ip(self, *arguments: str) -> None:
+        subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+    def _program(self, name: str, program: str, line: str) -> None:
+        file = self.folder / name / "bin" / program
+        file.write_text(f"#!/bin/sh\ncd {ROOT}\n{line}\n" if program == "systemctl" else f"#!/bin/sh\n{line}\n")
+        file.chmod(0o755)
+
+    def run(self, name: str, line: str) -> str:
+        """The output of a line that is typed on a machine. AssertionError unless it succeeds."""
+        own = self.folder / name
+        script = "\n".join((*self.exports, line))
+        script = script.replace("/etc/namesrv", str(own / "etc")).replace("/var/lib/private", str(own / "lib"))
+        environment = clean_environment(
+            PATH=f"{own / 'bin'}:{os.environ['PATH']}",
+            PYTHONPATH=str(ROOT),
+            UNIT=str(ROOT / "deploy" / "systemd" / "namesrv.service"),
+            STATE_DIRECTORY=str(own / "lib" / "namesrv"),
+            CREDENTIALS_DIRECTORY=str(own / "run" / "credentials"),
+            RUN=str(own / "run"),
+            ETC=str(own / "etc"),
+            NAMESRV=str(own / "bin" / "namesrv"),
+        )
+        done = subprocess.run(
+            ["ip", "netns", "exec", self.prefix + name, "bash", "-c", script],
+            env=environment,
+            cwd=own,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        log = own / "run" / "log"
+        seen = log.read_text(errors="replace")[-2000:] if done.returncode and log.exists() else ""
+        assert done.returncode == 0, f"{name}: {line}\nexit code {done.returncode}\n{done.stdout}{done.stderr}\n{seen}"
+        self.typed.append((name, line))
+        return done.stdout
+
+    def type(self, line: str) -> str:
+        """A line as it is on the page: the prompt says where, or the comment says everywhere."""
+        prompt, text = re.match(r"(?:(n\d)?[#$] )?(.*)", line).groups()  # type: ignore[union-attr]  # matches everything
+        where = NAMES if "# on every node" in text else (prompt or "n1",)
+        return "".join(self.run(name, text) for name in where)
+
+    def section(self, heading: str, skip: str = "^$") -> None:
+        """Type everything that a section shows."""
+        lines = [line for line in blocks(heading) if not re.search(skip, line)]
+        assert lines, heading
+        for line in lines:
+            self.type(line)
+
+    def well(self) -> None:
+        """Wait until ``namesrv status`` exits with 0 on n1."""
+
+        def is_well() -> bool:
+            with contextlib.suppress(AssertionError):
+                return bool(self.run("n1", "namesrv status"))
+            return False
+
+        wait_until(is_well, "a healthy cluster", DEADLINE_S)
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Machines]:
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("needs root and iproute2: the page is typed in network namespaces")
+    found = Machines(tmp_path)
+    try:
+        try:
+            found.create()
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"network namespaces are not permitted here: {error.stderr.strip()}")
+        yield found
+    finally:
+        found.remove()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_page_of_operations_works_as_typed(machines: Machines) -> None:
+    for name in NAMES:
+        shutil.copy(ROOT / "deploy" / "systemd" / "namesrv-3.properties", machines.folder / name / "etc" / "namesrv.properties")
+    machines.section("systemd", skip="mkdir|venv|pip|install -m|scp|systemctl")
+    for name in ("n2", "n3"):
+        for secret in ("peer-secret", "admin-token"):
+            shutil.copy(machines.folder / "n1" / "etc" / secret, machines.folder / name / "etc" / secret)
+    for name in NAMES:
+        machines.run(name, "systemctl start --no-block namesrv")
+    machines.well()
+
+    machines.section("Check the state")
+    for name in ("n2", "n3"):
+        machines.run(name, "systemctl restart namesrv")
+        assert "exit code 0" in (machines.folder / name / "run" / "stops").read_text(), "the node was not drained"
+        machines.well()
+    for line in blocks("Restart"):  # among others: until namesrv status, leader transfer from a machine that does not lead
+        machines.type(line)
+        if line.startswith("n1# namesrv drain"):
+            machines.run("n1", "namesrv drain --undo")
+            machines.well()
+    machines.well()
+    machines.run("n2", "\n".join([*machines.without_a_node, "namesrv status"]))
+    for target in ("n3", "n1", "n2"):
+        machines.run("n1", f"namesrv leader transfer {target}")
+        assert machines.run("n1", "namesrv leader").startswith(f"{target},")
+        machines.well()
+    machines.section("Change settings")
+    assert "true" in machines.run("n3", "namesrv config get orderMessageEnable")
+    machines.run("n2", "systemctl reload namesrv")
+    machines.run("n1", "namesrv kv put ORDER_TOPIC_CONFIG orders broker-0:4")
+    machines.section("Back up")
+    machines.run("n1", "cp namesrv-*.backup namesrv.backup")
+
+    machines.section("Restore", skip="--merge")
+    machines.well()
+    assert machines.run("n3", "namesrv kv get ORDER_TOPIC_CONFIG orders") == "broker-0:4\n"
+    machines.run("n1", "namesrv restore --merge namesrv.backup")
+
+    machines.run("n2", "systemctl stop namesrv")
+    for line in blocks("A disk is lost")[:2]:
+        machines.type(line) if "status" not in line else machines.well()
+    machines.well()
+    assert len(machines.typed) > 25
