@@ -28,7 +28,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("route", "topics", "brokers", "clusters"),
         *("kv", "config", "diff", "adopt"),
     ),
-    "Operate": ("status", "watch", "members", "leader", "drain", "backup", "restore", "recover", "switch", "access", "log"),
+    "Operate": (
+        *("status", "doctor", "watch", "members", "leader", "drain"),
+        *("backup", "restore", "recover", "switch", "access", "log"),
+    ),
     "Try out, load, break, check": ("demo", "broker", "simulate", "chaos", "trace", "analyze"),
 }
 """Commands by purpose, in the order of the overview. Commands without a module are not listed."""

@@ -1,0 +1,354 @@
+"""``namesrv doctor``: checks the machine and the settings of one node, and its way to the other nodes.
+
+It reads the same options as ``namesrv serve``, so it can run before the first start, or beside the running node. Each check
+returns findings; a finding that is not good has a remedy. It changes nothing, except for a file in dataDir that it writes to
+measure the disk, and removes.
+"""
+
+import argparse
+import contextlib
+import os
+import resource
+import socket
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from replicated_namesrv import __version__
+from replicated_namesrv.admin.certificates import certificate_files, expiry_s
+from replicated_namesrv.cli.admin import Admin, add_admin_options, admin_of, ask_all, given_addresses, reason_of
+from replicated_namesrv.cli.client import print_json, print_table
+from replicated_namesrv.errors import NamesrvError, SettingError
+from replicated_namesrv.files import free_bytes
+from replicated_namesrv.histogram import Histogram
+from replicated_namesrv.raft.measurements import FSYNC_BOUNDS_S
+from replicated_namesrv.replication.peer_settings import transport_settings
+from replicated_namesrv.server.server import OTHER_FILES
+from replicated_namesrv.settings import ROWS, Settings, load_settings
+
+HELP = "check this machine and a node's settings, and the way to its peers; each finding has a remedy"
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+GOOD, BAD = 0, 1
+TIMEOUT_MS = 3_000
+SYNCS_MAX, SYNCS_SECONDS, SYNC_BYTES = 200, 5.0, 4_096
+SYNC_WARNING_S = 0.025
+"""Of the 99th percentile. Each write waits for a sync of a majority, and a leader's heartbeats come every 50 ms."""
+CLOCK_WARNING_S = 2.0
+"""The Date header has whole seconds."""
+EXPIRY_WARNING_DAYS = 14
+OF_ONE_NODE = {
+    *("nodeId", "listen", "bindAddress", "listenPort", "adminListen", "healthListen", "peerListen", "peerDial", "dataDir"),
+    *("kvConfigPath", "configStorePath", "rocketmqHome", "peerSecretFile", "adminTokenFile"),
+    *("peerTlsKeyPath", "peerTlsCertPath", "adminTlsKeyPath", "adminTlsCertPath", "tls.server.keyPath", "tls.server.certPath"),
+}
+"""Settings that may differ between nodes."""
+
+_EXAMPLES = """\
+examples:
+  namesrv doctor -c /etc/namesrv/namesrv.properties --data-dir /var/lib/namesrv
+  namesrv doctor -c namesrv.properties --set peerSecretFile=/etc/namesrv/peer-secret --json
+
+exit codes: 0 no problem (warnings are none); 1 a problem; 2 usage
+"""
+
+
+class Finding(NamedTuple):
+    """The result of one check."""
+
+    check: str
+    level: str
+    text: str
+    remedy: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.epilog = _EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("-c", "--config-file", metavar="FILE", help="properties file of the node")
+    parser.add_argument("--data-dir", metavar="DIR", help="folder of the node (dataDir)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting; repeatable")
+    add_admin_options(parser, "derived from nameServerAddresses")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.set_defaults(timeout_ms=TIMEOUT_MS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command. Returns its exit code."""
+    admin = admin_of(arguments)
+    flags = dict(_pair(text) for text in arguments.set)
+    if arguments.data_dir:
+        flags["dataDir"] = arguments.data_dir
+    syncs = Histogram(FSYNC_BOUNDS_S)
+    try:
+        settings = load_settings(arguments.config_file, flags)
+    except (NamesrvError, OSError) as error:
+        findings = [Finding("settings", PROBLEM, str(error), "correct it; docs/settings.md lists all settings")]
+    else:
+        others = given_addresses(arguments, admin) or tuple(_admin_addresses(settings))
+        findings = list(_examine(settings, admin, others, syncs))
+    if arguments.json:
+        print_json({"findings": [finding._asdict() for finding in findings], "syncs": _histogram(syncs)})
+    else:
+        _print(findings, syncs)
+    return BAD if any(finding.level == PROBLEM for finding in findings) else GOOD
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise SettingError(f"--set {text}: give KEY=VALUE, for example --set mode=cp")
+    return name, value
+
+
+def _admin_addresses(settings: Settings) -> Iterator[str]:
+    """Admin addresses of the other nodes: as far from the RocketMQ port as on this one."""
+    own = settings.admin_address
+    if own is None:
+        return
+    distance = own[1] - settings.listen_address[1]
+    for address in _addresses(settings.name_server_addresses):
+        if address != settings.listen_address:
+            yield f"{address[0]}:{address[1] + distance}"
+
+
+def _addresses(text: str) -> Iterator[tuple[str, int]]:
+    for part in filter(None, map(str.strip, text.split(";"))):
+        host, _, port = part.rpartition(":")
+        if port.isdigit():
+            yield host.strip("[]"), int(port)
+
+
+def _examine(settings: Settings, admin: Admin, others: Sequence[str], syncs: Histogram) -> Iterator[Finding]:
+    peers: dict[str, tuple[str, int]] = {}
+    try:
+        transport = transport_settings(settings) if settings.mode == "cp" else None
+    except SettingError as error:
+        transport = None
+        yield Finding("settings", PROBLEM, str(error), "correct this setting")
+    else:
+        yield Finding("settings", OK, f"valid: mode={settings.mode}, node {settings.node_id}")
+    own = {"listen": settings.listen_address, "adminListen": settings.admin_address, "healthListen": settings.health_address}
+    if transport is not None:
+        own["peerListen"] = transport.listen
+        peers = {name: address for name, address in transport.addresses.items() if name != settings.node_id}
+    yield from _ports(settings, admin, {name: address for name, address in own.items() if address is not None})
+    servers = [address for address in _addresses(settings.name_server_addresses) if address != settings.listen_address]
+    yield from _names(host for host, _ in (*peers.values(), *servers))
+    yield from _reachable({f"peer {name}": address for name, address in peers.items()}, admin.timeout_s)
+    yield from _reachable({f"name server {host}:{port}": (host, port) for host, port in servers}, admin.timeout_s)
+    yield from _disk(settings, syncs)
+    yield _descriptors(settings)
+    yield from _certificates(settings)
+    yield from _others(settings, admin, others)
+
+
+def _ports(settings: Settings, admin: Admin, own: dict[str, tuple[str, int]]) -> Iterator[Finding]:
+    """Each port is free, or the running node has it."""
+    is_running = False
+    if settings.admin_address is not None:
+        host, port = settings.admin_address
+        with contextlib.suppress(NamesrvError):
+            shown = f"127.0.0.1:{port}" if host in ("0.0.0.0", "::", "") else f"{host}:{port}"
+            is_running = admin.ask(shown, "/v1/status")["nodeId"] == settings.node_id
+    for name, (host, port) in own.items():
+        try:
+            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                trial.bind((host, port))
+        except OSError as cause:
+            if is_running:
+                yield Finding("ports", OK, f"{name}={host}:{port} is in use; node {settings.node_id} is running")
+            else:
+                remedy = f"stop the program that has the port (ss -ltnp 'sport = :{port}'), or choose another with {name}"
+                yield Finding("ports", PROBLEM, f"{name}={host}:{port} cannot be bound: {reason_of(cause)}", remedy)
+        else:
+            yield Finding("ports", OK, f"{name}={host}:{port} is free")
+
+
+def _names(hosts: Iterable[str]) -> Iterator[Finding]:
+    """Host names of other nodes have addresses."""
+    for host in sorted(set(hosts)):
+        try:
+            found = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
+        except OSError as cause:
+            remedy = "add the name to DNS or /etc/hosts, or give an address in peers and nameServerAddresses"
+            yield Finding("dns", PROBLEM, f"{host}: {reason_of(cause)}", remedy)
+        else:
+            if found != [host]:
+                yield Finding("dns", OK, f"{host} is {', '.join(found)}")
+
+
+def _reachable(addresses: dict[str, tuple[str, int]], timeout_s: float) -> Iterator[Finding]:
+    """Ports of other nodes accept connections."""
+    for name, (host, port) in addresses.items():
+        try:
+            began = time.monotonic()
+            with socket.create_connection((host, port), timeout_s):
+                took_ms = (time.monotonic() - began) * 1000
+            yield Finding("reachability", OK, f"{name}: {host}:{port} connected in {took_ms:.1f} ms")
+        except OSError as cause:
+            remedy = f"start that node, check its address, and permit TCP to port {port} in every firewall between"
+            yield Finding("reachability", WARNING, f"{name}: {host}:{port}: {reason_of(cause)}", remedy)
+
+
+def _disk(settings: Settings, syncs: Histogram) -> Iterator[Finding]:
+    """Free space, and how long syncs take."""
+    folder = settings.data_path
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        free = free_bytes(folder)
+        _measure(folder, syncs)
+    except OSError as cause:
+        yield Finding("disk", PROBLEM, f"{folder}: {reason_of(cause)}", "run this as the node's user, or choose another dataDir")
+        return
+    reserve = settings.disk_reserve_bytes
+    if free < 2 * reserve:
+        remedy = "free space on this disk, or choose another dataDir; below diskReserveBytes no data can be added"
+        level = PROBLEM if free < reserve else WARNING
+        yield Finding("disk", level, f"{folder}: {free >> 20} MiB free, diskReserveBytes is {reserve >> 20} MiB", remedy)
+    else:
+        yield Finding("disk", OK, f"{folder}: {free >> 20} MiB free")
+    p99, count = percentile(syncs, 0.99), sum(syncs.counts)
+    text = f"{count} syncs of 4 KiB: 99 % within {p99 * 1000:g} ms, mean {syncs.sum / count * 1000:.1f} ms"
+    if p99 <= SYNC_WARNING_S:
+        yield Finding("disk", OK, text)
+    else:
+        remedy = "use a faster disk, or stop other programs that write to it; every change waits for the disks of a majority"
+        yield Finding("disk", WARNING, text, remedy)
+
+
+def _measure(folder: Path, syncs: Histogram) -> None:
+    """Append and sync, as the log does. Raises OSError."""
+    with tempfile.NamedTemporaryFile(prefix=".namesrv-doctor-", dir=folder) as file:
+        deadline = time.monotonic() + SYNCS_SECONDS
+        while sum(syncs.counts) < SYNCS_MAX and time.monotonic() < deadline:
+            os.write(file.fileno(), bytes(SYNC_BYTES))
+            began = time.monotonic()
+            os.fdatasync(file.fileno())
+            syncs.observe(time.monotonic() - began)
+
+
+def percentile(histogram: Histogram, share: float) -> float:
+    """The least bound within which this share of the values is; infinite beyond the last bound."""
+    wanted, below = share * sum(histogram.counts), 0
+    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+        below += count
+        if below >= wanted:
+            return bound
+    return float("inf")
+
+
+def _descriptors(settings: Settings) -> Finding:
+    """The hard limit, which the node raises its soft limit to."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    wanted = settings.max_connections + OTHER_FILES
+    if hard == resource.RLIM_INFINITY or hard >= wanted:
+        return Finding("descriptors", OK, f"up to {hard} file descriptors, {wanted} are needed")
+    remedy = f"raise it (systemd: LimitNOFILE={wanted}; ulimit -Hn), or lower maxConnections"
+    text = f"at most {hard} file descriptors, but maxConnections={settings.max_connections} needs {wanted}"
+    return Finding("descriptors", WARNING, text, remedy)
+
+
+def _certificates(settings: Settings) -> Iterator[Finding]:
+    for port, path in certificate_files(settings).items():
+        try:
+            days = (expiry_s(path) - time.time()) / 86_400
+        except (OSError, ValueError) as error:
+            text = f"{port}: {path}: {reason_of(error)}"
+            yield Finding("certificates", PROBLEM, text, "give a certificate in PEM that this user can read")
+            continue
+        level = PROBLEM if days < 0 else WARNING if days < EXPIRY_WARNING_DAYS else OK
+        text = f"{port}: {path} expires in {days:.1f} days" if days >= 0 else f"{port}: {path} expired {-days:.1f} days ago"
+        remedy = "" if level == OK else "replace certificate and key in place; a running node loads them without a restart"
+        yield Finding("certificates", level, text, remedy)
+
+
+class _Other(NamedTuple):
+    """Another node, by its admin port."""
+
+    node: str
+    version: str
+    clock_ahead_s: float
+    settings: dict[str, str] | None
+
+
+def _others(settings: Settings, admin: Admin, addresses: Sequence[str]) -> Iterator[Finding]:
+    """Clocks, versions and settings of the other nodes, as far as their admin ports answer."""
+    if not addresses:
+        return
+    found: list[_Other] = []
+    for answer in ask_all(addresses, lambda address: _ask(admin, address)):
+        if isinstance(answer, NamesrvError):
+            remedy = "set adminListen and adminTokenFile on that node; give --token-file; --admin names other addresses"
+            yield Finding("nodes", WARNING, str(answer), remedy)
+        elif answer.node != settings.node_id:
+            found.append(answer)
+    for other in found:
+        late = abs(other.clock_ahead_s) >= CLOCK_WARNING_S
+        text = f"the clock of {other.node} differs by {other.clock_ahead_s:+.1f} s"
+        remedy = "synchronise both clocks (chrony, systemd-timesyncd); times in logs, events and certificates depend on it"
+        yield Finding("clocks", WARNING if late else OK, text, remedy if late else "")
+        same = other.version == __version__
+        remedy = "" if same else "finish the upgrade; only two neighbouring versions may run together"
+        yield Finding("versions", OK if same else WARNING, f"{other.node} runs {other.version}, this is {__version__}", remedy)
+        if other.settings is not None:
+            yield from _differences(settings, other.node, other.settings)
+
+
+def _ask(admin: Admin, address: str) -> _Other:
+    began = time.time()
+    with admin.open(address, "/livez") as response:
+        date = response.getheader("Date")
+    ended = time.time()
+    there = parsedate_to_datetime(date).timestamp() + 0.5 if date else (began + ended) / 2
+    status = admin.ask(address, "/v1/status")
+    values: dict[str, str] | None = None
+    with contextlib.suppress(NamesrvError):  # the token may be missing
+        values = admin.ask(address, "/v1/config?readConsistency=stale")
+    return _Other(str(status["nodeId"]), str(status["version"]), there - (began + ended) / 2, values)
+
+
+def _differences(settings: Settings, node: str, values: dict[str, str]) -> Iterator[Finding]:
+    """Replicated settings are left out: the running cluster has one value of each, whatever the files say."""
+    differing = []
+    for row in ROWS.values():
+        if row.name in OF_ONE_NODE or row.replicated or row.name not in values:
+            continue
+        if (ours := row.show(settings.get(row))) != values[row.name]:
+            secret = "password" in row.name.lower()
+            differing.append(f"{row.name}" if secret else f"{row.name} is {ours!r} here, {values[row.name]!r} on {node}")
+    if differing:
+        text = f"settings differ from {node}: {'; '.join(differing)}"
+        yield Finding("differences", WARNING, text, "use the same value on all nodes")
+    else:
+        yield Finding("differences", OK, f"settings agree with {node}")
+
+
+def _histogram(syncs: Histogram) -> dict[str, Any]:
+    count = sum(syncs.counts)
+    bounds = [f"{bound * 1000:g}" for bound in syncs.bounds]
+    return {
+        "count": count,
+        "meanMs": round(syncs.sum / count * 1000, 3) if count else None,
+        "withinMs": dict(zip((*bounds, "more"), syncs.counts, strict=True)),
+    }
+
+
+def _print(findings: Sequence[Finding], syncs: Histogram) -> None:
+    print_table(("check", "", "finding"), [(f.check, f.level, f.text) for f in findings])
+    if count := sum(syncs.counts):
+        print("\nsyncs of the disk:")
+        lower = 0.0
+        for bound, number in zip((*syncs.bounds, float("inf")), syncs.counts, strict=True):
+            if number:
+                print(f"  {lower * 1000:>7g} to {bound * 1000:g} ms  {number:>4}  {'#' * max(1, 50 * number // count)}")
+            lower = bound
+    for finding in findings:
+        if finding.remedy:
+            print(f"\n{finding.level}: {finding.text}\n  remedy: {finding.remedy}")

@@ -1,0 +1,119 @@
+"""``namesrv doctor``: what it finds on a machine, and that each finding has a remedy."""
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replicated_namesrv.cli.doctor import OF_ONE_NODE, percentile
+from replicated_namesrv.histogram import Histogram
+from replicated_namesrv.settings import ROWS
+from tests.support.authority import Authority
+from tests.support.operated import operated, run
+from tests.support.ports import free_ports
+
+
+async def findings(*arguments: str, code: int) -> dict[str, list[dict[str, Any]]]:
+    """Findings by check."""
+    done = await run("doctor", *arguments, "--json")
+    assert done.code == code, done
+    found: dict[str, list[dict[str, Any]]] = {}
+    for finding in json.loads(done.out)["findings"]:
+        found.setdefault(finding["check"], []).append(finding)
+        assert finding["remedy"] or finding["level"] == "ok", finding
+    return found
+
+
+def member(folder: Path, *more: str, peers: str = "") -> list[str]:
+    """Options of a node that could be started."""
+    listen, peer = free_ports(2)
+    own = (f"listen=127.0.0.1:{listen}", "mode=cp", "nodeId=n1", "adminListen=off", f"peers=n1=127.0.0.1:{peer}{peers}", *more)
+    return ["--data-dir", str(folder), *(word for setting in own for word in ("--set", setting))]
+
+
+def levels(found: list[dict[str, Any]]) -> list[str]:
+    return [finding["level"] for finding in found]
+
+
+async def test_a_sound_machine_has_no_problem(tmp_path: Path) -> None:
+    found = await findings(*member(tmp_path), code=0)
+    assert levels(found["settings"]) == ["ok"]
+    assert set(levels(found["ports"])) == {"ok"}
+    assert "dns" not in found
+    done = await run("doctor", *member(tmp_path))
+    assert done.code == 0
+    assert "syncs of the disk:" in done.out
+    assert not os.listdir(tmp_path), "it left a file"
+
+
+async def test_a_port_of_another_program_is_a_problem(tmp_path: Path) -> None:
+    options = member(tmp_path)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        found = await findings(*options, "--set", f"healthListen=127.0.0.1:{other.getsockname()[1]}", code=1)
+    (problem,) = [finding for finding in found["ports"] if finding["level"] == "problem"]
+    assert problem["text"].startswith("healthListen=")
+    assert "Address already in use" in problem["text"]
+
+
+async def test_peers_that_have_no_name_or_do_not_listen_are_found(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    options = member(tmp_path, peers=f",n2=no-such-host.invalid:9896,n3=127.0.0.1:{port}")
+    found = await findings(*options, code=1)
+    assert [finding["text"].partition(":")[0] for finding in found["dns"]] == ["no-such-host.invalid"]
+    assert levels(found["reachability"]) == ["warning", "warning"]
+    assert "Connection refused" in found["reachability"][1]["text"]
+
+
+@pytest.mark.parametrize(("days", "level", "code"), [(30, "ok", 0), (5, "warning", 0), (-1, "problem", 1)])
+async def test_certificates_are_judged_by_their_expiry(tmp_path: Path, days: int, level: str, code: int) -> None:
+    (tmp_path / "tls").mkdir()
+    files = Authority(tmp_path / "tls").files("n1", days=days)
+    paths = (f"peerTlsKeyPath={files.key}", f"peerTlsCertPath={files.certificate}", f"peerTlsTrustCertPath={files.authority}")
+    found = await findings(*member(tmp_path / "data", *paths), code=code)
+    assert levels(found["certificates"]) == [level]
+
+
+async def test_wrong_settings_are_a_finding_and_no_stack_trace(tmp_path: Path) -> None:
+    found = await findings("--set", "listenPort=many", code=1)
+    assert levels(found["settings"]) == ["problem"]
+    assert "listenPort" in found["settings"][0]["text"]
+    even = await findings(*member(tmp_path, peers=",n2=127.0.0.1:1"), code=1)
+    assert "even number" in even["settings"][0]["text"]
+    (tmp_path / "file").write_text("")
+    unusable = await findings(*member(tmp_path / "file"), code=1)
+    assert levels(unusable["disk"]) == ["problem"]
+
+
+async def test_clocks_versions_and_settings_are_compared_with_the_other_nodes(tmp_path: Path) -> None:
+    async with operated(tmp_path / "nodes", maxKvBytes="1000000") as cluster:
+        found = await findings(*member(tmp_path / "own", "maxKvBytes=2000000"), "-a", cluster.admin, code=0)
+        assert levels(found["clocks"]) == levels(found["versions"]) == ["ok", "ok"], "n1 is this node, under the same name"
+        assert all("maxKvBytes is '2000000' here, '1000000' on n" in finding["text"] for finding in found["differences"])
+        assert levels(found["differences"]) == ["warning", "warning"]
+
+
+async def test_ports_of_the_running_node_are_its_own(tmp_path: Path) -> None:
+    async with operated(tmp_path, 1) as cluster:
+        node = cluster.nodes[0]
+        own = ("--set", f"listen={node.listen_address}", "--set", f"adminListen=127.0.0.1:{cluster.admin_ports[0]}")
+        found = await findings(*member(tmp_path / "own"), *own, code=0)
+    assert [finding["text"].partition(" ")[2] for finding in found["ports"][:2]] == ["is in use; node n1 is running"] * 2
+
+
+def test_percentile_is_the_bound_within_which_the_share_is() -> None:
+    histogram = Histogram((1.0, 2.0, 4.0))
+    histogram.observe(0.5, 98)
+    histogram.observe(3.0, 2)
+    assert (percentile(histogram, 0.98), percentile(histogram, 0.99)) == (1.0, 4.0)
+    histogram.observe(9.0, 10)
+    assert percentile(histogram, 0.99) == float("inf")
+
+
+def test_settings_that_may_differ_exist() -> None:
+    unknown = OF_ONE_NODE - {row.name for row in ROWS.values()}
+    assert not unknown
