@@ -30,7 +30,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Operate": (
         *("status", "doctor", "watch", "members", "leader", "drain"),
-        *("backup", "restore", "recover", "switch", "access", "log"),
+        *("backup", "restore", "recover", "switch", "access", "log", "completion"),
     ),
     "Try out, load, break, check": ("demo", "broker", "simulate", "chaos", "trace", "analyze"),
 }
