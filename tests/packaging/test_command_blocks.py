@@ -66,6 +66,7 @@ CHECKED = (
         r"spark\.read|duckdb",
         "Python, and DuckDB's own command; tests/spark/test_second_engine.py reads the tables with its library",
     ),
+    ("docs/tls.md", r"JAVA_OPT=", "needs RocketMQ's distribution; tests/interop/test_tls_page.py uses the same options"),
     ("docs/*", r"(\./)?namesrv ", SHOWN),
 )
 
