@@ -29,7 +29,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("kv", "config", "diff", "adopt"),
     ),
     "Operate": (
-        *("status", "doctor", "watch", "members", "leader", "drain"),
+        *("status", "top", "doctor", "watch", "members", "leader", "drain"),
         *("backup", "restore", "recover", "switch", "access", "log", "completion"),
     ),
     "Try out, load, break, check": ("demo", "broker", "simulate", "chaos", "trace", "analyze"),
