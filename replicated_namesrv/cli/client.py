@@ -48,6 +48,10 @@ def add_client_arguments(parser: argparse.ArgumentParser, examples: str, exit_co
     )
     parser.add_argument("--tls", action="store_true", help="speak TLS; certificates are not verified unless --tls-ca is given")
     parser.add_argument("--tls-ca", metavar="FILE", help="speak TLS and accept only certificates signed by these CAs (PEM)")
+    parser.add_argument(
+        "--tls-cert", metavar="FILE", help="speak TLS and present this certificate (PEM), for accessPolicy=enforce"
+    )
+    parser.add_argument("--tls-key", metavar="FILE", help="key of --tls-cert, if that file does not have it")
 
 
 def add_consistency_arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +155,8 @@ def run_with_servers(arguments: argparse.Namespace, command: Callable[[NameServe
 async def _with_servers(
     arguments: argparse.Namespace, command: Callable[[NameServers, argparse.Namespace], Awaitable[int]]
 ) -> int:
-    tls = client_tls_context(arguments.tls_ca) if arguments.tls or arguments.tls_ca else None
+    wants_tls = arguments.tls or arguments.tls_ca or arguments.tls_cert
+    tls = client_tls_context(arguments.tls_ca, arguments.tls_cert, arguments.tls_key) if wants_tls else None
     client = RemotingClient(tls=tls)
     servers = NameServers(chosen_addresses(arguments), client, rng=random.Random(), timeout_ms=arguments.timeout_ms)
     try:

@@ -99,10 +99,21 @@ def parse_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def client_tls_context(ca_file: str | None = None) -> ssl.SSLContext:
-    """A TLS context for name servers. Without ``ca_file`` certificates are not verified, as in RocketMQ's default (test mode)."""
+def client_tls_context(
+    ca_file: str | None = None, certificate_file: str | None = None, key_file: str | None = None
+) -> ssl.SSLContext:
+    """A TLS context for name servers. Without ``ca_file`` certificates are not verified, as in RocketMQ's default (test mode).
+
+    ``certificate_file``: the client's certificate; its key is in ``key_file``, or in the same file. Raises SettingError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
+    if certificate_file is not None:
+        try:
+            context.load_cert_chain(certificate_file, key_file)
+        except (OSError, ssl.SSLError) as error:
+            raise SettingError(
+                f"TLS certificate {certificate_file!r} cannot be used: {error}; give certificate and key in PEM"
+            ) from error
     if ca_file is None:
         context.verify_mode = ssl.CERT_NONE
         return context

@@ -18,6 +18,7 @@ from replicated_namesrv.settings import load_settings
 from replicated_namesrv.wire.codes import RequestCode
 from tests.access.files import write_access_file
 from tests.support.authority import Authority
+from tests.support.nodes import run_command
 from tests.support.remoting_server import Peer, ServerThread, broker_fields, live_server, request, topic_table
 from tests.support.waiting import wait_until
 
@@ -80,12 +81,12 @@ class World:
     """A server and the certificates of its callers."""
 
     def __init__(self, server: ServerThread, authority: Authority, folder: Path) -> None:
-        self.server, self._authority, self.folder = server, authority, folder
+        self.server, self.authority, self.folder = server, authority, folder
 
     def context(self, name: str | None) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=str(self._authority.path))
+        context = ssl.create_default_context(cafile=str(self.authority.path))
         if name is not None:
-            files = self._authority.files(name, prefix="client-")
+            files = self.authority.files(name, prefix="client-")
             context.load_cert_chain(files.certificate, files.key)
         return context
 
@@ -264,6 +265,18 @@ def test_the_source_network_counts_by_a_trusted_proxy_header_alone(tmp_path: Pat
         assert peer.call(206).code == 0
     with live_server(tmp_path, **flags) as server, Peer(server.port, first=header) as peer:
         assert peer.call(206).code == NO_PERMISSION
+
+
+def test_our_commands_present_a_certificate(world: World) -> None:
+    authority = world.authority
+    files = authority.files("reader", prefix="command-")
+    at = ("-n", f"127.0.0.1:{world.server.port}", "--tls-ca", str(authority.path))
+    assert run_command("clusters", *at, "--tls-cert", str(files.certificate), "--tls-key", str(files.key)).returncode == 0
+    refused = run_command("clusters", *at)
+    assert refused.returncode != 0
+    assert "no permission" in refused.stdout + refused.stderr
+    wrong = run_command("clusters", *at, "--tls-cert", str(files.key))
+    assert "cannot be used" in wrong.stderr
 
 
 def test_open_has_no_part_in_the_path_of_a_query(tmp_path: Path) -> None:

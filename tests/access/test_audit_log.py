@@ -1,0 +1,108 @@
+"""The audit log: rotation, lost lines, throttled refusals, and no change recorded twice."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.access import audit_log
+from replicated_namesrv.access.access_control import LINES_PER_WINDOW, REPEAT_S, WINDOW_S, RefusalThrottle
+from replicated_namesrv.access.audit_log import OLD_FILES_MAX, AuditLog
+from replicated_namesrv.admin.change_records import ChangeRecords
+from replicated_namesrv.errors import StorageError
+from replicated_namesrv.model import ChangeOrigin
+from replicated_namesrv.routes.commands import BrokerRemoval, PutKVConfig, UnregisterBrokers
+from replicated_namesrv.service import AppliedChange
+from tests.support.waiting import wait_until
+
+ORIGIN = ChangeOrigin("tools", "10.0.0.9", "n2")
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_line_has_time_node_event_and_facts(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "deep" / "audit.log", "n1", lambda: 0.5)
+    log.start()
+    log.write("refused", identity="x", why=None, leftOut=3)
+    log.stop()
+    log.stop()
+    assert lines(log.path) == [
+        {"time": "1970-01-01T00:00:00.500Z", "node": "n1", "event": "refused", "identity": "x", "leftOut": 3}
+    ]
+
+
+def has_line(path: Path, number: int) -> bool:
+    return path.exists() and f'"number":{number},' in path.read_text()
+
+
+def test_it_is_rotated_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_log, "FILE_BYTES_MAX", 100)
+    log = AuditLog(tmp_path / "audit.log", "n1")
+    log.start()
+    for number in range(OLD_FILES_MAX + 4):
+        log.write("event", number=number, text="x" * 200)
+        wait_until(partial(has_line, log.path, number), "the line is written")
+    log.stop()
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ["audit.log", *(f"audit.log.{number}" for number in range(1, OLD_FILES_MAX + 1))]
+    assert lines(tmp_path / f"audit.log.{OLD_FILES_MAX}")[0]["number"] == 3
+    assert log.lost == 0
+
+
+def test_lines_beyond_the_queue_are_lost_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_log, "WAITING_MAX", 2)
+    log = AuditLog(tmp_path / "audit.log", "n1")  # not started: nothing takes lines out
+    for _ in range(5):
+        log.write("event")
+    assert log.lost == 3
+
+
+def test_a_file_that_cannot_be_written_prevents_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"auditLog=.*; give a file that this user can write, or off"):
+        AuditLog(tmp_path / "file" / "audit.log", "n1").start()
+
+
+def test_changes_that_the_log_has_are_not_recorded_again(tmp_path: Path) -> None:
+    """A CP node applies its log again when it starts."""
+    path = tmp_path / "audit.log"
+
+    def life(*revisions: int) -> None:
+        log = AuditLog(path, "n1")
+        log.start()
+        records = ChangeRecords(log, True)
+        for revision in revisions:
+            records.note(AppliedChange(PutKVConfig("n", "k", "secret value"), "", revision, ORIGIN))
+        log.stop()
+
+    life(1, 2)
+    life(1, 2, 3)
+    assert [line["revision"] for line in lines(path)] == [1, 2, 3]
+    assert lines(path)[0]["receivedBy"] == "n2"
+    assert "secret value" not in path.read_text()
+
+
+def test_a_removal_names_its_brokers_and_its_cause(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.log", "n1")
+    log.start()
+    removal = UnregisterBrokers((BrokerRemoval("c", "10.0.0.1:1", "a", 0, 1),))
+    ChangeRecords(log, False).note(AppliedChange(removal, "broker-expired", 7, None))
+    log.stop()
+    (line,) = lines(log.path)
+    assert (line["change"], line["brokers"], line["count"]) == ("broker-expired", ["a:0@10.0.0.1:1"], 1)
+    assert "identity" not in line
+
+
+def test_equal_refusals_get_one_line_a_minute_and_all_together_a_bounded_number() -> None:
+    now = [0.0]
+    throttle = RefusalThrottle(lambda: now[0])
+    assert [throttle.admit(("a",)) for _ in range(4)] == [0, None, None, None]
+    now[0] = REPEAT_S
+    assert throttle.admit(("a",)) == 3
+    admitted = [throttle.admit((number,)) for number in range(LINES_PER_WINDOW + 9)]
+    assert admitted.count(None) == 10
+    now[0] += WINDOW_S
+    assert throttle.admit(("b",)) == 10
