@@ -1,1 +1,1 @@
-"""The product under unmodified RocketMQ peers of 5.3.3 and 4.9.7, from their own jars: brokers, clients, mqadmin."""
+"""The product under unmodified RocketMQ peers of 5.3.3, 4.9.7 and 5.5.0, from their own jars: brokers, clients, mqadmin."""

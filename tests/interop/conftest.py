@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.lab import Lab, compile_driver, laboratory
+from tests.interop.lab import VERSIONS, Lab, compile_driver, laboratory
 from tests.support import provision
 
 
 @pytest.fixture(scope="session")
 def jars() -> dict[str, Path]:
     """Folder of jars by RocketMQ version."""
-    return {version: provision.require_rocketmq_jars(version) for version in provision.ROCKETMQ_VERSIONS}
+    return {version: provision.require_rocketmq_jars(version) for version in VERSIONS}
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,11 @@ JVM_FLAGS = [
     *("--add-exports=java.base/sun.security.x509=ALL-UNNAMED", "--add-opens=java.base/sun.security.x509=ALL-UNNAMED"),
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"),
 ]
+ALL_INTEROP = bool(os.environ.get("ALL_INTEROP"))
+"""Whether the longer half runs, too."""
+VERSIONS = [*provision.ROCKETMQ_VERSIONS, *([provision.NEWEST_ROCKETMQ] if ALL_INTEROP else [])]
+"""Of the peers in tests that run for several versions."""
+OLD = "4.9.7"
 LOGBACK = """<configuration>
 <appender name="F" class="ch.qos.logback.core.FileAppender"><file>${user.home}/java.log</file>
 <encoder><pattern>%d %p %t - %m%n</pattern></encoder></appender>

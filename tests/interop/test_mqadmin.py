@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.interop.lab import Driver, Lab, addresses_of, wait_for
+from tests.interop.lab import VERSIONS, Driver, Lab, addresses_of, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -66,7 +66,7 @@ def normalized(command: tuple[str, ...], output: str, address: str) -> object:
     return sorted(re.sub(r"timestamp=\d+|counter=\d+", "", line) for line in lines if not line.lstrip().startswith("at "))
 
 
-@pytest.mark.parametrize("version", ["5.3.3", "4.9.7"])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_mqadmin_answers_equal(lab: Lab, version: str) -> None:
     theirs, _ = lab.java_namesrv(version)
     ours, _ = lab.namesrv()

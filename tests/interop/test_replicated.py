@@ -5,7 +5,6 @@ is set.
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.interop.lab import Driver, Lab, addresses_of, wait_for
+from tests.interop.lab import ALL_INTEROP, VERSIONS, Driver, Lab, addresses_of, wait_for
 from tests.interop.test_mqadmin import COMMANDS, VOLATILE_CONFIG, normalized
 from tests.interop.test_peers import (  # noqa: F401 - collected here too
     consume,
@@ -43,7 +42,7 @@ ATTEMPTS = 3
 @pytest.fixture
 def mode(request: pytest.FixtureRequest) -> str:
     """Name servers that agree."""
-    if request.node.name not in ALWAYS and not os.environ.get("ALL_INTEROP"):
+    if request.node.name not in ALWAYS and not ALL_INTEROP:
         pytest.skip("one of the longer half; set ALL_INTEROP=1")
     return "cp"
 
@@ -57,7 +56,7 @@ def is_write(words: tuple[str, ...]) -> bool:
     return words[0] in WRITES or (words[0] == "updateOrderConf" and words[-1] != "get")
 
 
-@pytest.mark.parametrize("version", ["5.3.3", "4.9.7"])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_mqadmin_answers_equal(lab: Lab, version: str) -> None:
     """Every command is given to RocketMQ's own name server and to one of ours, in turn; each question to all."""
     theirs, _ = lab.java_namesrv(version)
@@ -158,7 +157,7 @@ class Clients:
         return state
 
 
-@pytest.mark.parametrize("version", ["5.3.3", "4.9.7"])
+@pytest.mark.parametrize("version", VERSIONS)
 async def test_clients_while_the_leader_goes(lab: Lab, version: str, tmp_path: Path) -> None:
     """No message fails, since its broker lives; look-ups are answered again within two seconds."""
     async with replicated_processes(tmp_path / "nodes") as cluster:

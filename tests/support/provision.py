@@ -17,7 +17,8 @@ from replicated_namesrv.provision import (
 from replicated_namesrv.provision import toxiproxy_server as product_toxiproxy_server
 
 ROCKETMQ_VERSIONS = ("5.3.3", "4.9.7")
-"""The newest of each line for which name server, broker, tools and client all exist."""
+"""The reference of docs/compatibility.md, and the newest of the line before."""
+NEWEST_ROCKETMQ = "5.5.0"
 ROCKETMQ_ARTIFACTS = ("namesrv", "broker", "tools", "client")
 COMPILER = ("org.eclipse.jdt", "ecj", "3.33.0")
 """A Java compiler that runs on a runtime without one: the tests' client program is compiled against each version's jars."""
@@ -102,7 +103,7 @@ def classpath(jars: Path) -> str:
 
 def main(arguments: list[str]) -> int:
     """Fetch everything now: ``python -m tests.support.provision``; prints where it is."""
-    versions = arguments or list(ROCKETMQ_VERSIONS)
+    versions = arguments or [*ROCKETMQ_VERSIONS, NEWEST_ROCKETMQ]
     for version in versions:
         print(version, rocketmq_jars(version))
     print("toxiproxy-server", toxiproxy_server())
