@@ -122,13 +122,12 @@ def _is_shown(phase: str, side: str) -> bool:
 def summary(figures: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of SUMMARY from rows of PER_RUN, for each mode, by scenario and over all scenarios (``all``)."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
-    for figure in figures:
+    for figure in sorted(figures, key=lambda figure: str(figure["run"])):
         for scenario in (figure["scenario"], "all"):
             group = (figure["mode"], scenario, *(figure[name] for name in ("level", "phase", "side", "metric")))
             groups[group].append(figure)
     rows = []
     for group, members in sorted(groups.items()):
-        members.sort(key=lambda member: str(member["run"]))
         values = [member["value"] for member in members]
         mode, scenario, level, phase, side, metric = group
         unit = CATALOGUE[metric].unit

@@ -35,7 +35,8 @@ class Survival:
 
 GRID_MS = np.array([0.0, *(2.0 ** (step / 8) for step in range(-32, 137))])
 """Ends of the cells of time in which ages are counted: steps of 9 % from 0.06 ms to two minutes."""
-ROUNDS = 400
+ROUNDS = 500
+"""Limit of the rounds of expectation and maximization."""
 
 Spans = Mapping[tuple[int, int], float]
 """Number of observations by the cells that contain the event: the first one and the one after the last."""
@@ -57,20 +58,43 @@ def turnbull(spans: Spans, weights: Reals | None = None) -> Reals:
     ``weights``: for each resample a row with the numbers of the observations. The result then has these rows, too."""
     places = np.array(list(spans), np.int64).reshape(-1, 2)
     number = np.atleast_2d(np.array(list(spans.values()), np.float64) if weights is None else weights)
-    covers = np.zeros((len(places), len(GRID_MS)))
-    for row, (first, after) in enumerate(places):
-        covers[row, first:after] = 1
+    first, after = places[:, 0], places[:, 1]
     total = number.sum(axis=1, keepdims=True)
-    shares = (number @ (covers / covers.sum(axis=1, keepdims=True))) / total
+    begins, ends = _Sums(first), _Sums(after)
+    # Where the estimate is not unique, the events are as late as they can be.
+    shares = np.zeros((len(number), len(GRID_MS)))
+    shares[:, np.unique(after - 1)] = 1 / len(np.unique(after))
     for _ in range(ROUNDS):
-        inside = np.maximum(shares @ covers.T, 1e-300)
-        following = shares * ((number / inside) @ covers) / total
+        before = np.concatenate((np.zeros((len(shares), 1)), np.cumsum(shares, axis=1)), axis=1)
+        inside = np.maximum(before[:, after] - before[:, first], 1e-12)
+        following = shares * np.maximum(begins.spread(number / inside, ends), 0) / total
         done = np.abs(following - shares).max() < 1e-6
         shares = following
         if done:
             break
+    shares = shares / shares.sum(axis=1, keepdims=True)
     found: Reals = shares if weights is not None else shares[0]
     return found
+
+
+class _Sums:
+    """Sums of the values of observations by the cell in which they begin or end."""
+
+    def __init__(self, cell_of: NDArray[np.int64]) -> None:
+        self._order = np.argsort(cell_of, kind="stable")
+        ordered = cell_of[self._order]
+        self._starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+        self._cells = ordered[self._starts]
+
+    def _by_cell(self, values: Reals) -> Reals:
+        sums = np.zeros((len(values), len(GRID_MS) + 1))
+        sums[:, self._cells] = np.add.reduceat(values[:, self._order], self._starts, axis=1)
+        return sums
+
+    def spread(self, values: Reals, ends: "_Sums") -> Reals:
+        """For each cell the sum of the values of the observations that contain it. ``self`` has their first cells."""
+        found: Reals = np.cumsum(self._by_cell(values) - ends._by_cell(values), axis=1)[:, :-1]
+        return found
 
 
 def reached_ms(shares: Reals, at: float) -> float | None:
