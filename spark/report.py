@@ -35,7 +35,7 @@ caption { text-align: left; color: var(--faint); padding: .25rem 0; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 th.section { padding-top: 1rem; font-size: 1rem; }
 td.number { text-align: right; white-space: nowrap; }
-td.better { font-weight: 700; }
+td.better { font-weight: 700; } th[scope=row] { font-weight: 400; }
 th button, td button { font: inherit; color: inherit; background: none; border: 0; padding: 0; text-align: inherit;
   cursor: pointer; }
 td button { text-decoration: underline dotted; }
@@ -45,11 +45,12 @@ input[type=search] { font: inherit; width: 100%; max-width: 24rem; box-sizing: b
 figure { margin: 2.5rem 0; } figure svg { width: 100%; height: auto; background: white; border-radius: 4px; }
 figcaption, .note { color: var(--faint); font-size: .9rem; }
 td .note { font-weight: 400; font-size: .8rem; }
-#drill { background: var(--mark); padding: .5rem 1rem; } #drill[hidden] { display: none; }
+#drill { background: var(--mark); padding: .5rem 1rem; position: sticky; bottom: 0; max-height: 40vh; overflow: auto; }
+ #drill[hidden] { display: none; }
 nav { columns: 14rem; } nav ul { margin: 0; padding-left: 1.2rem; }
 @media (max-width: 40rem) {
   body { padding: .6rem; } h1 { font-size: 1.4rem; } th, td { padding: .2rem .4rem; } figure { margin: 1.5rem 0; }
-  figure > div { overflow-x: auto; } figure svg { min-width: 36rem; }
+  td.number { white-space: normal; } figure > div { overflow-x: auto; } figure svg { min-width: 36rem; }
 }
 """
 
@@ -84,7 +85,7 @@ for (const button of document.querySelectorAll("button[data-cell]")) button.addE
     item.append(name); list.append(item);
   }
   drill.replaceChildren(element("h3", button.title), list);
-  drill.hidden = false; drill.focus(); drill.scrollIntoView({block: "nearest"});
+  drill.hidden = false; drill.focus({preventScroll: true});
 });
 """
 
@@ -169,7 +170,7 @@ def page(results: Results, figures: list[Figure], links: dict[str, tuple[str, st
         _what_was_run(results),
         "</header>",
         _contents(figures),
-        "<main><section id='drill' tabindex='-1' aria-live='polite' aria-label='Runs behind a cell' hidden></section>",
+        "<main>",
         "<h2 id='comparison'>In one table</h2>",
         "<p class='note'>Mean over the runs and, in brackets, its 95 % interval. Over several scenarios the interval is got by "
         "drawing scenarios anew (cluster bootstrap), within one by drawing runs. With fewer than five of them there is no "
@@ -205,6 +206,7 @@ def page(results: Results, figures: list[Figure], links: dict[str, tuple[str, st
         f"it): {tables}. "
         "A run's name leads to its timeline.</p>",
         _runs(results, links),
+        "<section id='drill' tabindex='-1' aria-live='polite' aria-label='Runs behind a cell' hidden></section>",
         "</main><footer class='note'><p>Made by <code>namesrv analyze</code>. spark/DESIGN.md of the project has the "
         "definitions.</p></footer>",
         _values(results, links),

@@ -83,9 +83,9 @@ CATALOGUE = {
     "yield": Metric("M12", "operations that were answered", "share", False),
     "yield_in_time": Metric("M12", "operations that were answered within their deadline", "share", False),
     **{
-        f"{access}_{name}": Metric("M12", f"the same, {who}", "share", False)
+        f"{access}_{name}": Metric("M12", f"{title}, {who}", "share", False)
+        for name, title in (("yield", "answered"), ("yield_in_time", "answered within their deadline"))
         for access, who in _WHO.items()
-        for name in ("yield", "yield_in_time")
     },
     "ghosts": Metric("M13", "brokers in an answer that were dead", "share", True),
     "divergence_area": Metric("M14", "certain divergence of the nodes' answers, integrated over time", "s", True),
