@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from replicated_namesrv.chaos.run_report import conclude
 from replicated_namesrv.chaos.sabotage import (
     PACKAGE,
     Detection,
@@ -26,6 +27,7 @@ from replicated_namesrv.chaos.scenario import available
 from replicated_namesrv.cli.main import main
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.verify import Verdict
+from tests.chaos.test_reports import bad, good, run_folder
 
 MISSED = SabotageRun("a", Verdict.VALID, (), (), ("fence", "no ghosts"))
 SUSPECTED = SabotageRun("b", Verdict.UNKNOWN, (), ("no ghosts",), ("fence",))
@@ -124,6 +126,20 @@ def test_the_list_is_printed_and_nothing_runs(
     assert main(["chaos", "sabotage", "--list", "--json", "--only", "never-fences"]) == 0
     assert json.loads(capsys.readouterr().out)["file"] == "replication/read_barrier.py"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_with_a_verdict_are_judged_again_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the runs without the sabotage."""
+    sabotage, said = SABOTAGES[0], list[str]()
+    (plan,) = plans(sabotage, full=False, most=1)
+    right = good().op(1000, 1010, "w", "put", "k", "a").at_the_end("get", "k", "a")
+    for suite, script in ((folder_of(sabotage), bad()), (folder_of(None), right)):
+        conclude(run_folder(tmp_path / suite / f"20260101T000000-{plan.name}", script))
+    monkeypatch.setattr("replicated_namesrv.chaos.sabotage.execute", None)  # a new run would fail
+    result = Saboteur(tmp_path, said.append).tried(sabotage, [plan])
+    assert result.found is Detection.CAUGHT
+    assert "linearizable KV" in result.runs[0].checks
+    assert [line.endswith("(earlier run)") for line in said] == [True]
 
 
 @pytest.mark.slow
