@@ -25,7 +25,7 @@ def certificate_files(settings: Settings) -> dict[str, Path]:
     named = {
         "remoting": settings.tls_server_cert_path if remoting else "",
         "admin": settings.admin_tls_cert_path,
-        "peer": settings.peer_tls_cert_path if settings.mode == "cp" else "",
+        "peer": settings.peer_tls_cert_path,
     }
     return {port: Path(path).expanduser() for port, path in named.items() if path}
 

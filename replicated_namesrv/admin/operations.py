@@ -142,7 +142,8 @@ async def drain(request: web.Request) -> web.Response:
     others = [
         node.address for node in context.service.node_addresses() if node.serves and node.node_id != context.settings.node_id
     ]
-    if context.settings.mode == "cp" and not others and request.query.get("force") != "true":
+    knows_others = context.service.replication_status() is not None  # otherwise the operator has to know them
+    if knows_others and not others and request.query.get("force") != "true":
         remedy = "start another node, or give --force (force=true)"
         return json_error(409, "no other node of the cluster serves brokers and clients", remedy)
     done = await context.node.drain(float(text))
