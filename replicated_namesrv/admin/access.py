@@ -100,6 +100,22 @@ class Access:
         if self._control is not None and origin is not None and (request.method, request.path) in OPERATIONS:
             self._control.requested(f"{request.method} {request.path}", request.query_string or None, origin, status)
 
+    def why_not(self, request: web.Request, allowed: frozenset[Role], by_table: Callable[[web.Request], None]) -> str | None:
+        """Why ``check`` would refuse such a request of this caller, None if it would not. Nothing is recorded."""
+        denied = None if self._control is None else self._judge(request, self._control.rules, allowed)[2]
+        if self._control is not None and (denied is None or self._control.enforces):
+            return None if denied is None else f"{denied.error}; {denied.remedy}"
+        try:
+            by_table(request)
+        except AccessError as error:
+            return f"{error.error}; {error.remedy}"
+        return None
+
+    def caller(self, request: web.Request) -> str:
+        """Identity, if roles are in use, and address of the sender of a request that was let through."""
+        origin: ChangeOrigin | None = request.get(ORIGIN)
+        return request.remote or "" if origin is None else f"{origin.identity} at {origin.address}"
+
     def _judge(self, request: web.Request, rules: AccessRules, allowed: frozenset[Role]) -> tuple[str, str, AccessError | None]:
         """Identity of the caller, how it was recognised, and why it is refused; None: it is not."""
         try:

@@ -7,17 +7,25 @@ size, the rows of a page. Answers are JSON, except health and nsaddr (text) and 
 """
 
 import logging
+import ssl
+import time
 
 from aiohttp import web
 
 from replicated_namesrv.address_list import checked_list, unit_lists
 from replicated_namesrv.admin.access import ACCESS, Access, AccessError, Handler, read_token
+from replicated_namesrv.admin.cluster_view import FIRST_SEEN
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.exposition import EXPOSITION, Exposition
 from replicated_namesrv.admin.http_changes import BodyTooLargeError
 from replicated_namesrv.admin.http_listener import HttpListener, ListenerTls
+from replicated_namesrv.admin.json_views import advertised_address
+from replicated_namesrv.admin.open_paths import IMPORT_MAP_HASH
+from replicated_namesrv.admin.other_nodes import OTHER_NODES, OtherNodes, addresses
 from replicated_namesrv.admin.paths import HEALTH_ROUTES, ROUTES
 from replicated_namesrv.admin.responses import json_error
+from replicated_namesrv.admin.samples import SAMPLES, Samples
+from replicated_namesrv.admin.time_line import TIMELINE, TimeLine
 from replicated_namesrv.admin.watch import WATCHERS, Watchers
 from replicated_namesrv.errors import (
     BodyError,
@@ -39,6 +47,15 @@ CONNECTIONS_MAX = 256
 """Maximum of open HTTP connections; one more is closed at once."""
 ADDRESS_CONNECTIONS_MAX = 128
 """The same for one address, so that other hosts can still connect."""
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        f"script-src 'self' '{IMPORT_MAP_HASH}'",
+        *("style-src 'self'", "img-src 'self'", "connect-src 'self'"),
+        *("base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
+    )
+)
+"""The console loads only its own files. Its import map is the one inline script."""
 KEEPALIVE_TIMEOUT_S = 15.0
 """Time limit for a whole request head on a connection, also on a new one."""
 
@@ -99,7 +116,7 @@ async def _set_headers(request: web.Request, response: web.StreamResponse) -> No
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["X-Frame-Options"] = "DENY"
-    response.headers["Content-Security-Policy"] = "default-src 'self'; frame-ancestors 'none'"
+    response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
 
 
 class AdminServer:
@@ -124,8 +141,24 @@ class AdminServer:
         app[ACCESS] = Access(settings.admin_token_file, own_hosts(settings), context.access)
         app[EXPOSITION] = exposition
         app[WATCHERS] = watchers
-        context.service.on_leader(watchers.notify_leader)
-        context.service.on_suspected(watchers.notify_suspected)
+        self._context = context
+        self._line = app[TIMELINE] = TimeLine(
+            context.service.history, lambda: context.remoting.is_listening, lambda: context.service.fenced, _wall_ms
+        )
+        self._samples = app[SAMPLES] = Samples(exposition.collector.collect, time.time)
+        self._others = app[OTHER_NODES] = OtherNodes()
+        app[FIRST_SEEN] = {}
+
+        def notify_leader(leader: str | None, term: int) -> None:
+            watchers.notify_leader(leader, term)
+            self._line.notify_leader(leader, term)
+
+        def notify_suspected(broker: tuple[str, str], since_ms: int | None) -> None:
+            watchers.notify_suspected(broker, since_ms)
+            self._line.notify_suspected(broker, since_ms)
+
+        context.service.on_leader(notify_leader)
+        context.service.on_suspected(notify_suspected)
         app.on_shutdown.append(watchers.stop)
         app.add_routes(ROUTES)
 
@@ -149,14 +182,36 @@ class AdminServer:
         if self._contexts is not None:
             await self._contexts.start()
         await self._listener.start(host, port, "choose another with --admin HOST:PORT (adminListen), or --admin off")
+        self._find_others()
+        self._line.start()
+        self._samples.start()
         kind = "admin HTTP listens" if self._contexts is None else "admin HTTPS listens"
         log.info(kind, extra={"address": "{}:{}".format(*self._listener.address or (host, port))})
 
     async def stop(self) -> None:
         """Stop listening, give requests in progress a moment, close every connection."""
+        self._line.stop()
+        self._samples.stop()
         await self._listener.stop()
+        await self._others.stop()
         if self._contexts is not None:
             await self._contexts.stop()
+
+    def _find_others(self) -> None:
+        """The other nodes, by the distance between this node's own two ports."""
+        settings, bound = self._context.settings, self._listener.address
+        if bound is None:
+            return
+        advertised = advertised_address(self._context)
+        tls = None
+        if settings.admin_tls_cert_path:
+            tls = ssl.create_default_context()
+            tls.load_verify_locations(settings.admin_tls_cert_path)
+        self._others.begin(addresses(settings, bound[1], int(advertised.rpartition(":")[2]), advertised), tls)
+
+
+def _wall_ms() -> int:
+    return int(time.time() * 1000)
 
 
 class HealthServer:

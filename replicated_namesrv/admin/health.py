@@ -33,26 +33,26 @@ class LayerHealth(NamedTuple):
     warning: str | None = None
 
 
-async def readiness(layers: Sequence[Layer]) -> list[LayerHealth]:
+async def readiness(layers: Sequence[Layer], timeout_s: float = LAYER_TIMEOUT_S) -> list[LayerHealth]:
     """Health of the layers from the lowest up, ending with the first failure."""
     found = []
     for layer in layers:
-        problem = await _problem_of(layer)
+        problem = await _problem_of(layer, timeout_s)
         found.append(LayerHealth(layer.name, problem, layer.warning()))
         if problem is not None:
             break
     return found
 
 
-async def _problem_of(layer: Layer) -> str | None:
+async def _problem_of(layer: Layer, timeout_s: float) -> str | None:
     try:
         answer = layer.check()
         if answer is None or isinstance(answer, str):
             return answer
-        async with asyncio.timeout(LAYER_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             return await answer
     except TimeoutError:
-        return f"no answer within {LAYER_TIMEOUT_S:g} s"
+        return f"no answer within {timeout_s:g} s"
     except Exception as error:  # any exception of a check is its layer's problem
         return f"{type(error).__name__}: {error}"
 

@@ -16,7 +16,7 @@ from replicated_namesrv.admin.access import ORIGIN
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.responses import json_error, json_response
 from replicated_namesrv.errors import BodyError
-from replicated_namesrv.routes.commands import Command, DeleteKVConfig, DeleteTopic, PutKVConfig
+from replicated_namesrv.routes.commands import ChangeWritePerm, Command, DeleteKVConfig, DeleteTopic, PutKVConfig
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.settings import ROWS
 
@@ -52,6 +52,15 @@ async def delete_topic(request: web.Request) -> web.Response:
     Brokers keep the topic, and the next registration that contains it restores the route.
     """
     return await _propose(request, DeleteTopic(_name(request, "topic"), request.query.get("clusterName") or None))
+
+
+async def change_write_permission(request: web.Request) -> web.Response:
+    """``POST /v1/brokers/{brokerName}/write-permission?writable=false``: remove the write permission of all topics of the broker
+    name (``WIPE_WRITE_PERM_OF_BROKER``, 205), or ``?writable=true``: restore it (``ADD_WRITE_PERM_OF_BROKER``, 327)."""
+    writable = request.query.get("writable")
+    if writable not in ("true", "false"):
+        raise BodyError("writable is missing or not a switch: give ?writable=true or ?writable=false")
+    return await _propose(request, ChangeWritePerm(_name(request, "brokerName"), writable == "true"))
 
 
 async def update_config(request: web.Request) -> web.Response:

@@ -17,16 +17,22 @@ from aiohttp import web
 from replicated_namesrv import __version__
 from replicated_namesrv.address_list import advertised_host
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
-from replicated_namesrv.admin.health import as_json, readiness
+from replicated_namesrv.admin.health import LAYER_TIMEOUT_S, as_json, readiness
 from replicated_namesrv.admin.paging import Page, PageRequest, build_rows, cut, page_request
 from replicated_namesrv.admin.responses import json_error, json_response
-from replicated_namesrv.model import BrokerData, TopicRouteData
+from replicated_namesrv.errors import BodyError
+from replicated_namesrv.model import MASTER_ID, BrokerData, TopicRouteData
 from replicated_namesrv.routes.broker_group import Registration
 from replicated_namesrv.routes.kv_index import entry_of
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.server.query_handlers import freshness_fields, wanted_consistency
 from replicated_namesrv.service import Freshness, ReadLevel
+from replicated_namesrv.settings import ROWS
 
+TOPIC_SORTS = ("brokerNameCount", "readQueueNums", "writeQueueNums", "revision")
+BROKER_SORTS = ("brokerId", "topicCount", "registeredSinceMs", "heartbeatAgeMs", "epoch")
+NO_VALUE = 1e15
+"""Sorted as larger than every value."""
 KV_ENTRIES_PER_TURN = 1_000
 """About a millisecond of work."""
 SUSPECTED_SHOWN_MAX = 100
@@ -73,42 +79,58 @@ def advertised_address(context: AdminContext) -> str:
 
 async def status(request: web.Request) -> web.Response:
     """``GET /v1/status``: a summary of the node. It passes no barrier, so it also answers while the node cannot serve."""
-    context = request.app[CONTEXT]
+    wait = request.query.get("waitMs", str(int(LAYER_TIMEOUT_S * 1000)))
+    if not wait.isascii() or not wait.isdigit() or not 1 <= int(wait[:9]) <= LAYER_TIMEOUT_S * 1000:
+        raise BodyError(f"waitMs={wait[:40]}: give 1 to {LAYER_TIMEOUT_S * 1000:g}, the time that a readiness check may take")
+    return json_response(await status_fields(request.app[CONTEXT], int(wait) / 1000))
+
+
+async def status_fields(context: AdminContext, layer_timeout_s: float) -> dict[str, Any]:
+    """The fields of ``/v1/status``. A check of readiness that takes longer has failed."""
     settings, state, metrics = context.settings, context.service.state, context.remoting.metrics
     registrations = state.registrations()
-    health = as_json(await readiness(context.layers))
+    health = as_json(await readiness(context.layers, layer_timeout_s))
     addresses = settings.name_server_addresses or advertised_address(context)
-    return json_response(
-        {
-            "nodeId": settings.node_id,
-            "mode": context.settings.mode,
-            "version": __version__,
-            "pid": os.getpid(),
-            "uptimeSeconds": round(monotonic() - context.started_monotonic_s, 3),
-            "access": _access(context),
-            "ready": health["ready"],
-            "failedLayer": health["failedLayer"],
-            "listen": f"{settings.listen_address[0]}:{context.remoting.port}" if context.remoting.is_listening else None,
-            "advertisedAddress": advertised_address(context),
-            "nameServerAddresses": [address.strip() for address in addresses.split(";") if address.strip()],
-            "dataDir": str(settings.data_path),
-            "revision": state.revision,
-            "counts": {
-                "clusters": len({registration.cluster_name for registration in registrations}),
-                "brokerNames": len({registration.broker_name for registration in registrations}),
-                "brokers": len(registrations),
-                "topics": len(state.topic_revisions),
-                "kvEntries": sum(map(len, state.kv_table().values())),
-            },
-            "replication": context.service.replication_status(),
-            "connections": metrics.connections_open,
-            "requests": sum(metrics.request_counts().values()),
-            "suspectedBrokers": _suspected(context),
-            "brokersExpired": context.service.expired_count,
-            "brokersLost": context.service.lost_count,
-            "loopLagRecentMaxMs": round(context.loop_lag.recent_max_s * 1000, 3),
-        }
-    )
+    return {
+        "nodeId": settings.node_id,
+        "mode": context.settings.mode,
+        "version": __version__,
+        "pid": os.getpid(),
+        "uptimeSeconds": round(monotonic() - context.started_monotonic_s, 3),
+        "access": _access(context),
+        "ready": health["ready"],
+        "failedLayer": health["failedLayer"],
+        "layers": health["layers"],
+        "listen": f"{settings.listen_address[0]}:{context.remoting.port}" if context.remoting.is_listening else None,
+        "advertisedAddress": advertised_address(context),
+        "nameServerAddresses": [address.strip() for address in addresses.split(";") if address.strip()],
+        "dataDir": str(settings.data_path),
+        "revision": state.revision,
+        "counts": {
+            "clusters": len({registration.cluster_name for registration in registrations}),
+            "brokerNames": len({registration.broker_name for registration in registrations}),
+            "brokers": len(registrations),
+            "topics": len(state.topic_revisions),
+            "kvEntries": sum(map(len, state.kv_table().values())),
+        },
+        "replication": context.service.replication_status(),
+        "connections": metrics.connections_open,
+        "requests": sum(metrics.request_counts().values()),
+        "suspectedBrokers": _suspected(context),
+        "diskFreeBytes": context.service.disk_free_bytes,
+        "diskWarning": context.service.disk_warning,
+        "quotas": _quotas(context),
+        "brokersExpired": context.service.expired_count,
+        "brokersLost": context.service.lost_count,
+        "loopLagRecentMaxMs": round(context.loop_lag.recent_max_s * 1000, 3),
+    }
+
+
+def _quotas(context: AdminContext) -> list[dict[str, Any]]:
+    """Bytes in use and their limits."""
+    quotas = context.service.quotas
+    used = quotas.used(context.service.state.sizes)
+    return [{"name": name, "used": used[name], "limit": limit()} for name, limit in quotas.limits.items() if name in used]
 
 
 def _access(context: AdminContext) -> dict[str, object]:
@@ -136,7 +158,7 @@ def _suspected(context: AdminContext) -> list[dict[str, Any]]:
 
 async def topics(request: web.Request) -> web.Response:
     """``GET /v1/topics``: one row per topic, by name, with the number of broker names that serve it and their total queues."""
-    wanted = page_request(request)
+    wanted = page_request(request, TOPIC_SORTS)
     state, freshness = await state_for(request)
 
     def row(topic: str) -> dict[str, Any] | None:
@@ -153,7 +175,7 @@ async def topics(request: web.Request) -> web.Response:
         }
 
     revision = state.revision  # of the rows: building them yields to other tasks, which may change the state
-    page = await cut(list(state.topic_revisions), wanted)
+    page = await cut(list(state.topic_revisions), wanted, lambda topic: (row(topic) or {wanted.sort: 0})[wanted.sort])
     rows = await build_rows(page.keys, row)
     return json_response({"topics": rows, "next": page.next, "total": page.total, "revision": revision}, headers=freshness)
 
@@ -161,12 +183,17 @@ async def topics(request: web.Request) -> web.Response:
 async def brokers(request: web.Request) -> web.Response:
     """``GET /v1/brokers``: registered brokers by cluster, name and id."""
     context = request.app[CONTEXT]
-    wanted = page_request(request)
+    wanted = page_request(request, BROKER_SORTS)
     state, freshness = await state_for(request)
     by_key = {_broker_key(registration): registration for registration in state.registrations()}
     suspected = context.service.suspected_since()
     revision = state.revision  # of the rows: building them yields to other tasks, which may change the state
-    page = await cut(list(by_key), wanted)
+
+    def rank(key: str) -> float:
+        value = _broker_row(context, by_key[key], suspected)[wanted.sort]
+        return NO_VALUE if value is None else float(value)
+
+    page = await cut(list(by_key), wanted, rank)
     rows = await build_rows(page.keys, lambda key: _broker_row(context, by_key[key], suspected))
     return json_response({"brokers": rows, "next": page.next, "total": page.total, "revision": revision}, headers=freshness)
 
@@ -194,6 +221,27 @@ def _broker_row(context: AdminContext, registration: Registration, suspected: Ma
         "suspectedSinceMs": suspected.get((registration.cluster_name, registration.broker_addr)),
         "filterServers": registration.filter_servers,
     }
+
+
+async def clusters(request: web.Request) -> web.Response:
+    """``GET /v1/clusters``: one row per broker cluster."""
+    state, freshness = await state_for(request)
+    brokers: dict[str, int] = {}
+    masters: dict[str, dict[str, bool]] = {}
+    for found in state.registrations():
+        brokers[found.cluster_name] = brokers.get(found.cluster_name, 0) + 1
+        names = masters.setdefault(found.cluster_name, {})
+        names[found.broker_name] = names.get(found.broker_name, False) or found.broker_id == MASTER_ID
+    rows = [
+        {
+            "clusterName": name,
+            "brokerNames": len(masters[name]),
+            "brokers": brokers[name],
+            "withoutMaster": sum(not has_master for has_master in masters[name].values()),
+        }
+        for name in sorted(brokers)
+    ]
+    return json_response({"clusters": rows, "revision": state.revision}, headers=freshness)
 
 
 async def route(request: web.Request) -> web.Response:
@@ -282,7 +330,7 @@ async def kv_namespaces(request: web.Request) -> web.Response:
 
 
 async def _search_kv(state: RouteInfoManager, only: str | None, wanted: PageRequest) -> Page:
-    """The page of entries whose names contain the search text. The entries are searched in parts."""
+    """The page of entries whose names or values contain the search text. The entries are searched in parts."""
     found: list[str] = []
     total, after = 0, ""
     while True:
@@ -292,11 +340,17 @@ async def _search_kv(state: RouteInfoManager, only: str | None, wanted: PageRequ
         if not names:
             return Page.of(found, wanted.limit, total)
         after = names[-1]
-        matching = [name for name in names if wanted.search in _SEPARATOR.join(entry_of(name)).lower()]
+        matching = await build_rows(names, lambda name: name if _kv_matches(state, name, wanted.search) else None)
         total += len(matching)
         if len(found) <= wanted.limit:
             found += [name for name in matching if name > wanted.after][: wanted.limit + 1 - len(found)]
         await asyncio.sleep(0)
+
+
+def _kv_matches(state: RouteInfoManager, name: str, search: str) -> bool:
+    namespace, key = entry_of(name)
+    value = (state.kv_view(namespace) or {}).get(key)
+    return search in _SEPARATOR.join((namespace, key)).lower() or (value is not None and search in value.lower())
 
 
 async def digest(request: web.Request) -> web.Response:
@@ -324,3 +378,24 @@ async def members(request: web.Request) -> web.Response:
     replication = context.service.replication_status() or {}
     facts = {"nodeId": context.settings.node_id, "leader": replication.get("leader"), "term": replication.get("term", 0)}
     return json_response({**facts, "members": rows})
+
+
+async def settings(request: web.Request) -> web.Response:
+    """``GET /v1/settings``: settings in force with default and meaning; ``atRunTime``: whether they can be changed now."""
+    _, freshness = await state_for(request)
+    lines = request.app[CONTEXT].service.config_text().splitlines()
+    values = dict(line.split("=", 1) for line in lines if "=" in line)
+    rows = [
+        {
+            "name": row.name,
+            "value": values[row.name],
+            "default": row.show(row.default),
+            "group": row.group,
+            "meaning": row.meaning,
+            "atRunTime": row.live,
+            "shared": row.replicated,
+        }
+        for row in ROWS.values()
+        if row.name in values
+    ]
+    return json_response({"settings": rows}, headers=freshness)

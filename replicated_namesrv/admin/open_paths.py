@@ -1,7 +1,12 @@
 """Paths without access control: health, metrics, address lists and the console's files."""
 
-from collections.abc import Sequence
+import base64
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import PurePath
 
 from aiohttp import web
 
@@ -13,11 +18,22 @@ from replicated_namesrv.admin.json_views import advertised_address
 from replicated_namesrv.admin.responses import json_error, json_response
 from replicated_namesrv.service import NodeAddress
 
-CONSOLE_FILES = {
-    "index.html": "text/html",
-    "console.css": "text/css",
-    "console.js": "text/javascript",
-}
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".mjs": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def _console_files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _console_files(entry, f"{prefix}{entry.name}/")
+        elif PurePath(entry.name).suffix in _KINDS:
+            yield prefix + entry.name, entry
+
+
+CONSOLE_FILES = dict(_console_files(files("replicated_namesrv.admin").joinpath("console")))
+"""The console's files by path; nothing else is served."""
+_IMPORT_MAP = re.search(rb'<script type="importmap">(.*?)</script>', CONSOLE_FILES["index.html"].read_bytes(), re.DOTALL)
+IMPORT_MAP_HASH = "sha256-" + base64.b64encode(hashlib.sha256(_IMPORT_MAP[1] if _IMPORT_MAP else b"").digest()).decode()
+"""Permits the page's import map in the Content-Security-Policy."""
 
 
 async def livez(request: web.Request) -> web.Response:
@@ -85,5 +101,5 @@ async def console(request: web.Request) -> web.Response:
     name = request.match_info.get("file", "index.html")
     if name not in CONSOLE_FILES:
         raise web.HTTPNotFound
-    content = files("replicated_namesrv.admin").joinpath("console", name).read_bytes()
-    return web.Response(body=content, content_type=CONSOLE_FILES[name], charset="utf-8")
+    kind = _KINDS[PurePath(name).suffix]
+    return web.Response(body=CONSOLE_FILES[name].read_bytes(), content_type=kind, charset="utf-8")

@@ -1,12 +1,13 @@
-"""Long lists in pages: ``?limit=&after=&q=``.
+"""Long lists in pages: ``?limit=&after=&q=&sort=``.
 
 A page is the next keys in order. ``after`` is the last key of the previous page, so if rows are added or removed between two
-pages, no other row is repeated or left out. Building rows yields to the event loop every few milliseconds, because a listing of
-10,000 topics of 300 brokers must not delay a route query.
+pages, no other row is repeated or left out. If the rows are sorted by a number, ``after`` is this number and the key. Building
+rows yields to the event loop every few milliseconds, because a listing of 10,000 topics of 300 brokers must not delay a route
+query.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from heapq import nsmallest
 from itertools import chain
 from time import perf_counter
@@ -17,6 +18,7 @@ from aiohttp import web
 from replicated_namesrv.errors import BodyError
 
 ROWS_DEFAULT, ROWS_MAX = 200, 1000
+RANKED_PER_TURN = 1_000
 KEYS_PER_TURN = 5_000
 """Keys that are compared before other tasks run: some milliseconds."""
 SLICE_S = 0.003
@@ -30,6 +32,9 @@ class PageRequest(NamedTuple):
     after: str
     search: str
     """Lower case. Rows whose key does not contain it are left out."""
+    sort: str = ""
+    """Number by which the rows are sorted; empty: by key."""
+    is_descending: bool = False
 
 
 class Page(NamedTuple):
@@ -48,16 +53,25 @@ class Page(NamedTuple):
         return cls(chosen, chosen[-1] if len(keys) > limit else None, total)
 
 
-def page_request(request: web.Request) -> PageRequest:
-    """Read the query string. Raises BodyError naming a bad ``limit``."""
+def page_request(request: web.Request, sorts: Collection[str] = ()) -> PageRequest:
+    """Read the query string. ``sorts``: numbers by which rows can be sorted. Raises BodyError naming a bad parameter."""
     text = request.query.get("limit", str(ROWS_DEFAULT))
     if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= ROWS_MAX:
         raise BodyError(f"limit={text[:40]}: give 1 to {ROWS_MAX}, and follow 'next' for more")
-    return PageRequest(int(text), request.query.get("after", ""), request.query.get("q", "").lower())
+    sort = request.query.get("sort", "")
+    name = sort.removeprefix("-")
+    if name and name not in sorts:
+        known = ", ".join(sorts) or "nothing"
+        raise BodyError(f"sort={sort[:40]}: these rows can be sorted by {known}; a '-' in front reverses the order")
+    return PageRequest(int(text), request.query.get("after", ""), request.query.get("q", "").lower(), name, sort.startswith("-"))
 
 
-async def cut(keys: Sequence[str], wanted: PageRequest) -> Page:
-    """The requested page of ``keys``, which have no order. Only the page is sorted, and other tasks run in between."""
+async def cut(keys: Sequence[str], wanted: PageRequest, rank: Callable[[str], float] | None = None) -> Page:
+    """The requested page of ``keys``, which have no order. Only the page is sorted, and other tasks run in between.
+
+    ``rank``: the number by which they are sorted if ``wanted.sort`` is set."""
+    if wanted.sort and rank is not None:
+        return await _cut_ranked(keys, wanted, rank)
     total, found = 0, list[str]()
     for start in range(0, len(keys), KEYS_PER_TURN):
         if start:
@@ -68,6 +82,26 @@ async def cut(keys: Sequence[str], wanted: PageRequest) -> Page:
         total += len(part)
         found = nsmallest(wanted.limit + 1, chain(found, (key for key in part if not wanted.after or key > wanted.after)))
     return Page.of(found, wanted.limit, total)
+
+
+async def _cut_ranked(keys: Sequence[str], wanted: PageRequest, rank: Callable[[str], float]) -> Page:
+    sign = -1 if wanted.is_descending else 1
+    number, _, key = wanted.after.partition("|")
+    try:
+        after = (float(number), key) if wanted.after else None
+    except ValueError:
+        raise BodyError(f"after={wanted.after[:40]}: give the 'next' of a page with the same sort") from None
+    total, found = 0, list[tuple[float, str]]()
+    for start in range(0, len(keys), RANKED_PER_TURN):
+        if start:
+            await asyncio.sleep(0)
+        part = [key for key in keys[start : start + RANKED_PER_TURN] if not wanted.search or wanted.search in key.lower()]
+        total += len(part)
+        ranked = ((sign * rank(key), key) for key in part)
+        found = nsmallest(wanted.limit + 1, chain(found, (each for each in ranked if after is None or each > after)))
+    chosen = found[: wanted.limit]
+    following = f"{chosen[-1][0]!r}|{chosen[-1][1]}" if len(found) > wanted.limit else None
+    return Page([key for _, key in chosen], following, total)
 
 
 async def build_rows(keys: Sequence[str], row: Callable[[str], Any]) -> list[Any]:

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from replicated_namesrv.access.roles import ADMINS, OPERATORS, READERS, Role
-from replicated_namesrv.admin import http_changes, json_views, open_paths, operations
+from replicated_namesrv.admin import cluster_view, contents, http_changes, json_views, open_paths, operations, samples, time_line
 from replicated_namesrv.admin.access import ACCESS, Handler
 from replicated_namesrv.admin.watch import watch
 
@@ -35,7 +35,9 @@ def _change(method: str, path: str, handler: Handler, allowed: frozenset[Role] =
     async def checked(request: web.Request) -> web.StreamResponse:
         access = request.app[ACCESS]
         access.check(request, allowed, access.check_change)
-        return await handler(request)
+        response = await handler(request)
+        request.app[time_line.TIMELINE].requested(method, request.path, access.caller(request), response.status)
+        return response
 
     HTTP_ROLES[method, path] = allowed
     return web.route(method, path, checked)
@@ -44,7 +46,7 @@ def _change(method: str, path: str, handler: Handler, allowed: frozenset[Role] =
 HEALTH_ROUTES = (web.get("/livez", open_paths.livez), web.get("/readyz", open_paths.readyz))
 ROUTES: tuple[web.RouteDef, ...] = (
     web.get("/", open_paths.console),
-    web.get("/console/{file}", open_paths.console),
+    web.get("/console/{file:.+}", open_paths.console),
     *HEALTH_ROUTES,
     web.get("/metrics", open_paths.metrics),
     web.get("/rocketmq/nsaddr", open_paths.nsaddr),
@@ -53,16 +55,25 @@ ROUTES: tuple[web.RouteDef, ...] = (
     _view("/v1/members", json_views.members),
     _view("/v1/topics", json_views.topics),
     _view("/v1/brokers", json_views.brokers),
+    _view("/v1/clusters", json_views.clusters),
     _view("/v1/routes/{topic:.+}", json_views.route),
     _secret_view("/v1/kv", json_views.kv),
     _secret_view("/v1/kv-namespaces", json_views.kv_namespaces),
     _secret_view("/v1/config", json_views.config),
+    _secret_view("/v1/settings", json_views.settings),
     _view("/v1/digest", json_views.digest),
+    _view("/v1/cluster", cluster_view.cluster),
+    _view("/v1/differences", cluster_view.compare),
+    _view("/v1/nodes/{node}/{view}", cluster_view.other_view),
+    _view("/v1/contents", contents.contents),
+    _view("/v1/samples", samples.samples),
+    _secret_view("/v1/timeline", time_line.time_line),
     _secret_view("/v1/watch", watch),
     _secret_view("/v1/backup", operations.backup, ADMINS),
     _change("PUT", "/v1/kv/{namespace}/{key:.+}", http_changes.put_kv),
     _change("DELETE", "/v1/kv/{namespace}/{key:.+}", http_changes.delete_kv),
     _change("DELETE", "/v1/topics/{topic:.+}", http_changes.delete_topic),
+    _change("POST", "/v1/brokers/{brokerName:.+}/write-permission", http_changes.change_write_permission),
     _change("POST", "/v1/config", http_changes.update_config),
     _change("POST", "/v1/restore", operations.restore, ADMINS),
     _change("POST", "/v1/leader/transfer", operations.transfer_leadership, ADMINS),

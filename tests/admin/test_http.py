@@ -1,12 +1,14 @@
 """The admin port of a real node, asked over real connections."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from replicated_namesrv.admin.http_changes import BODY_BYTES_MAX
+from replicated_namesrv.admin.open_paths import CONSOLE_FILES
 from replicated_namesrv.errors import SettingError, StorageError
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.process import ServingNode, StartError
@@ -259,13 +261,20 @@ async def test_settings_of_the_admin_side_are_checked_at_the_start(tmp_path: Pat
 async def test_console_is_served_and_needs_nothing_from_elsewhere(node: tuple[ServingNode, int]) -> None:
     page = await http(node[1], "/")
     assert (page.status, page.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    assert page.headers["Content-Security-Policy"] == "default-src 'self'; frame-ancestors 'none'"
-    for file, kind in (("console.js", "text/javascript"), ("console.css", "text/css")):
-        assert f'"console/{file}"' in page.text
+    policy = page.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self' 'sha256-")
+    assert "unsafe" not in policy
+    assert "*" not in policy
+    assert len(CONSOLE_FILES) > 10
+    for file in CONSOLE_FILES:
         answer = await http(node[1], f"/console/{file}")
-        assert (answer.status, answer.headers["Content-Type"]) == (200, f"{kind}; charset=utf-8")
-        assert "http://" not in answer.text
-        assert "https://" not in answer.text
+        assert answer.status == 200
+        if not file.startswith("vendor/") and file != "icon.svg":
+            assert "http://" not in answer.text
+            assert "https://" not in answer.text
+    for name in re.findall(r'(?:href|src)="console/([^"]+)"', page.text):
+        assert name in CONSOLE_FILES
+    assert (await http(node[1], "/console/vendor/LICENSES.txt")).status == 404
 
 
 async def test_port_in_use_is_told_with_a_remedy_and_nothing_stays_open(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ async def test_pages_miss_and_repeat_nothing(tmp_path: Path, namespace: str | No
             (name, key, value)
             for name, table in node.service.state.kv_table().items()
             for key, value in table.items()
-            if namespace in (None, name) and search in f"{name}|{key}".lower()
+            if namespace in (None, name) and (search in f"{name}|{key}".lower() or search in (value or "").lower())
         ]
         assert sorted(found) == sorted(wanted), "all, each once"
         if namespace == "a":

@@ -21,7 +21,7 @@ FILE = "".join(
     + ('brokers = ["*"]\n' if role is Role.BROKER else "")
     for role, token in TOKENS.items()
 )
-OPEN = {"/", "/console/{file}", "/livez", "/readyz", "/metrics", "/rocketmq/nsaddr", "/rocketmq/nsaddr-{unit}"}
+OPEN = {"/", "/console/{file:.+}", "/livez", "/readyz", "/metrics", "/rocketmq/nsaddr", "/rocketmq/nsaddr-{unit}"}
 """Paths without access control, for browsers, balancers, Prometheus, and brokers that fetch the address list."""
 REFUSED = (401, 403)
 
@@ -51,7 +51,16 @@ def requests() -> list[tuple[str, str]]:
 
 def example(path: str) -> str:
     """A path that a pattern matches."""
-    for name, value in {"{namespace}": "n", "{key:.+}": "k", "{topic:.+}": "T", "{file}": "console.js", "{unit}": "u"}.items():
+    for name, value in {
+        "{namespace}": "n",
+        "{key:.+}": "k",
+        "{topic:.+}": "T",
+        "{brokerName:.+}": "b",
+        "{node}": "n2",
+        "{view}": "status",
+        "{file:.+}": "main.js",
+        "{unit}": "u",
+    }.items():
         path = path.replace(name, value)
     assert "{" not in path
     return path

@@ -1,0 +1,153 @@
+"""All nodes as this node sees them: ``GET /v1/cluster``, ``GET /v1/differences`` and views of another node."""
+
+from time import monotonic, time
+from typing import Any
+
+from aiohttp import web
+
+from replicated_namesrv.access.roles import ADMINS, OPERATORS, READERS
+from replicated_namesrv.admin.access import ACCESS
+from replicated_namesrv.admin.contents import contents_of, differences
+from replicated_namesrv.admin.context import CONTEXT
+from replicated_namesrv.admin.diagnosis import NodeView, digests_equal, findings, leader_of
+from replicated_namesrv.admin.json_views import status_fields
+from replicated_namesrv.admin.other_nodes import OTHER_NODES, NodeAnswerError, OtherNode
+from replicated_namesrv.admin.responses import json_error, json_response
+
+VIEWS = ("brokers", "samples", "contents", "status")
+"""Views of another node that are passed on. They need no more rights than this node has checked."""
+READY_WAIT_S = 0.3
+"""How long this node's readiness may take to confirm, so that the answer comes soon while there is no majority."""
+FIRST_SEEN = web.AppKey("first_seen", dict[str, int])
+_STATUS_KEYS = (
+    *("nodeId", "mode", "version", "pid", "uptimeSeconds", "ready", "failedLayer", "layers", "listen", "advertisedAddress"),
+    *("dataDir", "revision", "counts", "connections", "requests", "suspectedBrokers", "brokersExpired", "brokersLost"),
+    *("loopLagRecentMaxMs", "diskFreeBytes", "diskWarning", "quotas"),
+)
+_STANDING_KEYS = (
+    *("members", "role", "leader", "term", "commitIndex", "appliedIndex", "lastIndex", "quorum", "mayFail"),
+    *("fenced", "noQuorumPolicy", "confirmedMsAgo", "servesStale", "digest"),
+)
+
+
+async def cluster(request: web.Request) -> web.Response:
+    """``GET /v1/cluster``: facts about each node, what is wrong with it, and the age of what is known. It passes no barrier."""
+    context, others = request.app[CONTEXT], request.app[OTHER_NODES]
+    await others.look(request.headers.get("Authorization"))
+    own = await status_fields(context, READY_WAIT_S)
+    peers = _peers(own)
+    views = [NodeView(context.settings.node_id, "", own)]
+    views += [
+        NodeView(
+            node.shown_name,
+            node.address,
+            node.status,
+            str(node.error) if node.error else None,
+            node.error.status if node.error else None,
+            peers.get(node.name or "", {}).get("connected"),
+        )
+        for node in others.nodes
+    ]
+    leader, term = leader_of(views)
+    now = monotonic()
+    rows = [_row(view, 0.0) for view in views[:1]]
+    rows += [
+        _row(view, _age_ms(node, now)) | {"peer": peers.get(node.name or ""), "failingMs": _ms(node.failing_since_s, now)}
+        for view, node in zip(views[1:], others.nodes, strict=True)
+    ]
+    return json_response(
+        {
+            "asked": context.settings.node_id,
+            "timeMs": int(time() * 1000),
+            "mode": context.settings.mode,
+            "leader": leader,
+            "term": term,
+            "digestsEqual": digests_equal(views),
+            "nodes": sorted(rows, key=lambda row: str(row["nodeId"])),
+            "may": _may(request),
+        }
+    )
+
+
+def _row(view: NodeView, age_ms: int | float | None) -> dict[str, Any]:
+    status = view.status or {}
+    replication = status.get("replication")
+    standing = None if replication is None else {key: replication.get(key) for key in _STANDING_KEYS}
+    return {
+        "nodeId": view.name,
+        "address": view.address,
+        "answers": view.error is None and view.status is not None,
+        "ageMs": age_ms,
+        "status": {key: status.get(key) for key in _STATUS_KEYS} if status else None,
+        "replication": standing,
+        "findings": [finding._asdict() for finding in findings(view)],
+    }
+
+
+def _age_ms(node: OtherNode, now: float) -> int | None:
+    return _ms(node.answered_s, now)
+
+
+def _ms(at_s: float | None, now: float) -> int | None:
+    return None if at_s is None else int((now - at_s) * 1000)
+
+
+def _peers(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What Raft of this node knows about the others, by node id."""
+    raft = (status.get("replication") or {}).get("raft") or {}
+    found = {
+        name: {"connected": facts["connected"], "error": facts["error"]}
+        for name, facts in raft.get("transport", {}).get("peers", {}).items()
+    }
+    for name, facts in raft.get("followers", {}).items():
+        found.setdefault(name, {}).update(matchIndex=facts["match_index"], state=facts["state"])
+    return found
+
+
+def _may(request: web.Request) -> dict[str, str | None]:
+    """Why this caller may not change, operate or read secrets here; None: it may."""
+    access = request.app[ACCESS]
+    return {
+        "change": access.why_not(request, OPERATORS, access.check_change),
+        "operate": access.why_not(request, ADMINS, access.check_change),
+        "secrets": access.why_not(request, READERS, access.check_secret_view),
+        "backup": access.why_not(request, ADMINS, access.check_secret_view),
+    }
+
+
+async def other_view(request: web.Request) -> web.Response:
+    """``GET /v1/nodes/{node}/{view}``: a view of another node, with the query string passed on."""
+    view, name = request.match_info["view"], request.match_info["node"]
+    node = request.app[OTHER_NODES].named(name)
+    if view not in VIEWS or node is None:
+        return json_error(404, f"there is no view {view} of a node {name}", f"GET /v1/cluster names the nodes; views: {VIEWS}")
+    query = f"?{request.query_string}" if request.query_string else ""
+    try:
+        return json_response(await request.app[OTHER_NODES].ask(node, f"/v1/{view}{query}", request.headers.get("Authorization")))
+    except NodeAnswerError as error:
+        return json_error(
+            502, f"{node.shown_name} does not answer at {node.address}: {error}", "GET /v1/cluster says what is wrong"
+        )
+
+
+async def compare(request: web.Request) -> web.Response:
+    """``GET /v1/differences``: brokers and topics in which the nodes that answer differ, and since when."""
+    others = request.app[OTHER_NODES]
+    authorization = request.headers.get("Authorization")
+    await others.look(authorization)
+    own = await contents_of(request, request.app[CONTEXT].service.state)
+    by_node = {str(own["nodeId"]): own}
+    missing = []
+    for node in others.nodes:
+        try:
+            if node.error is not None or node.status is None:
+                raise node.error or NodeAnswerError("no answer yet")
+            if node.contents is None or node.contents_of != (node.status["pid"], node.status["revision"]):
+                node.contents_of = (node.status["pid"], node.status["revision"])
+                node.contents = await others.ask(node, "/v1/contents?readConsistency=stale", authorization)
+            by_node[node.shown_name] = node.contents
+        except NodeAnswerError as error:
+            node.contents = None
+            missing.append({"node": node.shown_name, "why": str(error)})
+    found = differences(dict(sorted(by_node.items())), request.app[FIRST_SEEN], int(time() * 1000))
+    return json_response({**found, "notCompared": missing})

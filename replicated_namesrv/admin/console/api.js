@@ -1,0 +1,74 @@
+// Requests to this node. Text from the node is only ever shown as text, so that a name cannot become markup.
+import { h } from "preact";
+import htm from "htm";
+
+export const html = htm.bind(h);
+const TIMEOUT_MS = 4000;
+
+export class ApiError extends Error {
+  constructor(status, body) {
+    super(body.error ?? `HTTP status ${status}`);
+    this.status = status;
+    this.remedy = body.remedy ?? "";
+    this.outcome = body.outcome ?? "not done";
+  }
+}
+
+export const token = {
+  get: () => sessionStorage.getItem("token") ?? "",
+  set: (text) => (text ? sessionStorage.setItem("token", text) : sessionStorage.removeItem("token")),
+};
+
+export const authorized = (more = {}) => (token.get() ? { ...more, Authorization: `Bearer ${token.get()}` } : more);
+
+export async function ask(path, options = {}) {
+  const ends = new AbortController();
+  const timer = setTimeout(() => ends.abort(), options.timeoutMs ?? TIMEOUT_MS);
+  try {
+    const answer = await fetch(path, {
+      method: options.method ?? "GET", body: options.body, headers: authorized(), cache: "no-store", signal: ends.signal,
+    });
+    const body = await answer.json().catch(() => ({}));
+    if (!answer.ok) throw new ApiError(answer.status, body);
+    return body;
+  } catch (error) {
+    if (error instanceof ApiError) throw error;
+    throw new ApiError(0, { error: "this node does not answer", remedy: "Open the console of another node.", outcome: "unknown" });
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+export const query = (fields) => {
+  const set = Object.entries(fields).filter(([, value]) => value !== "" && value !== undefined && value !== null);
+  return set.length ? `?${new URLSearchParams(set)}` : "";
+};
+
+const number = new Intl.NumberFormat("en");
+export const count = (value) => (value === null || value === undefined ? "–" : number.format(value));
+export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
+
+export function duration(ms) {
+  if (ms === null || ms === undefined) return "–";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  const seconds = Math.floor(ms / 1000);
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+}
+
+export function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let at = 0;
+  for (; value >= 1024 && at < units.length - 1; at += 1) value /= 1024;
+  return `${value >= 100 || at === 0 ? Math.round(value) : value.toFixed(1)} ${units[at]}`;
+}
+
+const pad = (value) => String(value).padStart(2, "0");
+export function clock(ms) {
+  const at = new Date(ms);
+  return `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
+}
+export const moment = (ms) => (ms ? `${new Date(ms).toISOString().slice(0, 10)} ${clock(ms)}` : "–");

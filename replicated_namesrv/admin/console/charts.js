@@ -1,0 +1,128 @@
+// Charts of the last hour or day, each with a line for every node.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { ask, bytes, html } from "./api.js";
+import { useLive } from "./live.js";
+import { read, setFields } from "./route.js";
+
+const ms = (value) => (value === null || value === undefined ? "–" : value < 1 ? `${(value * 1000).toPrecision(3)} ms` : `${value.toPrecision(3)} s`);
+const plain = (value) => (value === null || value === undefined ? "–" : value >= 100 ? Math.round(value).toLocaleString("en") : Number(value.toPrecision(3)).toString());
+const perSecond = (value) => `${plain(value)}/s`;
+const CHARTS = [
+  ["Latency of requests, 99th percentile", ["latency:0.99"], ms],
+  ["Latency of requests, median", ["latency:0.5"], ms],
+  ["Commit latency, 99th percentile", ["commit:0.99"], ms],
+  ["Fsync latency, 99th percentile", ["fsync:0.99"], ms],
+  ["Elections", ["elections"], perSecond],
+  ["Lag: committed but not applied", ["lag"], plain],
+  ["Brokers", ["brokers"], plain],
+  ["Connections", ["connections"], plain],
+  ["Event loop lag, recent maximum", ["loopLagMax"], ms],
+  ["CPU", ["cpu"], (value) => (value === null || value === undefined ? "–" : `${(100 * value).toPrecision(3)} %`)],
+  ["Memory", ["memory"], bytes],
+  ["Rejections by limits", ["rejections"], perSecond],
+];
+const POLL_MS = { hour: 2000, day: 30000 };
+const COLOURS = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5"];
+const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [4, 2]];
+
+// Keeps the answers of each node and asks only for newer samples.
+function useSamples(nodes, asked, span) {
+  const kept = useRef({}), [, draw] = useState(0);
+  const names = nodes.filter((node) => node.answers).map((node) => node.nodeId).join("\n");
+  useEffect(() => {
+    kept.current = {};
+    let ended = false, timer = 0;
+    const look = async () => {
+      await Promise.all(names.split("\n").filter(Boolean).map(async (name) => {
+        const before = kept.current[name];
+        const since = before?.timesMs.at(-2) ?? 0; // the newest may have been incomplete
+        const path = `${name === asked ? "v1" : `v1/nodes/${encodeURIComponent(name)}`}/samples?span=${span}&since=${since}`;
+        try {
+          kept.current[name] = merged(before, await ask(path), span);
+        } catch {
+          // the node's line ends
+        }
+      }));
+      if (ended) return;
+      draw((n) => n + 1);
+      timer = setTimeout(look, document.hidden ? 10 * POLL_MS[span] : POLL_MS[span]);
+    };
+    look();
+    return () => { ended = true; clearTimeout(timer); };
+  }, [names, asked, span]);
+  return kept.current;
+}
+
+function merged(before, answer, span) {
+  const series = { ...answer.series };
+  if (series.commitIndex && series.appliedIndex) series.lag = series.commitIndex.map((value, at) => (value === null || series.appliedIndex[at] === null ? null : value - series.appliedIndex[at]));
+  if (!before || answer.timesMs.length === 0) return before ?? { timesMs: answer.timesMs, series };
+  const keep = before.timesMs.findLastIndex((time) => time < answer.timesMs[0]) + 1;
+  const drop = Math.max(0, keep + answer.timesMs.length - (span === "hour" ? 1800 : 1440));
+  const joined = {};
+  for (const name of new Set([...Object.keys(before.series), ...Object.keys(series)])) {
+    const old = before.series[name]?.slice(drop, keep) ?? new Array(keep - drop).fill(null);
+    joined[name] = old.concat(series[name] ?? new Array(answer.timesMs.length).fill(null));
+  }
+  return { timesMs: before.timesMs.slice(drop, keep).concat(answer.timesMs), series: joined };
+}
+
+function lines(samples, names, of) {
+  const times = [...new Set(names.flatMap((name) => samples[name]?.timesMs ?? []))].sort((a, b) => a - b);
+  const columns = of.map(({ node, series }) => {
+    const found = samples[node], values = found?.series[series];
+    const at = new Map(found?.timesMs.map((time, i) => [time, values?.[i] ?? null]));
+    return times.map((time) => at.get(time) ?? null);
+  });
+  return [times.map((time) => time / 1000), ...columns];
+}
+
+function Chart({ title, data, labels, show }) {
+  const box = useRef(null), drawn = useRef(null);
+  const key = labels.join("\n");
+  useEffect(() => {
+    let ended = false, watch = null, scheme = matchMedia("(prefers-color-scheme: dark)");
+    const build = async () => {
+      const { default: UPlot } = await import("./vendor/uPlot.esm.js");
+      if (ended) return;
+      drawn.current?.destroy();
+      const style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
+      const axis = { stroke: colour("--text"), grid: { stroke: colour("--border"), width: 1 }, ticks: { stroke: colour("--border") } };
+      drawn.current = new UPlot({
+        width: Math.max(240, box.current.clientWidth), height: 170, legend: { live: true }, cursor: { sync: { key: "time" } },
+        axes: [axis, { ...axis, size: 72, values: (_, values) => values.map(show) }],
+        scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? high * 1.1 : 1] } },
+        series: [{ value: (_, value) => (value ? new Date(value * 1000).toLocaleTimeString("en-GB") : "–") },
+          ...labels.map((label, at) => ({ label, stroke: colour(COLOURS[at % 5]), dash: DASHES[at % 5], width: 1.5, spanGaps: false, points: { show: false }, value: (_, value) => show(value) }))],
+      }, data.current, box.current);
+      watch = new ResizeObserver(() => drawn.current?.setSize({ width: Math.max(240, box.current.clientWidth), height: 170 }));
+      watch.observe(box.current);
+    };
+    build();
+    scheme.addEventListener("change", build);
+    return () => { ended = true; watch?.disconnect(); scheme.removeEventListener("change", build); drawn.current?.destroy(); drawn.current = null; };
+  }, [key]);
+  useEffect(() => { drawn.current?.setData(data.current); });
+  const now = labels.map((label, at) => `${label} ${show(data.current[at + 1]?.findLast((value) => value !== null))}`).join(", ");
+  return html`<figure><figcaption>${title} <span class="weak">${now}</span></figcaption><div ref=${box} class="chart" role="img" aria-label=${`${title}: ${now}`}></div></figure>`;
+}
+
+function Plot({ title, samples, names, of, labels, show }) {
+  const data = useRef([]);
+  data.current = lines(samples, names, of);
+  return html`<${Chart} title=${title} data=${data} labels=${labels} show=${show} />`;
+}
+
+export function Charts() {
+  const { cluster } = useLive();
+  const { span = "hour" } = read().fields;
+  const samples = useSamples(cluster?.nodes ?? [], cluster?.asked, span === "day" ? "day" : "hour");
+  const names = cluster?.nodes.map((node) => node.nodeId) ?? [];
+  const has = (name) => names.some((node) => samples[node]?.series[name]);
+  const requests = [...new Set(names.flatMap((node) => Object.keys(samples[node]?.series ?? {}).filter((name) => name.startsWith("request:"))))].sort();
+  return html`<h1>Charts</h1>
+    <fieldset class="choice"><legend>Span</legend>${["hour", "day"].map((each) => html`<label key=${each}><input type="radio" name="span" checked=${span === each} onChange=${() => setFields({ span: each })} /> last ${each === "hour" ? "hour" : "24 hours"}</label>`)}</fieldset>
+    <div class="charts">${requests.map((name) => html`<${Plot} key=${name} title=${`Requests: ${name.slice(8)}`} samples=${samples} names=${names} labels=${names} of=${names.map((node) => ({ node, series: name }))} show=${perSecond} />`)}
+    ${CHARTS.filter(([, [name]]) => has(name)).map(([title, [name], show]) => html`<${Plot} key=${title} title=${title} samples=${samples} names=${names} labels=${names} of=${names.map((node) => ({ node, series: name }))} show=${show} />`)}</div>
+    ${requests.length === 0 && !has("memory") && html`<p>The first sample comes within some seconds.</p>`}`;
+}

@@ -1,0 +1,154 @@
+// The cluster page: who leads, whether the nodes agree, what is wrong with each, and in AP where their contents differ.
+import { ask, authorized, bytes, clock, count, duration, html, moment, plural } from "./api.js";
+import { live, poll, useData, useLive } from "./live.js";
+import { Action, Problem, change } from "./parts.js";
+import { link } from "./route.js";
+
+const sinceFetch = () => performance.now() - live.at;
+const aged = (node) => (node.ageMs === null ? null : node.ageMs + sinceFetch());
+
+export function summary(cluster) {
+  const silent = cluster.nodes.filter((node) => !node.answers);
+  const lines = [];
+  if (cluster.mode === "cp") {
+    lines.push(cluster.leader
+      ? html`<strong>${cluster.leader} leads</strong> in term ${count(cluster.term)}.`
+      : html`<strong class="bad">No node leads.</strong> Writes and confirmed reads wait for an election.`);
+    if (cluster.digestsEqual === true) lines.push("Nodes at the same log position have equal states.");
+    if (cluster.digestsEqual === false) lines.push(html`<strong class="bad">Nodes at the same log position have different states.</strong>`);
+    if (cluster.digestsEqual === null && cluster.nodes.length > 1) lines.push("No two nodes are at the same log position at this moment.");
+  } else lines.push("Independent nodes (AP): each answers from its own state.");
+  lines.push(silent.length
+    ? html`<strong class="bad">${plural(silent.length, "node does", "nodes do")} not answer:</strong> ${silent.map((node) => node.nodeId).join(", ")}.`
+    : cluster.nodes.length > 1 ? `All ${cluster.nodes.length} nodes answer.` : "");
+  return lines;
+}
+
+function standing(node) {
+  if (!node.answers) return html`<span class="bad">${node.ageMs === null ? "has not answered yet" : "does not answer"}</span>`;
+  if (node.replication?.fenced) return html`<span class="bad">fenced</span>`;
+  return node.status.ready ? html`<span class="good">ready</span>` : html`<span class="bad">not ready</span>`;
+}
+
+const quota = (node) => {
+  const used = node.status.quotas?.map((each) => ({ ...each, share: each.limit ? each.used / each.limit : 0 })).sort((a, b) => b.share - a.share)[0];
+  return used ? `${(100 * used.share).toFixed(used.share < 0.1 ? 1 : 0)} % of ${used.name}` : "–";
+};
+
+const last = (node) => (node.peer ? `${node.peer.connected ? "connected" : `not connected${node.peer.error ? ` (${node.peer.error})` : ""}`}` : "this node");
+const FACTS = [
+  ["State", standing],
+  ["Age of this data", (node) => (node.ageMs === 0 ? "now" : node.ageMs === null ? "none" : duration(aged(node)))],
+];
+const STATUS_FACTS = [
+  ["Brokers", (node) => count(node.status.counts.brokers)],
+  ["Topics", (node) => count(node.status.counts.topics)],
+  ["Revision", (node) => count(node.status.revision)],
+  ["Connections", (node) => count(node.status.connections)],
+  ["Disk free", (node) => bytes(node.status.diskFreeBytes)],
+  ["Fullest limit", quota],
+  ["Loop lag, recent maximum", (node) => `${node.status.loopLagRecentMaxMs?.toFixed(1) ?? "–"} ms`],
+  ["Up", (node) => duration(node.status.uptimeSeconds * 1000)],
+  ["Version", (node) => node.status.version],
+  ["RocketMQ address", (node) => node.status.listen ?? html`<span class="bad">not listening</span>`],
+];
+const RAFT_FACTS = [
+  ["Role", (node) => node.replication.role],
+  ["Term", (node) => count(node.replication.term)],
+  ["Leader known to it", (node) => node.replication.leader ?? "none"],
+  ["Commit index", (node) => count(node.replication.commitIndex)],
+  ["Applied index", (node) => count(node.replication.appliedIndex)],
+  ["Lag", (node, cluster) => plural(Math.max(...cluster.nodes.filter((n) => n.replication).map((n) => n.replication.commitIndex)) - node.replication.appliedIndex, "entry", "entries")],
+  ["State confirmed", (node) => (node.replication.confirmedMsAgo === null || node.replication.confirmedMsAgo < 0 ? "not yet" : `${duration(node.replication.confirmedMsAgo)} ago`)],
+  ["Raft connection from here", last],
+  ["Digest", (node) => html`<code>${node.replication.digest?.slice(0, 12)}</code>`],
+  ["Fence", (node) => (node.replication.fenced ? html`<span class="bad">fenced</span>` : "open")],
+];
+
+function cell(fact, node, cluster) {
+  const isOfStatus = STATUS_FACTS.includes(fact), isOfRaft = RAFT_FACTS.includes(fact);
+  if (fact[0] === "Raft connection from here") return node.peer || node.answers ? last(node) : "–";
+  if ((isOfStatus && !node.status) || (isOfRaft && !node.replication)) return "–";
+  return fact[1](node, cluster);
+}
+
+function Problems({ cluster }) {
+  const found = cluster.nodes.flatMap((node) => node.findings.map((finding) => ({ node, ...finding })));
+  if (found.length === 0) return html`<p class="good">Nothing is wrong.</p>`;
+  return html`<ul class="findings" aria-label="What is wrong">${found.map((finding) => html`<li key=${finding.node.nodeId + finding.problem.slice(0, 20)} class=${finding.level}>
+    ${finding.node.answers && html`<strong>${finding.node.nodeId}</strong>: `}${finding.problem}
+    ${!finding.node.answers && (finding.node.ageMs === null ? " There is no data of it yet." : ` Its data is ${duration(aged(finding.node))} old.`)}
+    <span class="remedy"> ${finding.remedy}</span></li>`)}</ul>`;
+}
+
+export function Cluster() {
+  const { cluster } = useLive();
+  const { data: line } = useData("v1/timeline?limit=1");
+  if (!cluster) return html`<p>Asking this node …</p>`;
+  const facts = [...FACTS, ...(cluster.mode === "cp" ? RAFT_FACTS : []), ...STATUS_FACTS];
+  return html`<h1>Cluster</h1>
+    <p class="summary" role="status">${summary(cluster).map((part) => html`<span>${part} </span>`)}
+    ${line && (line.flapping.length ? html`<a href=${link("timeline", "", { q: line.flapping[0].brokerName })}>${plural(line.flapping.length, "broker flaps", "brokers flap")}.</a>` : "No broker flaps.")}</p>
+    <${Problems} cluster=${cluster} />
+    <div class="scroll" tabindex="0" role="region" aria-label="Facts of each node">
+    <table class="facts"><caption class="hidden">Facts of each node</caption><thead><tr><th scope="col">Node</th>
+      ${cluster.nodes.map((node) => html`<th scope="col" key=${node.nodeId} class=${node.answers ? "" : "stale"}>${node.nodeId}
+        ${node.nodeId === cluster.leader && html` <span class="badge">leader</span>`}
+        ${node.nodeId === cluster.asked && html` <span class="badge">this page</span>`}
+        ${node.address && html` <a href=${`${location.protocol}//${node.address}/`} rel="noreferrer">console<span class="hidden"> of ${node.nodeId}</span></a>`}</th>`)}</tr></thead>
+    <tbody>${facts.map((fact) => html`<tr key=${fact[0]}><th scope="row">${fact[0]}</th>
+      ${cluster.nodes.map((node) => html`<td key=${node.nodeId} class=${node.answers ? "" : "stale"}>${cell(fact, node, cluster)}</td>`)}</tr>`)}</tbody></table></div>
+    ${cluster.nodes.length > 1 && cluster.mode === "ap" && html`<${Differences} />`}
+    <${Operations} cluster=${cluster} />`;
+}
+
+function Differences() {
+  const { data, error } = useData("v1/differences", 5000);
+  if (!data) return html`<${Problem} error=${error} />`;
+  const rows = [
+    ...data.brokers.map((row) => ({ key: row.broker, kind: "broker", name: row.broker.split("|")[1], text: row.broker.split("|").join(" "), ...row })),
+    ...data.topics.map((row) => ({ key: row.topic, kind: "topic", name: row.topic, text: row.topic, ...row })),
+  ];
+  return html`<h2 id="differences">Where the nodes differ</h2>
+    ${data.notCompared.map((each) => html`<p class="warn" key=${each.node}>${each.node} is not compared: ${each.why}.</p>`)}
+    ${rows.length === 0 ? html`<p class="good">${data.nodes.length > 1 ? "The nodes that answer have the same brokers and topics." : "Only one node answers, so there is nothing to compare."}</p>`
+    : html`<p>${plural(data.brokersDiffer, "broker differs", "brokers differ")}, ${plural(data.topicsDiffer, "topic differs", "topics differ")}${data.brokersDiffer + data.topicsDiffer > rows.length ? `; the first ${rows.length} are shown` : ""}.</p>
+    <div class="scroll" tabindex="0" role="region" aria-label="Brokers and topics that differ">
+    <table><caption class="hidden">Brokers and topics that differ</caption><thead><tr><th scope="col">Broker or topic</th>
+      ${data.nodes.map((node) => html`<th scope="col" key=${node}>${node}</th>`)}<th scope="col">Since</th></tr></thead>
+    <tbody>${rows.map((row) => html`<tr key=${row.kind + row.key}><th scope="row">${row.kind} <a href=${link(row.kind === "topic" ? "topics" : "brokers", row.name)}>${row.text}</a></th>
+      ${row.values.map((value, at) => html`<td key=${at} class=${value === null ? "bad" : ""}>${value === null ? "missing" : row.kind === "broker" ? `data version ${value.split("/")[0]}` : "there"}</td>`)}
+      <td>${moment(row.sinceMs)}</td></tr>`)}</tbody></table></div>`}`;
+}
+
+async function download() {
+  const answer = await fetch("v1/backup", { headers: authorized() });
+  if (!answer.ok) {
+    const body = await answer.json();
+    throw Object.assign(new Error(body.error), { remedy: body.remedy, outcome: body.outcome });
+  }
+  const url = URL.createObjectURL(await answer.blob());
+  const anchor = Object.assign(document.createElement("a"), { href: url, download: `namesrv-${clock(Date.now()).replaceAll(":", "")}.backup` });
+  anchor.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
+  return "The browser saves the file.";
+}
+
+function Operations({ cluster }) {
+  const leads = cluster.leader === cluster.asked;
+  const why = cluster.mode !== "cp" ? "Independent nodes have no leader." : leads ? null : cluster.leader ? `Only the leader can transfer leadership: open the console of ${cluster.leader}.` : "No node leads.";
+  const followers = cluster.nodes.filter((node) => node.nodeId !== cluster.asked && node.answers).map((node) => node.nodeId);
+  return html`<h2>Operations</h2><div class="actions">
+    <${Action} label="Transfer leadership" needs="operate" disabled=${why} title="Transfer leadership"
+      preview=${html`<p>${cluster.asked} stops to lead, and another node leads. Requests wait for some milliseconds. Nodes that answer: ${followers.join(", ") || "none"}.</p>`}
+      input=${{ label: "To node (empty: the one with the longest log)", rows: 1, value: "" }}
+      run=${async (to) => change("POST", `v1/leader/transfer${to.trim() ? `?to=${encodeURIComponent(to.trim())}` : ""}`)} done=${poll} />
+    <${Action} label="Drain this node" needs="operate" title=${`Drain ${cluster.asked}`} confirm=${cluster.asked}
+      preview=${html`<p>Sends brokers and clients of ${cluster.asked} to the other nodes, and takes no new ones until “Serve again” or a restart. Use it before maintenance.</p>`}
+      run=${async () => { const done = await ask("v1/drain", { method: "POST", timeoutMs: 60000 }); return `Drained: ${done.moved} connections moved, ${done.cut} cut.`; }} done=${poll} />
+    <${Action} label="Serve again" needs="operate" title=${`${cluster.asked} serves again after a drain`}
+      preview=${html`<p>${cluster.asked} listens for brokers and clients again.</p>`} run=${async () => { await ask("v1/drain", { method: "DELETE" }); return "It serves."; }} done=${poll} />
+    <${Action} label="Back up" needs="backup" title="Back up the state"
+      preview=${html`<p>Reads the whole state at one revision: topics, brokers, KV config and shared settings. Nothing is changed. <code>namesrv restore</code> loads the file into a new cluster.</p>`} run=${download} />
+    </div>`;
+}

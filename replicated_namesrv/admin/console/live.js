@@ -1,0 +1,148 @@
+// What is known now: /v1/cluster every second, and /v1/watch, whose events say that something has changed. The stream is read
+// with fetch because an EventSource cannot send the token. It continues after the last event that it has received.
+import { useEffect, useState } from "preact/hooks";
+import { ApiError, ask, authorized, token } from "./api.js";
+
+const POLL_MS = 1000, HIDDEN_POLL_MS = 10000, RETRY_MS = 1000, SETTLE_MS = 300, WITHOUT_STREAM_MS = 5000;
+const STREAM_SILENT_MS = 25000; // the node sends at least a comment every 10 s
+
+export const live = {
+  cluster: null, // the last answer of /v1/cluster
+  at: 0, // when it came, performance.now()
+  error: null,
+  failingSince: 0,
+  version: 0, // increases when lists should be read again
+  stream: "connecting", // open, connecting, refused
+  refusal: "",
+};
+const listeners = new Set();
+const tell = () => listeners.forEach((listener) => listener());
+
+export function useLive() {
+  const [, set] = useState(0);
+  useEffect(() => {
+    const listener = () => set((n) => n + 1);
+    listeners.add(listener);
+    return () => listeners.delete(listener);
+  }, []);
+  return live;
+}
+
+let pollTimer = 0, polling = false, again = false;
+export async function poll() {
+  clearTimeout(pollTimer);
+  if (polling) {
+    again = true;
+    return;
+  }
+  polling = true;
+  try {
+    live.cluster = await ask("v1/cluster", { timeoutMs: 2500 });
+    live.at = performance.now();
+    live.error = null;
+    live.failingSince = 0;
+  } catch (error) {
+    live.error = error;
+    live.failingSince ||= performance.now();
+  }
+  polling = false;
+  tell();
+  pollTimer = setTimeout(poll, again ? 50 : document.hidden ? HIDDEN_POLL_MS : POLL_MS);
+  again = false;
+}
+
+let settleTimer = 0;
+function changed() {
+  settleTimer ||= setTimeout(() => {
+    settleTimer = 0;
+    live.version += 1;
+    tell();
+  }, SETTLE_MS);
+}
+
+let position = null, attempt = null;
+async function follow() {
+  for (;;) {
+    attempt = new AbortController();
+    const { signal } = attempt;
+    let silence = setTimeout(() => attempt.abort(), STREAM_SILENT_MS);
+    try {
+      const answer = await fetch("v1/watch", {
+        headers: authorized(position === null ? {} : { "Last-Event-ID": position }), cache: "no-store", signal,
+      });
+      if (answer.status === 410) {
+        position = null;
+        changed();
+        continue;
+      }
+      if (!answer.ok) throw new ApiError(answer.status, await answer.json().catch(() => ({})));
+      live.stream = "open";
+      changed();
+      poll();
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = "";
+      for (;;) {
+        const part = await reader.read();
+        if (part.done) break;
+        clearTimeout(silence);
+        silence = setTimeout(() => attempt.abort(), STREAM_SILENT_MS);
+        text += part.value;
+        const events = text.split("\n\n");
+        text = events.pop();
+        events.forEach(received);
+      }
+      live.stream = "connecting";
+    } catch (error) {
+      live.stream = error instanceof ApiError && [401, 403].includes(error.status) ? "refused" : "connecting";
+      live.refusal = live.stream === "refused" ? `${error.message}; ${error.remedy}` : "";
+    } finally {
+      clearTimeout(silence);
+    }
+    tell();
+    if (live.stream === "refused") changed();
+    await new Promise((resolve) => setTimeout(resolve, live.stream === "refused" ? WITHOUT_STREAM_MS : RETRY_MS));
+  }
+}
+
+function received(event) {
+  const fields = Object.fromEntries(event.split("\n").map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 1).trim()]));
+  if (!fields.event) return;
+  if (fields.id) position = fields.id;
+  if (fields.event === "leader" || fields.event === "hello") poll();
+  changed();
+}
+
+export function useToken(text) {
+  token.set(text.trim());
+  position = null;
+  attempt?.abort();
+  poll();
+}
+
+export function begin() {
+  document.addEventListener("visibilitychange", () => !document.hidden && poll());
+  poll();
+  follow();
+}
+
+// Reads `path` at once, when it changes, and when something has changed on the node. Shows the old answer until then.
+export function useData(path, everyMs = 0) {
+  const [found, set] = useState({ path: null, data: null, error: null });
+  const version = useLive().version;
+  const [turn, again] = useState(0);
+  useEffect(() => {
+    if (!path) return undefined;
+    let ended = false;
+    ask(path).then(
+      (data) => ended || set({ path, data, error: null }),
+      (error) => ended || set((before) => ({ path, data: before.path === path ? before.data : null, error })),
+    );
+    return () => { ended = true; };
+  }, [path, version, turn]);
+  useEffect(() => {
+    if (!everyMs) return undefined;
+    const timer = setInterval(() => again((n) => n + 1), everyMs);
+    return () => clearInterval(timer);
+  }, [everyMs]);
+  return { ...found, reload: () => again((n) => n + 1) };
+}

@@ -1,0 +1,65 @@
+// The frame of the console: navigation, state of this node, token, and the page that the URL names.
+import { render } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { duration, html, plural, token } from "./api.js";
+import { Charts } from "./charts.js";
+import { Cluster } from "./cluster.js";
+import { Broker, Brokers, Clusters, Kv, Settings, Topic, Topics } from "./lists.js";
+import { begin, live, useLive, useToken } from "./live.js";
+import { Problem } from "./parts.js";
+import { link, useRoute } from "./route.js";
+import { TimeLine } from "./timeline.js";
+
+const PAGES = [
+  ["cluster", "Cluster", Cluster], ["topics", "Topics", Topics, Topic], ["brokers", "Brokers", Brokers, Broker], ["clusters", "Broker clusters", Clusters],
+  ["kv", "KV config", Kv], ["settings", "Settings", Settings], ["timeline", "Time line", TimeLine], ["charts", "Charts", Charts],
+];
+
+function State() {
+  const { cluster, error, failingSince, at } = useLive();
+  if (error && error.status === 0) {
+    const age = at ? `; what is shown is ${duration(performance.now() - at)} old` : "";
+    return html`<span class="badge bad" role="alert">this node does not answer for ${duration(performance.now() - failingSince)}${age}</span>`;
+  }
+  if (!cluster) return null;
+  const wrong = cluster.nodes.reduce((sum, node) => sum + node.findings.length, 0);
+  return html`<a class=${`badge ${wrong ? "bad" : "good"}`} href=${link("cluster")}>${wrong ? plural(wrong, "problem") : "nothing is wrong"}</a>`;
+}
+
+function Token() {
+  const { error, stream, refusal, cluster } = useLive();
+  const [text, set] = useState("");
+  const asked = error?.status === 401;
+  if (!asked && !token.get() && stream !== "refused") return null;
+  const submit = (event) => {
+    event.preventDefault();
+    useToken(text);
+    set("");
+  };
+  return html`<form class="token" onSubmit=${submit}>
+    ${asked && html`<p role="alert"><strong>This node needs its token:</strong> the first line of its adminTokenFile. ${token.get() && error.message}</p>`}
+    ${!asked && stream === "refused" && html`<p>Changes are not shown at once: ${refusal}</p>`}
+    ${(asked || stream === "refused") && html`<label>Token <input type="password" autocomplete="off" value=${text} onInput=${(event) => set(event.target.value)} /></label><button type="submit">Use</button>`}
+    ${token.get() && html`<button type="button" onClick=${() => useToken("")}>Forget the token</button>`}
+  </form>`;
+}
+
+function App() {
+  const { page, name } = useRoute();
+  const { cluster, stream, error } = useLive();
+  const [id, title, List, One] = PAGES.find(([each]) => each === page) ?? PAGES[0];
+  const own = cluster?.nodes.find((node) => node.nodeId === cluster.asked);
+  useEffect(() => { document.title = `${name || title} · ${cluster?.asked ?? "name server"}`; }, [title, name, cluster?.asked]);
+  const Page = name && One ? One : List;
+  return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
+    <header><p class="title">Name server <strong>${cluster?.asked}</strong></p>
+      ${own && html`<span class="badge">${cluster.mode.toUpperCase()}</span>`}
+      <${State} />
+      <span class="weak stream">${error?.status === 0 ? "disconnected" : { open: "live", connecting: "connecting", refused: "not live" }[stream]}</span></header>
+    <nav aria-label="Pages"><ul>${PAGES.map(([each, label]) => html`<li key=${each}><a href=${link(each)} aria-current=${each === id ? "page" : undefined}>${label}</a></li>`)}</ul></nav>
+    <${Token} />
+    <main id="main" tabindex="-1">${error && error.status !== 0 && error.status !== 401 && html`<${Problem} error=${error} />`}<${Page} key=${`${id}/${name}`} name=${name} /></main>`;
+}
+
+render(html`<${App} />`, document.getElementById("app"));
+begin();

@@ -1,0 +1,104 @@
+// Parts that pages share: tables, pages of rows, problems, and actions with a preview and a typed confirmation.
+import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { ask, count, html } from "./api.js";
+import { live, useLive } from "./live.js";
+import { read, setFields } from "./route.js";
+
+const SEARCH_DELAY_MS = 60;
+
+export function Problem({ error }) {
+  if (!error) return null;
+  return html`<p class="problem" role="alert"><strong>${error.message}.</strong> ${error.remedy}</p>`;
+}
+
+export function Search({ label }) {
+  const given = read().fields.q ?? "";
+  const [text, set] = useState(given);
+  const timer = useRef(0);
+  useEffect(() => { if ((read().fields.q ?? "") !== text) set(read().fields.q ?? ""); }, [given]);
+  useEffect(() => clearTimeout(timer.current), [location.hash]); // the URL has been changed since: it counts
+  const typed = (event) => {
+    const q = event.target.value;
+    set(q);
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => setFields({ q, after: "", page: "" }, true), SEARCH_DELAY_MS);
+  };
+  return html`<label class="search">${label} <input type="search" value=${text} onInput=${typed} /></label>`;
+}
+
+// columns: {title, sort, number, cell: row => content}. Rows are keyed, so that focus stays on a row when data changes.
+export function Table({ caption, columns, rows, keyOf, empty }) {
+  const { sort = "" } = read().fields;
+  const heading = (column) => {
+    if (!column.sort) return html`<th scope="col" class=${column.number ? "number" : ""}>${column.title}</th>`;
+    const name = sort.replace("-", "");
+    const direction = name !== column.sort ? "none" : sort.startsWith("-") ? "descending" : "ascending";
+    const next = direction === "descending" ? column.sort : `-${column.sort}`;
+    const mark = { none: "", ascending: " ▲", descending: " ▼" }[direction];
+    return html`<th scope="col" aria-sort=${direction} class=${column.number ? "number" : ""}>
+      <button type="button" class="sort" onClick=${() => setFields({ sort: next, after: "", page: "" })}>${column.title}${mark}</button></th>`;
+  };
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}>
+    <table><caption class="hidden">${caption}</caption>
+      <thead><tr>${columns.map(heading)}</tr></thead>
+      <tbody>${rows.length === 0 && html`<tr key="none"><td class="empty" colspan=${columns.length}>${empty ?? "Nothing here."}</td></tr>`}
+      ${rows.map((row) => html`<tr key=${keyOf(row)}>${columns.map((column) => html`<td class=${column.number ? "number" : ""}>${column.cell(row)}</td>`)}</tr>`)}</tbody>
+    </table></div>`;
+}
+
+// Pages go forward by the server's `next` and back through the browser's history.
+export function Pager({ answer, shown }) {
+  const { after, page = "1" } = read().fields;
+  if (!answer) return null;
+  return html`<p class="pager"><span role="status">${count(shown)} of ${count(answer.total)}, page ${page}</span>
+    ${after && html`<button type="button" onClick=${() => setFields({ after: "", page: "" })}>First page</button>`}
+    ${after && html`<button type="button" onClick=${() => history.back()}>Previous page</button>`}
+    ${answer.next && html`<button type="button" onClick=${() => setFields({ after: answer.next, page: Number(page) + 1 })}>Next page</button>`}</p>`;
+}
+
+// An action: its button, why it is disabled, what it touches, and what has to be typed before it is done.
+export function Action({ label, disabled = null, title, preview, confirm = "", input = null, needs = "change", run, done }) {
+  useLive();
+  const dialog = useRef(null), id = useId();
+  const [typed, setTyped] = useState(""), [value, setValue] = useState(""), [result, setResult] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const why = live.cluster?.may[needs] ?? disabled;
+  const open = () => {
+    if (why) return;
+    setTyped("");
+    setValue(input?.value ?? "");
+    setResult(null);
+    dialog.current.showModal();
+  };
+  const submit = async (event) => {
+    event.preventDefault();
+    if (typed !== confirm || busy) return;
+    setBusy(true);
+    try {
+      setResult({ good: true, text: (await run(value)) ?? "Done." });
+      done?.();
+    } catch (error) {
+      setResult({ good: false, text: `${error.outcome === "unknown" ? "Outcome unknown" : "Not done"}: ${error.message}. ${error.remedy ?? ""}` });
+    }
+    setBusy(false);
+  };
+  return html`<span class="action">
+    <button type="button" aria-disabled=${why ? "true" : "false"} aria-describedby=${why ? `${id}-why` : undefined} onClick=${open}>${label}</button>
+    ${why && html`<span class="why" id=${`${id}-why`}>${why}</span>`}
+    <dialog ref=${dialog} aria-labelledby=${`${id}-title`}>
+      <form onSubmit=${submit}>
+        <h2 id=${`${id}-title`}>${title}</h2>
+        <div class="preview">${preview}</div>
+        ${input && html`<label>${input.label}<textarea rows=${input.rows ?? 2} value=${value} onInput=${(event) => setValue(event.target.value)} /></label>`}
+        ${confirm && html`<label>Type <code>${confirm}</code> to confirm<input autocomplete="off" value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>`}
+        ${result && html`<p role="status" class=${result.good ? "good" : "problem"}>${result.text}</p>`}
+        <p class="buttons"><button type="button" onClick=${() => dialog.current.close()}>${result?.good ? "Close" : "Cancel"}</button>
+        ${!result?.good && html`<button type="submit" class="danger" disabled=${typed !== confirm || busy}>${label}</button>`}</p>
+      </form>
+    </dialog></span>`;
+}
+
+export const change = async (method, path, body) => {
+  const answer = await ask(path, { method, body, timeoutMs: 15000 });
+  return answer.changed === false ? "Nothing had to be changed." : `Done${answer.revision === undefined ? "" : `, revision ${answer.revision}`}.`;
+};

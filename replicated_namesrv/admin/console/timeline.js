@@ -1,0 +1,46 @@
+// The time line of the last hour. Each entry links to its topic or broker.
+import { clock, count, html, plural } from "./api.js";
+import { useData } from "./live.js";
+import { Problem, Search } from "./parts.js";
+import { link, read } from "./route.js";
+
+const broker = (entry) => html`<a href=${link("brokers", entry.brokerName)}>${entry.brokerName}</a> ${entry.brokerId === 0 ? "master" : entry.brokerId === undefined ? "" : `slave ${entry.brokerId}`} ${entry.brokerAddr} of ${entry.clusterName}`;
+const topics = (entry) => (!entry.topics?.length ? "" : html` (${entry.topics.map((topic, at) => html`${at ? ", " : ""}<a href=${link("topics", topic)}>${topic}</a>`)}${entry.topicCount > entry.topics.length ? ` and ${count(entry.topicCount - entry.topics.length)} more` : ""})`);
+const kv = (entry) => html`<a href=${link("kv", "", { q: entry.key })}>${entry.namespace} / ${entry.key}</a>`;
+
+const TEXTS = {
+  leader: (entry) => (entry.leader ? html`<strong>${entry.leader}</strong> leads in term ${entry.term}` : html`no leader is known in term ${entry.term}`),
+  fenced: () => html`<strong>this node fenced itself</strong>: it reaches no leader that has a majority`,
+  unfenced: () => "this node serves again: it reaches a leader",
+  serving: () => "this node listens for brokers and clients",
+  "not-serving": () => "this node stopped to listen for brokers and clients",
+  "broker-registered": (entry) => html`broker ${broker(entry)} registered${topics(entry)}`,
+  "broker-changed": (entry) => html`broker ${broker(entry)} announced other content${topics(entry)}`,
+  "broker-unregistered": (entry) => html`broker ${broker(entry)} unregistered`,
+  "broker-expired": (entry) => html`broker ${broker(entry)} was removed: no contact within its time-out`,
+  "broker-lost": (entry) => html`broker ${broker(entry)} was removed: its connections ended`,
+  "broker-suspected": (entry) => html`broker ${entry.brokerAddr} of ${entry.clusterName} is silent for a third of its time-out`,
+  "broker-cleared": (entry) => html`broker ${entry.brokerAddr} of ${entry.clusterName} is no longer suspected`,
+  "broker-group-changed": (entry) => html`a refused registration changed broker <a href=${link("brokers", entry.brokerName)}>${entry.brokerName}</a>`,
+  "topic-registered": (entry) => html`topic registered${topics(entry)}`,
+  "topic-deleted": (entry) => html`topic deleted${topics(entry)}`,
+  "write-perm-wiped": (entry) => html`write permission of <a href=${link("brokers", entry.brokerName)}>${entry.brokerName}</a> wiped${topics(entry)}`,
+  "write-perm-added": (entry) => html`write permission of <a href=${link("brokers", entry.brokerName)}>${entry.brokerName}</a> restored${topics(entry)}`,
+  "kv-put": (entry) => html`KV entry ${kv(entry)} put`,
+  "kv-deleted": (entry) => html`KV entry ${kv(entry)} deleted`,
+  "settings-changed": (entry) => html`settings changed: <a href=${link("settings", "", { q: Object.keys(entry.settings ?? {})[0] })}>${Object.entries(entry.settings ?? {}).map(([name, value]) => `${name}=${value}`).join(", ")}</a>`,
+  requested: (entry) => html`<strong>${entry.by}</strong> requested ${entry.method} ${entry.path} here: ${entry.status === 200 ? "done" : `status ${entry.status}`}`,
+  restored: () => "the whole state was replaced, by a backup or the leader's snapshot",
+  "changes-missed": () => "older changes are no longer kept",
+};
+const BAD = new Set(["fenced", "not-serving", "broker-expired", "broker-lost", "broker-suspected"]);
+
+export function TimeLine() {
+  const { q = "" } = read().fields;
+  const { data, error } = useData(`v1/timeline?${new URLSearchParams({ limit: 500, q })}`, 5000);
+  return html`<h1>Time line of the last hour</h1><${Search} label="Search the time line" /><${Problem} error=${error} />
+    ${data?.flapping.length > 0 && html`<div class="findings" role="status"><strong>${plural(data.flapping.length, "broker flaps", "brokers flap")}:</strong> ${data.flapping.slice(0, 10).map((row, at) => html`${at ? ", " : ""}<a href=${link("brokers", row.brokerName)}>${row.brokerName} ${row.brokerAddr}</a> (removed ${row.removals} times)`)}</div>`}
+    ${data && html`<p role="status">${count(data.entries.length)} of ${plural(data.total, "entry", "entries")}, the newest first. Leader changes, readiness and requests are those that this node saw.</p>
+    <ol class="timeline">${data.entries.map((entry) => html`<li key=${entry.number} class=${BAD.has(entry.kind) ? "bad-mark" : ""}><time dateTime=${new Date(entry.timeMs).toISOString()}>${clock(entry.timeMs)}</time>
+      <span>${(TEXTS[entry.kind] ?? (() => entry.kind))(entry)}${entry.revision ? html` <span class="weak">revision ${count(entry.revision)}</span>` : ""}</span></li>`)}</ol>`}`;
+}

@@ -1,0 +1,113 @@
+"""``GET /v1/contents``: brokers and topics in a form that can be compared between nodes. ``differences`` compares it.
+
+It has no times or epochs, so nodes that received the same registrations have equal contents.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from zlib import crc32
+
+from aiohttp import web
+
+from replicated_namesrv.admin.context import CONTEXT
+from replicated_namesrv.admin.json_views import state_for
+from replicated_namesrv.admin.paging import build_rows
+from replicated_namesrv.admin.responses import json_response
+from replicated_namesrv.admin.time_line import TIMELINE
+from replicated_namesrv.routes.state import RouteInfoManager
+
+TOPICS_MAX = 50_000
+"""Topics beyond it, in the order of their names, are not compared."""
+ROWS_MAX = 200
+"""Differing brokers, and topics, that are listed."""
+
+
+async def contents(request: web.Request) -> web.Response:
+    """``GET /v1/contents``: brokers with their data version, topics with a checksum of their queues, and when brokers were
+    removed."""
+    state, freshness = await state_for(request)
+    return json_response(await contents_of(request, state), headers=freshness)
+
+
+async def contents_of(request: web.Request, state: RouteInfoManager) -> dict[str, Any]:
+    """The contents of ``state``. Building them yields to other tasks."""
+    context, line = request.app[CONTEXT], request.app[TIMELINE]
+    line.catch_up()
+    revision = state.revision
+    brokers = {
+        f"{found.cluster_name}|{found.broker_name}|{found.broker_id}|{found.broker_addr}": [
+            f"{found.data_version.counter}/{found.data_version.timestamp}",
+            found.since_ms,
+        ]
+        for found in state.registrations()
+    }
+    names = sorted(state.topic_revisions)
+
+    def checksum(topic: str) -> tuple[str, int] | None:
+        queues = state.topic_queues(topic)
+        if queues is None:
+            return None
+        shown = sorted(
+            (name, data.perm, data.read_queue_nums, data.write_queue_nums, data.topic_sys_flag) for name, data in queues.items()
+        )
+        return topic, crc32(repr(shown).encode("utf-8", "surrogatepass"))
+
+    topics = dict(await build_rows(names[:TOPICS_MAX], checksum))
+    return {
+        "nodeId": context.settings.node_id,
+        "revision": revision,
+        "brokers": brokers,
+        "topics": topics,
+        "topicsLeftOut": max(0, len(names) - TOPICS_MAX),
+        "removedMs": {f"{cluster}|{address}": time_ms for (cluster, address), time_ms in line.removed_ms.items()},
+    }
+
+
+def differences(by_node: Mapping[str, Mapping[str, Any]], first_seen: dict[str, int], now_ms: int) -> dict[str, Any]:
+    """Brokers and topics in which the contents of nodes differ, and since when.
+
+    A broker's difference began when a node that lacks it removed it or, if it never had it, when the others registered it.
+    For other differences ``first_seen``, which this updates, has the time at which they were first seen.
+    """
+    nodes = list(by_node)
+    brokers = _rows([{key: value[0] for key, value in by_node[node]["brokers"].items()} for node in nodes])
+    topics = _rows([by_node[node]["topics"] for node in nodes])
+    seen = {f"broker {key}" for key, _ in brokers} | {f"topic {key}" for key, _ in topics}
+    for key in set(first_seen) - seen:
+        del first_seen[key]
+    for key in seen:
+        first_seen.setdefault(key, now_ms)
+    return {
+        "nodes": nodes,
+        "brokers": [
+            {"broker": key, "values": values, "sinceMs": _since(key, by_node) or first_seen[f"broker {key}"]}
+            for key, values in brokers[:ROWS_MAX]
+        ],
+        "topics": [{"topic": key, "values": values, "sinceMs": first_seen[f"topic {key}"]} for key, values in topics[:ROWS_MAX]],
+        "brokersDiffer": len(brokers),
+        "topicsDiffer": len(topics),
+    }
+
+
+def _rows(parts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Any]]]:
+    """(key, value on each node or None) of the keys whose values are not all equal."""
+    if all(part == parts[0] for part in parts[1:]):
+        return []
+    found = []
+    for key in sorted(set().union(*parts)):
+        values = [part.get(key) for part in parts]
+        if any(value != values[0] for value in values[1:]):
+            found.append((key, values))
+    return found
+
+
+def _since(key: str, by_node: Mapping[str, Mapping[str, Any]]) -> int | None:
+    cluster, _, rest = key.partition("|")
+    address = rest.rpartition("|")[2]
+    times = [part["removedMs"].get(f"{cluster}|{address}") for part in by_node.values() if key not in part["brokers"]]
+    removed = [time_ms for time_ms in times if time_ms]
+    if removed:
+        return int(max(removed))
+    if not times:
+        return None  # all have it, with other contents
+    return int(max(part["brokers"][key][1] for part in by_node.values() if key in part["brokers"]))

@@ -1,0 +1,118 @@
+"""What is wrong with a node, in one sentence with its remedy, from the statuses of all nodes. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+LAG_ENTRIES = 1_000
+"""A follower that is further behind is reported."""
+LOOP_LAG_MS = 500
+QUOTA_SHARE = 0.9
+DIGEST_SHOWN = 12
+
+
+class NodeProblem(NamedTuple):
+    """One problem. ``level``: "bad" if the node or cluster does not work, "warn" if it will not for long."""
+
+    level: str
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as seen from here. ``status`` None: it has never answered."""
+
+    name: str
+    address: str
+    status: dict[str, Any] | None
+    error: str | None = None
+    """Why it does not answer now."""
+    http_status: int | None = None
+    peer_connected: bool | None = None
+    """Whether its Raft connection is open; None if unknown, and in AP."""
+
+
+def findings(view: NodeView) -> list[NodeProblem]:
+    """What is wrong with one node, the worst first."""
+    if view.error is not None:
+        return [_unanswered(view)]
+    status = view.status
+    return [] if status is None else [*_service(status), *_resources(status)]
+
+
+def _unanswered(view: NodeView) -> NodeProblem:
+    problem = f"{view.name} does not answer at {view.address}: {view.error}."
+    if view.http_status in (401, 403):
+        return NodeProblem("warn", problem, "Give all nodes the same token in adminTokenFile, and enter it here.")
+    if view.peer_connected:
+        remedy = "Its Raft connection is up, so it runs: set its adminListen to an address that this node reaches."
+        return NodeProblem("warn", problem, remedy)
+    return NodeProblem("bad", problem, "Check that its process runs and that this node reaches its address; read its log.")
+
+
+def _service(status: dict[str, Any]) -> Iterable[NodeProblem]:
+    replication = status.get("replication") or {}
+    if replication.get("fenced"):
+        yield NodeProblem(
+            "bad",
+            "It is fenced: it reaches no leader that has a majority, so brokers and clients use other nodes.",
+            "Start the nodes that do not answer, or restore the network between the nodes.",
+        )
+    elif problem := (replication.get("raft") or {}).get("problem"):
+        yield NodeProblem(
+            "bad", f"{str(problem)[:1].upper()}{str(problem)[1:]}.", "See docs/operations.md and the log of the node."
+        )
+    elif not status["ready"]:
+        layer = next((layer for layer in status.get("layers", ()) if not layer["ok"]), None)
+        failed = f"{layer['name']}: {layer['problem']}" if layer else status.get("failedLayer")
+        yield NodeProblem("bad", f"It is not ready ({failed}).", "Wait if it is starting; otherwise read its log.")
+    lag = replication.get("commitIndex", 0) - replication.get("appliedIndex", 0)
+    if lag > LAG_ENTRIES:
+        yield NodeProblem(
+            "warn", f"It is {lag} entries behind.", "Check its CPU and disk; it catches up by itself when they suffice."
+        )
+
+
+def _resources(status: dict[str, Any]) -> Iterable[NodeProblem]:
+    if warning := status.get("diskWarning"):
+        yield NodeProblem("warn", f"{warning[:1].upper()}{warning[1:]}.", "Make room on the disk of dataDir.")
+    for quota in status.get("quotas", ()):
+        if quota["limit"] and quota["used"] > QUOTA_SHARE * quota["limit"]:
+            share = round(100 * quota["used"] / quota["limit"])
+            yield NodeProblem(
+                "warn", f"{quota['name']} is used to {share} %.", "Remove what is not needed, or raise the setting."
+            )
+    if status.get("loopLagRecentMaxMs", 0) > LOOP_LAG_MS:
+        yield NodeProblem(
+            "warn",
+            f"Its event loop was delayed by {status['loopLagRecentMaxMs']:.0f} ms.",
+            "Give the machine more CPU, or move other work away.",
+        )
+
+
+def digests_equal(views: Sequence[NodeView]) -> bool | None:
+    """Whether nodes at the same log position have the same state; None if no two can be compared."""
+    by_index: dict[int, list[str]] = {}
+    for view in views:
+        replication = (view.status or {}).get("replication") or {}
+        if view.error is None and replication.get("digest"):
+            by_index.setdefault(replication["appliedIndex"], []).append(replication["digest"])
+    comparable = [digests for digests in by_index.values() if len(digests) > 1]
+    if any(len(set(digests)) > 1 for digests in comparable):
+        return False
+    return True if comparable else None
+
+
+def leader_of(views: Sequence[NodeView]) -> tuple[str | None, int | None]:
+    """(leader, newest term) by the nodes that answer. A node that says it leads an older term does not count."""
+    standings = [
+        (view.status["replication"], view.name)
+        for view in views
+        if view.error is None and view.status is not None and view.status.get("replication")
+    ]
+    if not standings:
+        return None, None
+    term = max(standing["term"] for standing, _ in standings)
+    leads = [name for standing, name in standings if standing["term"] == term and standing["role"] == "leader"]
+    return (leads[0] if leads else None), term

@@ -1,0 +1,193 @@
+"""OtherNodes: asks the admin ports of the other nodes, for pages that show all nodes.
+
+The addresses come from ``peers`` (CP) or ``nameServerAddresses`` (AP). The admin port of another node is assumed to be as far
+from its listed port as on this node, as the commands assume, too. Nodes are asked on request only. A node that is slow does not
+delay an answer: the last answer is kept with its age. Requests carry the caller's ``Authorization``, and only paths that need no
+more rights than the caller has proved are asked.
+"""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+import aiohttp
+import orjson
+from aiohttp import web
+
+from replicated_namesrv.settings import Settings
+
+WAIT_S = 0.25
+"""How long an answer about all nodes waits for the others."""
+TIMEOUT_S = 1.0
+"""A node that has not answered for this long does not answer."""
+READY_WAIT_MS = 500
+"""How long a check of readiness of another node may take."""
+VIEW_TIMEOUT_S = 5.0
+ANSWER_BYTES_MAX = 16 << 20
+NODES_MAX = 16
+"""More name servers are not asked."""
+FRESH_S = 0.3
+"""An answer of this age is used again, so that several open pages cost no more than one."""
+
+
+class NodeAnswerError(Exception):
+    """A node gave no usable answer. ``status`` is the HTTP status if it refused."""
+
+    def __init__(self, reason: str, status: int | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class OtherNode:
+    """One other node and its last answer."""
+
+    def __init__(self, name: str | None, address: str) -> None:
+        self.name = name
+        """Its node id. None until an independent node has answered."""
+        self.address = address
+        self.status: dict[str, Any] | None = None
+        self.answered_s: float | None = None
+        """When the status was asked for, monotonic."""
+        self.error: NodeAnswerError | None = None
+        self.failing_since_s: float | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.contents: dict[str, Any] | None = None
+        self.contents_of: tuple[int, int] | None = None
+        """Process and revision to which ``contents`` belongs."""
+
+    @property
+    def shown_name(self) -> str:
+        """Its id, or its address while that is unknown."""
+        return self.name or self.address
+
+
+def addresses(settings: Settings, admin_port: int, remoting_port: int, advertised: str) -> list[tuple[str | None, str]]:
+    """(node id if known, admin address) of the other nodes."""
+    if settings.peers:
+        named = [part.strip().partition("=")[::2] for part in settings.peers.split(",") if "=" in part]
+        own = next((address for name, address in named if name.strip() == settings.node_id), "")
+        distance = admin_port - _port(own)
+        found: list[tuple[str | None, str]] = [
+            (name.strip(), _moved(address.strip(), distance)) for name, address in named if name.strip() != settings.node_id
+        ]
+    else:
+        listed = [address.strip() for address in settings.name_server_addresses.split(";") if address.strip()]
+        distance = admin_port - remoting_port
+        found = [(None, _moved(address, distance)) for address in listed if address != advertised]
+    return found[:NODES_MAX]
+
+
+def _port(address: str) -> int:
+    text = address.rpartition(":")[2]
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _moved(address: str, distance: int) -> str:
+    return f"{address.rpartition(':')[0]}:{_port(address) + distance}"
+
+
+class OtherNodes:
+    """The other nodes of this deployment."""
+
+    def __init__(self) -> None:
+        self.nodes: list[OtherNode] = []
+        self._tls: ssl.SSLContext | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    def begin(self, found: list[tuple[str | None, str]], tls: ssl.SSLContext | None) -> None:
+        """Set the nodes. ``tls``: how they are verified, None for plain HTTP."""
+        self.nodes, self._tls = [OtherNode(name, address) for name, address in found], tls
+
+    async def stop(self) -> None:
+        """Close all connections."""
+        for node in self.nodes:
+            if node.task is not None:
+                node.task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await node.task
+        if self._session is not None:
+            await self._session.close()
+
+    async def look(self, authorization: str | None) -> None:
+        """Ask every node whose last answer is not fresh for its status; return when all have answered, or after a moment."""
+        now = monotonic()
+        for node in self.nodes:
+            if node.task is None and (node.answered_s is None or now - node.answered_s > FRESH_S):
+                node.task = asyncio.ensure_future(self._look_at(node, authorization))
+        tasks = [node.task for node in self.nodes if node.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=WAIT_S)
+
+    async def _look_at(self, node: OtherNode, authorization: str | None) -> None:
+        asked_s = monotonic()
+        try:
+            status = await self.ask(node, f"/v1/status?waitMs={READY_WAIT_MS}", authorization, TIMEOUT_S)
+            node.name = str(status["nodeId"])
+            node.status, node.answered_s, node.error, node.failing_since_s = status, asked_s, None, None
+        except (NodeAnswerError, KeyError, TypeError) as error:
+            node.error = error if isinstance(error, NodeAnswerError) else NodeAnswerError("the answer is not of a name server")
+            node.failing_since_s = node.failing_since_s or asked_s
+        finally:
+            node.task = None
+
+    async def ask(
+        self, node: OtherNode, path: str, authorization: str | None, timeout_s: float = VIEW_TIMEOUT_S
+    ) -> dict[str, Any]:
+        """The JSON object that ``node`` answers at ``path``. Raises NodeAnswerError."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit_per_host=4, ssl=self._tls or True))
+        scheme = "http" if self._tls is None else "https"
+        headers = {} if authorization is None else {"Authorization": authorization}
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._session.get(f"{scheme}://{node.address}{path}", headers=headers, allow_redirects=False) as response,
+            ):
+                body = await _limited(response.content)
+                if response.status != 200:
+                    raise NodeAnswerError(_error_in(body) or f"HTTP status {response.status}", response.status)
+                answer = orjson.loads(body)
+        except TimeoutError:
+            raise NodeAnswerError(f"no answer within {timeout_s:g} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as cause:
+            raise NodeAnswerError(_reason(cause)) from None
+        if not isinstance(answer, dict):
+            raise NodeAnswerError("the answer is not of a name server")
+        return answer
+
+    def named(self, name: str) -> OtherNode | None:
+        """The node with this id or address."""
+        return next((node for node in self.nodes if name in (node.name, node.address)), None)
+
+
+async def _limited(content: aiohttp.StreamReader) -> bytes:
+    body = bytearray()
+    while part := await content.readany():
+        body += part
+        if len(body) > ANSWER_BYTES_MAX:
+            raise NodeAnswerError(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
+    return bytes(body)
+
+
+def _error_in(body: bytes) -> str | None:
+    try:
+        found: Mapping[str, Any] = orjson.loads(body)
+        return str(found["error"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _reason(cause: Exception) -> str:
+    if isinstance(cause, aiohttp.ClientConnectorCertificateError):
+        return "its certificate is not trusted"
+    if isinstance(cause, aiohttp.ClientConnectorError):
+        number = cause.os_error.errno
+        return os.strerror(number) if number and number > 0 else cause.os_error.strerror or str(cause.os_error)
+    return str(cause) or type(cause).__name__
+
+
+OTHER_NODES = web.AppKey("other_nodes", OtherNodes)

@@ -1,0 +1,171 @@
+"""TimeLine: what happened on this node in the last hour, for operators. ``GET /v1/timeline``.
+
+Its entries come from the history of changes (brokers, topics, KV, settings), from leader changes and suspected brokers, from
+changes of this node's own readiness, and from changes that were requested over HTTP at this node, with the caller. Everything
+is bounded: the oldest entries are dropped.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from replicated_namesrv.admin.responses import json_response
+from replicated_namesrv.errors import BodyError
+from replicated_namesrv.routes.history import EXPIRED, LOST, REGISTERED, UNREGISTERED, Change, CompactedError, History
+
+ENTRIES_MAX = 5_000
+SPAN_MS = 3_600_000
+TICK_S = 0.5
+BATCH_BYTES = 64 << 10
+"""Changes that are read in one turn."""
+BATCHES_MAX = 64
+"""Batches read before an answer, so that a burst of changes does not delay it for long."""
+NAMES_SHOWN = 5
+REMOVALS = (UNREGISTERED, EXPIRED, LOST)
+FLAPS_MIN = 2
+"""A broker that was removed this often in the last hour flaps."""
+
+
+class TimeLine:
+    """The latest entries."""
+
+    def __init__(
+        self, history: History, is_serving: Callable[[], bool], is_fenced: Callable[[], bool], wall_ms: Callable[[], int]
+    ) -> None:
+        self._history, self._is_serving, self._is_fenced, self._wall_ms = history, is_serving, is_fenced, wall_ms
+        self.entries: deque[dict[str, Any]] = deque(maxlen=ENTRIES_MAX)
+        self.removed_ms: dict[tuple[str, str], int] = {}
+        """When a broker (cluster, address) was last removed, for those that are not registered again."""
+        self._position = history.newest
+        self._number = 0
+        self._standing = (is_serving(), is_fenced())
+        self._leader: tuple[str | None, int] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Follow what happens; called on the node's loop."""
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def stop(self) -> None:
+        """End following."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        self.start()
+        self.catch_up()
+        standing = (self._is_serving(), self._is_fenced())
+        if standing != self._standing:
+            was_serving, was_fenced = self._standing
+            self._standing = standing
+            if standing[1] != was_fenced:
+                self.note("fenced" if standing[1] else "unfenced")
+            elif standing[0] != was_serving:
+                self.note("serving" if standing[0] else "not-serving")
+
+    def note(self, kind: str, time_ms: int | None = None, **fields: Any) -> None:
+        """Add an entry; now, if it has no time."""
+        self._number += 1
+        entry = {"number": self._number, "timeMs": self._wall_ms() if time_ms is None else time_ms, "kind": kind, **fields}
+        self.entries.append(entry)
+
+    def notify_leader(self, leader: str | None, term: int) -> None:
+        """The leader known to this node has changed."""
+        if self._leader != (leader, term) and term:
+            self.note("leader", leader=leader, term=term)
+        self._leader = (leader, term)
+
+    def notify_suspected(self, broker: tuple[str, str], since_ms: int | None) -> None:
+        """A broker became suspected or, with None, this ended."""
+        kind = "broker-cleared" if since_ms is None else "broker-suspected"
+        self.note(kind, clusterName=broker[0], brokerAddr=broker[1])
+
+    def requested(self, method: str, path: str, caller: str, status: int) -> None:
+        """A change was requested over HTTP at this node."""
+        self.note("requested", method=method, path=path, by=caller, status=status)
+
+    def catch_up(self) -> bool:
+        """Read the next changes from the history; whether there may be more."""
+        try:
+            changes = self._history.after(self._position, BATCH_BYTES)
+        except CompactedError as error:
+            self._position = error.oldest
+            self.note("changes-missed")
+            return True
+        if self._position > self._history.newest:  # the state was replaced by an older one
+            self._position = self._history.newest
+        for change in changes:
+            self._position = change.revision
+            for fields in _summaries(change):
+                self._remember(change.kind, fields)
+                self.note(change.kind, fields.pop("timeMs") or None, revision=change.revision, **fields)
+        return bool(changes)
+
+    def _remember(self, kind: str, fields: dict[str, Any]) -> None:
+        if "brokerAddr" not in fields:
+            return
+        key = (fields["clusterName"], fields["brokerAddr"])
+        if kind in REMOVALS:
+            self.removed_ms[key] = fields["timeMs"]
+            if len(self.removed_ms) > ENTRIES_MAX:
+                del self.removed_ms[next(iter(self.removed_ms))]
+        elif kind == REGISTERED:
+            self.removed_ms.pop(key, None)
+
+    def latest(self) -> list[dict[str, Any]]:
+        """Entries of the last hour, newest first."""
+        since_ms = self._wall_ms() - SPAN_MS
+        return [entry for entry in reversed(self.entries) if entry["timeMs"] >= since_ms]
+
+    def flapping(self) -> list[dict[str, Any]]:
+        """Brokers that were removed several times in the last hour, most often first."""
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for entry in self.latest():
+            if entry["kind"] in REMOVALS and "brokerAddr" in entry:
+                names = {name: entry[name] for name in ("clusterName", "brokerName", "brokerAddr")}
+                key = (names["clusterName"], names["brokerAddr"])
+                found.setdefault(key, {**names, "removals": 0, "lastMs": entry["timeMs"]})["removals"] += 1
+        flapping = [row for row in found.values() if row["removals"] >= FLAPS_MIN]
+        return sorted(flapping, key=lambda row: -row["removals"])
+
+
+def _summaries(change: Change) -> Iterator[dict[str, Any]]:
+    """The fields of a change's entries: one for each broker."""
+    fields = orjson.loads(change.data)
+    common: dict[str, Any] = {"timeMs": fields["timeMs"]}
+    topics = fields.get("topics")
+    if topics is not None:
+        common["topicCount"], common["topics"] = len(topics), topics[:NAMES_SHOWN]
+    for name in ("namespace", "key", "brokerName"):
+        if name in fields:
+            common[name] = fields[name]
+    if "settings" in fields:
+        common["settings"] = fields["settings"]
+    brokers = fields.get("brokers") or [{}]
+    for broker in brokers:
+        named = {name: broker[name] for name in ("clusterName", "brokerName", "brokerId", "brokerAddr") if name in broker}
+        yield {**common, **named}
+
+
+TIMELINE = web.AppKey("timeline", TimeLine)
+
+
+async def time_line(request: web.Request) -> web.Response:
+    """``GET /v1/timeline``: what happened in the last hour, newest first; ``?q=`` selects entries that contain the text,
+    ``?limit=`` bounds them."""
+    found = request.app[TIMELINE]
+    limit = request.query.get("limit", "1000")
+    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= ENTRIES_MAX:
+        raise BodyError(f"limit={limit[:40]}: give 1 to {ENTRIES_MAX}")
+    for _ in range(BATCHES_MAX):
+        if not found.catch_up():
+            break
+        await asyncio.sleep(0)
+    entries = found.latest()
+    if search := request.query.get("q", "").lower():
+        entries = [entry for entry in entries if search in orjson.dumps(entry).decode().lower()]
+    return json_response({"entries": entries[: int(limit)], "total": len(entries), "flapping": found.flapping()})

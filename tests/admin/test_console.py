@@ -1,0 +1,251 @@
+"""The console in a real browser, against real nodes."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]  # it declares no types
+from playwright.async_api import Page
+
+from replicated_namesrv.process import ServingNode
+from replicated_namesrv.routes.commands import BrokerRemoval, PutKVConfig, UnregisterBrokers
+from tests.admin.test_http import QUEUES, propose, registration
+from tests.support.browser import browser_page, seconds_until, shows
+from tests.support.nodes import running_node
+from tests.support.ports import free_port
+from tests.support.replicated_processes import ReplicatedProcesses, replicated_processes
+
+PAGES = ("cluster", "topics", "topics/T1", "brokers", "brokers/broker-a", "clusters", "kv", "settings", "timeline", "charts")
+MARKUP = '<img src=x onerror="alert(1)">&amp;'
+TOPICS = 20_000
+PAINT_LIMIT_S, SEARCH_LIMIT_S = 10.0, 5.0
+"""Wide, because other tests run at the same time. docs/performance.md does not quote them."""
+
+
+def console(port: int, page: str = "cluster") -> str:
+    return f"http://127.0.0.1:{port}/#/{page}"
+
+
+def admin_port(cluster: ReplicatedProcesses, name: str) -> int:
+    return cluster.nodes[name].plan.admin[1]
+
+
+async def shows_leader(page: Page, leader: str) -> None:
+    await shows(page, f"{leader} leads", ".summary")
+
+
+@asynccontextmanager
+async def one_node(folder: Path, **flags: str) -> AsyncIterator[tuple[ServingNode, int]]:
+    """An independent node with two brokers and some KV config."""
+    async with running_node(folder, nodeId="first", **flags) as (node, port):
+        propose(node, registration("broker-a", {"T1": QUEUES, "T2": QUEUES}))
+        propose(node, registration("broker-b", {"T1": QUEUES, "T2": QUEUES}, broker_id=1))
+        propose(node, PutKVConfig("NAMESPACE", "key", "a value to find"))
+        yield node, port
+
+
+@pytest.mark.slow
+async def test_follower_shows_a_leader_kill_a_pause_and_a_partition(tmp_path: Path) -> None:
+    async with replicated_processes(tmp_path) as cluster, browser_page() as page:
+        leader = await cluster.leader()
+        follower, third = cluster.others(leader)
+        await page.goto(console(admin_port(cluster, follower)))
+        await shows_leader(page, leader)
+        await shows(page, "All 3 nodes answer", ".summary")
+
+        await cluster.kill(leader)
+        took_s = await seconds_until(lambda: page.locator(".findings", has_text=f"{leader} does not answer").wait_for())
+        print(f"a follower's page showed the leader's kill after {took_s:.2f} s")
+        successor = await cluster.leader(among=[follower, third])
+        await shows_leader(page, successor)
+        await shows(page, "old.", ".findings")  # the age of its data
+
+        await cluster.start_node(leader)
+        await shows(page, "All 3 nodes answer", ".summary")
+
+        cluster.pause(third)
+        await shows(page, f"{third} does not answer", ".findings")
+        cluster.resume(third)
+        await shows(page, "All 3 nodes answer", ".summary")
+
+        cluster.cut(follower)
+        await shows(page, "It is fenced", ".findings")
+        await shows(page, "restore the network", ".findings .remedy")
+        await page.goto(console(admin_port(cluster, follower), "timeline"))
+        await shows(page, "this node fenced itself", ".timeline")
+        cluster.heal()
+        await shows(page, "this node serves again", ".timeline")
+
+
+@pytest.mark.slow
+async def test_page_continues_after_its_node_restarts(tmp_path: Path) -> None:
+    async with replicated_processes(tmp_path) as cluster, browser_page() as page:
+        leader = await cluster.leader()
+        own = cluster.others(leader)[0]
+        await page.goto(console(admin_port(cluster, own), "kv"))
+        await shows(page, "live", ".stream")
+        await cluster.kill(own)
+        await shows(page, "this node does not answer for", "header")
+        await cluster.start_node(own)
+        await shows(page, "live", ".stream")
+        await cluster.all_serve()
+        await page.get_by_role("button", name="Put an entry").click()
+        await page.get_by_label("NAMESPACE/KEY=VALUE").fill("SPACE/after=the restart")
+        await page.locator("dialog[open] button.danger").click()
+        await shows(page, "the restart", "td .value")
+
+
+async def test_divergent_independent_nodes_are_compared(tmp_path: Path) -> None:
+    base = free_port(1, 2, 3)
+    listed = f"127.0.0.1:{base};127.0.0.1:{base + 2}"
+    flags = [
+        {"listenPort": str(base + 2 * i), "adminListen": f"127.0.0.1:{base + 2 * i + 1}", "nameServerAddresses": listed}
+        for i in range(2)
+    ]
+    async with (
+        running_node(tmp_path / "one", nodeId="one", **flags[0]) as (first, port),
+        running_node(tmp_path / "two", nodeId="two", **flags[1]) as (second, _),
+        browser_page() as page,
+    ):
+        for node in (first, second):
+            propose(node, registration("broker-a", {"T1": QUEUES, "T2": QUEUES}))
+        await page.goto(console(port))
+        await shows(page, "have the same brokers and topics")
+        propose(first, registration("broker-b", {"T1": QUEUES, "T9": QUEUES}))
+        await shows(page, "1 broker differs, 2 topics differ")
+        row = page.locator("tr", has_text="broker-b")
+        assert "missing" in await row.inner_text()
+        assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", await row.inner_text())
+        propose(second, registration("broker-b", {"T1": QUEUES, "T9": QUEUES}))
+        await shows(page, "have the same brokers and topics")
+
+
+async def test_console_asks_for_the_token_and_uses_it(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a token that is long enough\n")
+    async with one_node(tmp_path / "data", adminTokenFile=str(token)) as (_, port), browser_page() as page:
+        await page.goto(console(port))
+        await shows(page, "This node needs its token", "form.token")
+        await page.get_by_label("Token").fill("a token that is long but wrong")
+        await page.get_by_role("button", name="Use").click()
+        await shows(page, "wrong token", "form.token")
+        await page.get_by_label("Token").fill("a token that is long enough")
+        await page.get_by_role("button", name="Use").click()
+        await shows(page, "ready", "table.facts")
+        await shows(page, "live", ".stream")
+
+
+async def test_actions_preview_and_ask_for_confirmation(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (node, port), browser_page() as page:
+        await page.goto(console(port, "brokers/broker-a"))
+        await page.get_by_role("button", name="Wipe write permission").click()
+        dialog = page.locator("dialog[open]")
+        await shows(page, "Producers stop to use broker-a for 2 topics", "dialog[open]")
+        assert await dialog.locator("button.danger").is_disabled()
+        await dialog.get_by_label("to confirm").fill("broker-a")
+        await dialog.locator("button.danger").click()
+        await shows(page, "Done, revision", "dialog[open]")
+        queues = node.service.state.topic_queues("T1")
+        assert queues is not None
+        assert queues["broker-a"].perm == QUEUES.perm & ~2
+        await page.goto(console(port, "topics/T1"))
+        await shows(page, "A broker name has no write permission", ".summary")
+        await page.goto(console(port, "timeline"))
+        await shows(page, "write permission of broker-a wiped", ".timeline")
+        await shows(page, "127.0.0.1 requested POST", ".timeline")
+        await page.goto(console(port))
+        button = page.get_by_role("button", name="Transfer leadership")
+        assert await button.get_attribute("aria-disabled") == "true"
+        await shows(page, "Independent nodes have no leader", ".why")
+
+
+async def test_flapping_broker_is_named_on_the_first_page(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (node, port), browser_page() as page:
+        command = registration("broker-c", {"T3": QUEUES, "T4": QUEUES})
+        for _ in range(3):
+            propose(node, command)
+            propose(node, UnregisterBrokers((BrokerRemoval(command.cluster_name, command.broker_addr, "broker-c", 0, None),)))
+        await page.goto(console(port))
+        await page.get_by_role("link", name="1 broker flaps").click()
+        await shows(page, "removed 3 times")
+        await page.locator(".timeline a", has_text="broker-c").first.click()
+        await shows(page, "It flaps", ".summary")
+
+
+@pytest.mark.slow
+async def test_many_topics_are_painted_searched_and_paged(tmp_path: Path) -> None:
+    async with running_node(tmp_path, nodeId="first") as (node, port), browser_page() as page:
+        propose(node, registration("broker-a", {f"topic-{i:05d}": QUEUES for i in range(TOPICS)}))
+        await page.goto(console(port, "topics"))
+        paint_s = await seconds_until(lambda: shows(page, "100 of 20,000", ".pager"))
+        search = page.get_by_label("Search topics")
+        await search.fill("19999")
+        search_s = await seconds_until(lambda: shows(page, "1 of 1,", ".pager"))
+        print(f"{TOPICS} topics: first rows after {paint_s:.2f} s, search {search_s:.3f} s")
+        assert paint_s < PAINT_LIMIT_S
+        assert search_s < SEARCH_LIMIT_S
+        assert "q=19999" in page.url
+        await search.fill("")
+        await shows(page, "100 of 20,000", ".pager")
+        await page.goto(console(port, "topics?after=topic-19949&page=200"))
+        await shows(page, "topic-19999", "tbody")
+        await page.get_by_role("button", name="Read queues").click()
+        await shows(page, "100 of 20,000", ".pager")
+        assert "sort=-readQueueNums" in page.url
+
+
+async def test_markup_in_names_stays_text(tmp_path: Path) -> None:
+    async with running_node(tmp_path, nodeId="first") as (node, port), browser_page() as page:
+        propose(node, registration(MARKUP, {MARKUP: QUEUES, f"{MARKUP}2": QUEUES}, cluster=MARKUP))
+        propose(node, PutKVConfig(MARKUP, MARKUP, MARKUP))
+        await page.goto(console(port))
+        for name, selector in (
+            ("topics", "tbody"),
+            ("brokers", "tbody"),
+            ("clusters", "tbody"),
+            ("kv", "tbody"),
+            ("timeline", "ol"),
+        ):
+            await page.goto(console(port, name))
+            await shows(page, MARKUP, selector)
+            assert await page.locator("img").count() == 0
+            if name in ("topics", "brokers"):
+                await page.locator("tbody a").first.click()
+                await shows(page, MARKUP, "h1")
+                assert await page.locator("img").count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_accessibility_checker_finds_nothing(tmp_path: Path, scheme: str) -> None:
+    options = {"color_scheme": scheme, "viewport": {"width": 390, "height": 844}, "reduced_motion": "reduce", "bypass_csp": True}
+    async with one_node(tmp_path) as (_, port), browser_page(**options) as page:
+        for name in PAGES:
+            await page.goto(console(port, name))
+            await page.locator("main h1").wait_for()
+            await page.locator("main table, main ol, main figure, main input").first.wait_for()
+            found = await Axe().run(page)
+            assert not found.response["violations"], f"{name}: {found.generate_report()}"
+            assert await page.evaluate("document.documentElement.scrollWidth") <= 390, f"{name} is wider than the window"
+
+
+async def test_focus_survives_a_refresh_and_the_keyboard_reaches_everything(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (node, port), browser_page() as page:
+        await page.goto(console(port, "topics"))
+        await shows(page, "T1", "tbody")
+        await page.keyboard.press("Tab")
+        assert await page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        link = page.get_by_role("link", name="T2", exact=True)
+        await link.focus()
+        propose(node, registration("broker-c", {"T0": QUEUES, "T1": QUEUES}))
+        await shows(page, "T0", "tbody")
+        assert await page.evaluate("document.activeElement.textContent") == "T2"
+        await page.keyboard.press("Enter")
+        await shows(page, "Topic T2", "h1")
+        await page.get_by_role("button", name="Delete topic").focus()
+        await page.keyboard.press("Enter")
+        assert await page.locator("dialog[open]").count() == 1
+        await page.keyboard.press("Escape")
+        assert await page.locator("dialog[open]").count() == 0
+        assert await page.evaluate("document.activeElement.textContent") == "Delete topic"

@@ -1,0 +1,246 @@
+"""What the console shows, without a browser: nodes, problems, differences, the time line, samples, and its vendored files."""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from replicated_namesrv.admin import time_line
+from replicated_namesrv.admin.contents import differences
+from replicated_namesrv.admin.diagnosis import NodeView, digests_equal, findings, leader_of
+from replicated_namesrv.admin.open_paths import CONSOLE_FILES
+from replicated_namesrv.admin.other_nodes import addresses
+from replicated_namesrv.admin.samples import FINE_COUNT, SERIES_MAX, Ring, Samples
+from replicated_namesrv.admin.time_line import TimeLine
+from replicated_namesrv.process import ServingNode
+from replicated_namesrv.routes.commands import BrokerRemoval, UnregisterBrokers
+from replicated_namesrv.routes.history import History
+from replicated_namesrv.settings import load_settings
+from tests.admin.test_http import QUEUES, propose, registration
+from tests.support.nodes import http, running_node
+
+VENDOR = Path(__file__).parents[2] / "replicated_namesrv" / "admin" / "console" / "vendor"
+
+
+def test_vendored_files_are_those_that_were_recorded() -> None:
+    recorded = json.loads((VENDOR / "vendored.json").read_text())
+    assert set(recorded) == {path.name for path in VENDOR.iterdir()} - {"vendored.json", "LICENSES.txt"}
+    for name, facts in recorded.items():
+        assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == facts["sha256"], name
+        assert f"== {facts['package']} ==" in (VENDOR / "LICENSES.txt").read_text()
+        assert f"vendor/{name}" in CONSOLE_FILES
+
+
+def standing(**fields: Any) -> dict[str, Any]:
+    return {"term": 3, "role": "follower", "commitIndex": 9, "appliedIndex": 9, "digest": "d", "fenced": False, **fields}
+
+
+def view(name: str, error: str | None = None, **fields: Any) -> NodeView:
+    status = {"ready": True, "replication": standing(), "layers": [], **fields}
+    return NodeView(name, "10.0.0.1:9886", status, error)
+
+
+@pytest.mark.parametrize(
+    ("seen", "problem", "remedy"),
+    [
+        (view("n2", "no answer within 1 s"), "n2 does not answer at 10.0.0.1:9886", "Check that its process runs"),
+        (NodeView("n2", "h:1", None, "wrong token", 401), "wrong token", "the same token"),
+        (NodeView("n2", "h:1", None, "Connection refused", None, True), "Connection refused", "adminListen"),
+        (view("n1", replication=standing(fenced=True)), "It is fenced", "restore the network"),
+        (view("n1", replication=standing(raft={"problem": "the disk hangs"})), "The disk hangs.", "docs/operations.md"),
+        (
+            view("n1", ready=False, layers=[{"name": "disk", "ok": False, "problem": "no sync for 6 s"}]),
+            "It is not ready (disk: no sync for 6 s).",
+            "read its log",
+        ),
+        (view("n1", replication=standing(commitIndex=5_000)), "4991 entries behind", "CPU and disk"),
+        (view("n1", diskWarning="little is free"), "Little is free.", "Make room"),
+        (
+            view("n1", quotas=[{"name": "maxKvBytes", "used": 95, "limit": 100}]),
+            "maxKvBytes is used to 95 %",
+            "raise the setting",
+        ),
+        (view("n1", loopLagRecentMaxMs=900), "delayed by 900 ms", "more CPU"),
+    ],
+)
+def test_each_problem_has_a_remedy(seen: NodeView, problem: str, remedy: str) -> None:
+    first = findings(seen)[0]
+    assert problem in first.problem
+    assert remedy in first.remedy
+
+
+def test_node_that_works_has_no_problem() -> None:
+    assert findings(view("n1")) == []
+
+
+def test_only_nodes_at_the_same_position_are_compared() -> None:
+    assert digests_equal([view("n1"), view("n2")]) is True
+    assert digests_equal([view("n1"), view("n2", replication=standing(digest="e"))]) is False
+    assert digests_equal([view("n1"), view("n2", replication=standing(digest="e", appliedIndex=8))]) is None
+    assert digests_equal([view("n1"), view("n2", "gone", replication=standing(digest="e"))]) is None
+
+
+def test_leader_is_that_of_the_newest_term() -> None:
+    old = view("n1", replication=standing(role="leader", term=2))
+    assert leader_of([old, view("n2")]) == (None, 3)
+    assert leader_of([old, view("n2", replication=standing(role="leader"))]) == ("n2", 3)
+    assert leader_of([view("n1", "gone", replication=standing(role="leader"))]) == (None, None)
+
+
+def test_admin_addresses_are_as_far_from_the_listed_ports_as_on_this_node() -> None:
+    flags = {"mode": "cp", "nodeId": "n1", "peers": "n1=h1:9896,n2=h2:9896,n3=[::1]:9897"}
+    settings = load_settings(flags=flags, environment={})
+    assert addresses(settings, 9886, 9876, "h1:9876") == [("n2", "h2:9886"), ("n3", "[::1]:9887")]
+    settings = load_settings(flags={"nameServerAddresses": "h1:9876; h2:9877"}, environment={})
+    assert addresses(settings, 9886, 9876, "h1:9876") == [(None, "h2:9887")]
+
+
+def contents(brokers: dict[str, list[Any]], topics: dict[str, int], removed: dict[str, int] | None = None) -> dict[str, Any]:
+    return {"brokers": brokers, "topics": topics, "removedMs": removed or {}}
+
+
+def test_differences_name_the_time_at_which_they_began() -> None:
+    first_seen: dict[str, int] = {}
+    has = contents({"C|a|0|x:1": ["1/0", 100], "C|b|0|y:1": ["1/0", 100]}, {"T": 1, "U": 1})
+    removed = contents({"C|a|0|x:1": ["2/0", 200]}, {"T": 1}, {"C|y:1": 700})
+    found = differences({"one": has, "two": removed}, first_seen, 1_000)
+    assert found["nodes"] == ["one", "two"]
+    assert found["brokers"] == [
+        {"broker": "C|a|0|x:1", "values": ["1/0", "2/0"], "sinceMs": 1_000},
+        {"broker": "C|b|0|y:1", "values": ["1/0", None], "sinceMs": 700},
+    ]
+    assert found["topics"] == [{"topic": "U", "values": [1, None], "sinceMs": 1_000}]
+    assert differences({"one": has, "two": removed}, first_seen, 2_000)["topics"][0]["sinceMs"] == 1_000
+    assert differences({"one": has, "two": has}, first_seen, 3_000)["brokersDiffer"] == 0
+    assert first_seen == {}
+
+
+def test_time_line_is_bounded_and_counts_flaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    history, now = History(), [10_000_000]
+    line = TimeLine(history, lambda: True, lambda: False, lambda: now[0])
+    broker = {"clusterName": "C", "brokerName": "b", "brokerId": 0, "brokerAddr": "x:1"}
+    for revision in (1, 3):
+        history.add(revision, "broker-registered", now[0], {"brokers": [broker], "topics": ("T",) * 9})
+        history.add(revision + 1, "broker-expired", now[0], {"brokers": [broker], "topics": ("T",)})
+    while line.catch_up():
+        pass
+    assert [entry["kind"] for entry in line.latest()] == ["broker-expired", "broker-registered"] * 2
+    assert line.latest()[-1]["topicCount"] == 9
+    assert [(row["brokerName"], row["removals"]) for row in line.flapping()] == [("b", 2)]
+    assert line.removed_ms == {("C", "x:1"): now[0]}
+    now[0] += time_line.SPAN_MS + 1
+    assert line.latest() == []
+    for number in range(time_line.ENTRIES_MAX + 5):
+        line.notify_leader("n1", number + 1)
+    assert len(line.latest()) == time_line.ENTRIES_MAX
+
+
+async def test_time_line_tells_who_requested_what(tmp_path: Path) -> None:
+    async with running_node(tmp_path, nodeId="first") as (_, port):
+        assert (await http(port, "/v1/kv/SPACE/key", "PUT", b"secret text")).status == 200
+        entries = (await http(port, "/v1/timeline?q=space")).json["entries"]
+        assert sorted(entry["kind"] for entry in entries) == ["kv-put", "requested"]
+        request = next(entry for entry in entries if entry["kind"] == "requested")
+        assert (request["by"], request["method"], request["path"], request["status"]) == (
+            "127.0.0.1",
+            "PUT",
+            "/v1/kv/SPACE/key",
+            200,
+        )
+        assert "secret" not in json.dumps(entries)
+        assert (await http(port, "/v1/timeline?limit=0")).status == 400
+
+
+def test_ring_forgets_what_is_old_and_marks_gaps() -> None:
+    ring = Ring(2.0, 4)
+    ring.put(10, {"a": 1.0})
+    ring.put(12, {"a": 3.0, "b": 5.0})
+    assert list(ring.slots(0)) == [9, 10, 11, 12]
+    assert [ring.series["a"][slot % 4] for slot in (10, 12)] == [1.0, 3.0]
+    assert math.isnan(ring.series["a"][11 % 4])
+    ring.put(100, {"b": 7.0})
+    assert math.isnan(ring.series["a"][100 % 4])
+    ring.put(101, {f"s{number}": 1.0 for number in range(2 * SERIES_MAX)})
+    assert len(ring.series) == SERIES_MAX
+
+
+def test_samples_are_rates_and_quantiles_of_what_was_counted_in_between() -> None:
+    served, slow = [0.0], [0.0]
+
+    def collect() -> list[Metric]:
+        requests = CounterMetricFamily("namesrv_requests", "", labels=("request", "outcome"))
+        requests.add_metric(("GET", "SUCCESS"), served[0])
+        latency = HistogramMetricFamily("namesrv_request_duration_seconds", "")
+        latency.add_metric((), [("0.001", served[0] - slow[0]), ("1.0", served[0]), ("+Inf", served[0])], 0.0)
+        return [requests, latency, GaugeMetricFamily("namesrv_connections", "", value=7)]
+
+    wall = [1_000.0]
+    recorded = Samples(collect, lambda: wall[0])
+    recorded.sample()
+    served[0], slow[0] = 100.0, 2.0
+    wall[0] += 2
+    recorded.sample()
+    newest = {name: values[501 % FINE_COUNT] for name, values in recorded.fine.series.items()}
+    assert newest["connections"] == 7
+    assert newest["request:GET"] > 0
+    assert (newest["latency:0.5"], newest["latency:0.99"]) == (0.001, 1.0)
+    assert recorded.coarse.series["connections"][16 % recorded.coarse.count] == 7
+
+
+async def test_rows_are_sorted_by_numbers_and_paged(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as (node, port):
+        propose(node, registration("broker-a", {f"T{number:02d}": QUEUES for number in range(30)}))
+        propose(node, registration("broker-b", {"T07": QUEUES, "T21": QUEUES}))
+        seen, after = [], ""
+        while True:
+            page = (await http(port, f"/v1/topics?limit=8&sort=-writeQueueNums&after={after}")).json
+            seen += [row["topic"] for row in page["topics"]]
+            if page["next"] is None:
+                break
+            after = page["next"]
+        assert seen[:3] == ["T07", "T21", "T00"]
+        assert sorted(seen) == [f"T{number:02d}" for number in range(30)]
+        answer = await http(port, "/v1/topics?sort=colour")
+        assert (answer.status, "writeQueueNums" in answer.json["error"]) == (400, True)
+        assert (await http(port, "/v1/topics?sort=revision&after=x")).status == 400
+
+
+async def test_search_of_the_kv_config_covers_values(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as (_, port):
+        for key, value in (("one", b"Needle in it"), ("two", b"nothing")):
+            assert (await http(port, f"/v1/kv/SPACE/{key}", "PUT", value)).status == 200
+        assert [row["key"] for row in (await http(port, "/v1/kv?q=needle")).json["entries"]] == ["one"]
+
+
+async def test_write_permission_is_wiped_and_restored(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as (node, port):
+        propose(node, registration("broker-a", {"T1": QUEUES, "T2": QUEUES}))
+        for writable, perm in (("false", 4), ("true", 6)):
+            answer = await http(port, f"/v1/brokers/broker-a/write-permission?writable={writable}", "POST")
+            assert answer.status == 200
+            assert {data["perm"] for data in (await http(port, "/v1/routes/T1")).json["queueDatas"]} == {perm}
+        assert (await http(port, "/v1/brokers/broker-a/write-permission", "POST")).status == 400
+
+
+async def test_cluster_says_that_a_node_does_not_answer(tmp_path: Path) -> None:
+    async with running_node(tmp_path, nameServerAddresses="127.0.0.1:1") as (node, port):
+        assert isinstance(node, ServingNode)
+        propose(node, registration("broker-a", {"T1": QUEUES, "T2": QUEUES}))
+        propose(node, UnregisterBrokers((BrokerRemoval("C", "10.0.0.0:1", "none", 0, None),)))
+        nodes = {each["answers"]: each for each in (await http(port, "/v1/cluster")).json["nodes"]}
+        assert nodes[True]["ageMs"] == 0
+        assert nodes[False]["ageMs"] is None
+        assert "does not answer" in nodes[False]["findings"][0]["problem"]
+        compared = (await http(port, "/v1/differences")).json
+        assert (len(compared["notCompared"]), compared["brokersDiffer"]) == (1, 0)
+        assert [row["clusterName"] for row in (await http(port, "/v1/clusters")).json["clusters"]] == ["C"]
+        assert (await http(port, "/v1/nodes/nobody/status")).status == 404
+        assert (await http(port, "/v1/samples?span=year")).status == 400
+        assert any(
+            row["name"] == "orderMessageEnable" and row["atRunTime"]
+            for row in (await http(port, "/v1/settings")).json["settings"]
+        )

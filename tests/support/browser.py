@@ -1,0 +1,52 @@
+"""A page of Debian's Chromium, driven by Playwright, for tests of the console."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, async_playwright
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+LIMIT_MS = 60_000
+"""How long a condition on a page may take to come true on a busy machine."""
+
+
+def chromium() -> str:
+    """Path of the system's Chromium; the running test is skipped, with the remedy, where there is none."""
+    for name in BROWSERS:
+        if found := shutil.which(name):
+            return found
+    pytest.skip("no Chromium; install one (Debian: apt-get install chromium)")
+
+
+@asynccontextmanager
+async def browser_page(**options: Any) -> AsyncIterator[Page]:
+    """A new page. The test fails if a script threw an error or the page's content security policy refused something."""
+    path, wrong = chromium(), list[str]()
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        try:
+            page = await browser.new_page(**options)
+            page.set_default_timeout(LIMIT_MS)
+            page.on("pageerror", lambda error: wrong.append(str(error)))
+            page.on("dialog", lambda dialog: wrong.append(f"dialog: {dialog.message}"))
+            page.on("console", lambda text: wrong.append(text.text) if "Content Security Policy" in text.text else None)
+            yield page
+        finally:
+            await browser.close()
+    assert not wrong
+
+
+async def shows(page: Page, text: str, selector: str = "body") -> None:
+    """Return when the page contains ``text``."""
+    await page.locator(selector, has_text=text).first.wait_for()
+
+
+async def seconds_until(condition: Callable[[], Awaitable[object]]) -> float:
+    """How long ``condition`` took to return."""
+    began = asyncio.get_running_loop().time()
+    await condition()
+    return asyncio.get_running_loop().time() - began
