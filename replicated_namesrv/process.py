@@ -310,7 +310,6 @@ async def live(settings: Settings, report_started: Callable[[ServingNode], None]
     manager.watch()
     for warning in settings.warnings:
         log.warning(warning)
-    log.info("access", extra={"policy": settings.access_policy, "file": settings.access_file or None})
     for warning in () if node.access is None else unusable_credentials(settings, node.access.rules):
         log.warning(warning)
     if not await _started(node, stop_requested):
@@ -319,6 +318,7 @@ async def live(settings: Settings, report_started: Callable[[ServingNode], None]
     tune_allocation()
     report_started(node)
     manager.ready(node.description)
+    log.info("access", extra={"policy": settings.access_policy, "file": settings.access_file or None})
     log.info("serving", extra={"address": node.listen_address, "mode": settings.mode, "node": settings.node_id})
     await stop_requested.wait()
     manager.stopping()

@@ -21,9 +21,8 @@ INDENTED = re.compile(r"^(?: {3}| {7}(?! )|  (?=(?:[-*]|\d+\.) ))(?=\S)", re.MUL
 
 
 def _paths() -> list[str]:
-    docs = [
-        path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".png", ".svg") and not path.name.endswith(".template.md")
-    ]
+    kinds = (".md", ".png", ".svg")
+    docs = [path for path in (ROOT / "docs").rglob("*") if path.suffix in kinds and not path.name.endswith(".template.md")]
     design = [path for path in (ROOT / "replicated_namesrv").glob("*/DESIGN.md") if not path.parent.is_symlink()]
     return [*PAGES, *(path.relative_to(ROOT).as_posix() for path in (*docs, *design))]
 
