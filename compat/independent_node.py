@@ -307,9 +307,12 @@ class IndependentNode:
         """No-op: a connection counts once a broker registers over it."""
 
     def connection_lost(self, connection: Connection, reason: CloseReason) -> None:
-        """Remove the brokers whose last registration came over ``connection`` (``BrokerHousekeepingService``)."""
+        """Remove the brokers whose last registration came over ``connection`` (``BrokerHousekeepingService``).
+
+        If this node closed it, as in a drain, that is no evidence about the brokers: they stay until their time-out.
+        """
         brokers = self.live.brokers_of(connection)
-        if brokers and not self._stopping:
+        if brokers and not self._stopping and reason is not CloseReason.OURS:
             addresses = [key.broker_addr for key in brokers]
             log.info("connection lost: removing its brokers", extra={"peer": connection.peer, "brokers": addresses})
             self.lost_count += len(brokers)

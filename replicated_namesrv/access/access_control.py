@@ -81,6 +81,7 @@ class AccessControl:
         """Name of this node."""
         self.path = path
         self.audit = audit
+        self._seen = self._stamp()
         self.rules: AccessRules = read_access_file(path) if path else NOBODY
         """The rules in force; another object after each reload."""
         self.problem: str | None = None
@@ -89,7 +90,8 @@ class AccessControl:
         self.refusals: dict[tuple[str, str], int] = {}
         """Number of requests without permission, by request and by what was done: ``refused`` or ``observed``."""
         self._throttle = RefusalThrottle(now_s)
-        self._seen = self._stamp()
+        self._changing: tuple[object, ...] | None = None
+        """The stamp of a newer file at the last look. The file is read when it has not changed since."""
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -133,12 +135,14 @@ class AccessControl:
         """Count and record a request without permission. ``by``: how the caller was recognised. ``facts``: more for the line."""
         event = "refused" if self.enforces else "observed"
         self.refusals[request, event] = self.refusals.get((request, event), 0) + 1
+        target = None if target is None else shown(target)  # before it is kept: a caller may send megabytes
+        by, why = shown(by), shown(why)
         left_out = self._throttle.admit((request, target, identity, by, address))
         if left_out is None:
             return
         known = {"identity": identity, "by": by, "address": address, "request": request, "why": why, **facts}
         if target is not None:
-            known["target"] = shown(target)
+            known["target"] = target
         self.record(event, leftOut=left_out or None, **known)
         log.warning("access %s", event, extra=known)
 
@@ -150,6 +154,9 @@ class AccessControl:
         """Reload the file if it has changed."""
         stamp = self._stamp()
         if stamp == self._seen:
+            return
+        if stamp != self._changing:  # it may be half written
+            self._changing = stamp
             return
         self._seen = stamp
         try:

@@ -70,7 +70,7 @@ def parse_access_file(path: str, data: bytes) -> AccessRules:
         table = tomllib.loads(data.decode())
     except UnicodeDecodeError as cause:
         raise AccessFileError(f"access file {path}: not UTF-8 at byte {cause.start}; save it as UTF-8") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as cause:
+    except (ValueError, RecursionError) as cause:  # an integer of thousands of digits is a plain ValueError
         raise AccessFileError(f"access file {path}: no TOML: {cause}") from None
     return _Reader(path).rules(table, hashlib.sha256(data).hexdigest())
 
@@ -149,7 +149,7 @@ class _Reader:
             try:
                 found.append(parse(value))
             except ValueError as cause:
-                self._fail(f'{place}.{key} = "{value}"', str(cause))
+                self._fail(f"{place}.{key}" if key == "tokens" else f'{place}.{key} = "{value}"', str(cause))
         return tuple(found)
 
     @staticmethod

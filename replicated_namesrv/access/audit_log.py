@@ -3,6 +3,7 @@
 A thread writes, so that a slow disk does not delay requests. Lines that it cannot write are counted, never waited for.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -53,7 +54,8 @@ class AuditLog:
     def stop(self) -> None:
         """Write what waits, for at most ``STOP_TIMEOUT_S``. Idempotent."""
         if self._thread is not None:
-            self._waiting.put(None)
+            with contextlib.suppress(queue.Full):
+                self._waiting.put(None, timeout=STOP_TIMEOUT_S)
             self._thread.join(STOP_TIMEOUT_S)
             self._thread = None
 
@@ -89,9 +91,10 @@ class AuditLog:
             self._is_failing = False
         except OSError as error:
             self.lost += len(lines)
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+            broken, self._file = self._file, None
+            if broken is not None:
+                with contextlib.suppress(OSError):  # closing writes what is buffered
+                    broken.close()
             if not self._is_failing:
                 self._is_failing = True
                 log.error("the audit log cannot be written", extra={"file": str(self.path), "cause": error.strerror})

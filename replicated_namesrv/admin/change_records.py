@@ -34,8 +34,9 @@ class ChangeRecords:
     """Records the changes of one node."""
 
     def __init__(self, audit: AuditLog, revisions_last: bool) -> None:
-        """``revisions_last``: revisions are those of the cluster and continue after a restart of this node."""
-        self._audit = audit
+        """``revisions_last``: revisions are those of the cluster and continue after a restart of this node. Otherwise lines have
+        no revision, because the data directory may be used in a cluster later."""
+        self._audit, self._revisions_last = audit, revisions_last
         self._recorded = last_revision(audit.path) if revisions_last else 0
 
     def note(self, change: AppliedChange) -> None:
@@ -47,7 +48,7 @@ class ChangeRecords:
         self._audit.write(
             "change",
             change=kind_of(change),
-            revision=change.revision,
+            revision=change.revision if self._revisions_last else None,
             identity=None if origin is None else origin.identity,
             address=None if origin is None else origin.address,
             receivedBy=None if origin is None else origin.node,

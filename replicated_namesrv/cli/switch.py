@@ -32,7 +32,7 @@ from replicated_namesrv.compat.kv_file import read_kv_file, write_kv_file
 from replicated_namesrv.errors import BodyError, NamesrvError, SettingError, StorageError
 from replicated_namesrv.files import write_atomically
 from replicated_namesrv.raft.raft_errors import RaftError
-from replicated_namesrv.raft.recovery import recover
+from replicated_namesrv.raft.recovery import check_unused, recover
 from replicated_namesrv.replication.cluster_restore import RestorableMachine
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.encoding import RouteFormatError
@@ -102,8 +102,10 @@ def run(arguments: argparse.Namespace) -> int:
     conflicts = _disagreements(sides, winner, arguments.prefer is not None)
     kv_file: Path = arguments.kv_file or directory / KV_FILE
     own = Side(str(kv_file), _entries(read_kv_file(kv_file)), None)
+    _check_stopped(directory / RAFT)
     if arguments.to == "cp":
         _check_kv_file(own, sides)
+        _check_shared_settings(directory / RUN_TIME_FILE, sides)
     else:
         _check_log(directory / RAFT, winner, arguments.backup[sides.index(winner)])
         conflicts += _conflicts([own, winner], winner) if kv_file.exists() else []
@@ -126,7 +128,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(_conflict_text(conflict))
     for words in steps.words:
         print(f"{'would: ' if arguments.dry_run else ''}{words}")
-    after = f"; then: namesrv restore --merge {winner.name}" if arguments.to == "cp" else ""
+    after = ""
+    if arguments.to == "cp":
+        command = "kv import" if winner.settings is None else "restore --merge"
+        after = f"; then: namesrv {command} {steps.now_at(Path(winner.name))}"
     print(f"next: set mode={arguments.to}, and start the node{after}")
     return GOOD
 
@@ -219,6 +224,37 @@ def _check_kv_file(own: Side, sides: list[Side]) -> None:
         )
 
 
+def _check_stopped(directory: Path) -> None:
+    """No node with a log runs on this disk. Raises DisagreementError, StorageError."""
+    try:
+        check_unused(directory)
+    except RaftError as error:
+        raise DisagreementError(f"nothing was changed: {error}") from None
+    except OSError as error:
+        raise StorageError(f"nothing was changed: {directory}: {error.strerror or error}") from None
+
+
+def _check_shared_settings(file: Path, sides: list[Side]) -> None:
+    """Every shared setting that was changed at run time is in one of the backups. Raises DisagreementError, StorageError."""
+    own = {name: text for name, text in _run_time(file).items() if name in SHARED}
+    known = {(name, str(value).lower()) for side in sides for name, value in (side.settings or {}).items()}
+    if missing := sorted(f"{name}={text}" for name, text in own.items() if (name, text.lower()) not in known):
+        raise DisagreementError(
+            f"nothing was changed: {file} has values that no given backup has: {', '.join(missing)}; also take a backup of this "
+            "node with 'namesrv backup' before it is stopped, or remove the lines"
+        )
+
+
+def _run_time(file: Path) -> dict[str, str]:
+    """The changes at run time. Raises StorageError."""
+    try:
+        return load_properties(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, BodyError) as cause:
+        raise StorageError(f"{file}: {cause}; nothing was changed") from None
+
+
 def _check_log(directory: Path, backup: Side, file: Path) -> None:
     """The log on this disk has no KV entry and no shared setting that is newer than the backup. Raises DisagreementError,
     StorageError."""
@@ -251,7 +287,9 @@ class _Steps:
         self._run_time = directory / RUN_TIME_FILE
         self._before, self._after = self._properties(winner.settings if to == "ap" else {})
         self._moved = [path for path in self._old() if path.exists()]
-        self.words = [f"{path} becomes {self._aside(path).name}" for path in self._moved]
+        self._names = {path: self._aside(path) for path in self._moved}
+        """The new names of the old files."""
+        self.words = [f"{path} becomes {new.name}" for path, new in self._names.items()]
         if to == "ap":
             self.words.append(f"{kv_file} gets the {len(winner.table)} KV entries of {winner.name}")
         for name in sorted(SHARED):
@@ -274,14 +312,13 @@ class _Steps:
             wanted = path.with_name(f"{path.name}.before-{self._to}-{number}")
         return wanted
 
+    def now_at(self, file: Path) -> Path:
+        """Where ``file`` is after the steps."""
+        return self._names.get(file, file)
+
     def _properties(self, shared: Mapping[str, bool] | None) -> tuple[dict[str, str], dict[str, str]]:
         """The run-time changes before and after. Raises StorageError."""
-        try:
-            before = load_properties(self._run_time.read_bytes())
-        except FileNotFoundError:
-            before = {}
-        except (OSError, BodyError) as cause:
-            raise StorageError(f"{self._run_time}: {cause}; nothing was changed") from None
+        before = _run_time(self._run_time)
         kept = {name: text for name, text in before.items() if name not in SHARED}
         return before, kept | {name: str(value).lower() for name, value in (shared or {}).items()}
 
@@ -290,7 +327,7 @@ class _Steps:
         try:
             for path in self._moved:
                 if path.name != RAFT:
-                    path.rename(self._aside(path))
+                    path.rename(self._names[path])
             if self._to == "ap":
                 table: dict[str, dict[str, str | None]] = {}
                 for (namespace, key), value in self._winner.table.items():
@@ -301,7 +338,7 @@ class _Steps:
                 write_atomically(self._run_time, store_properties(self._after))
                 self._own(self._run_time)
             if (raft := self._directory / RAFT) in self._moved:
-                raft.rename(self._aside(raft))
+                raft.rename(self._names[raft])
             for folder in {self._directory, self._kv_file.parent}:
                 _sync(folder)
         except OSError as cause:

@@ -50,7 +50,7 @@ def recover(directory: Path, machine: StateMachine) -> Recovered:
 
     Raises OSError, IdentityError (in use, or never part of a cluster), CorruptionError, UnknownCommandError.
     """
-    _check_unused(directory)
+    check_unused(directory)
     found = inspect(directory)
     if found.identity is None:
         raise CorruptionError("; ".join(found.problems))
@@ -110,7 +110,7 @@ def _apply(machine: StateMachine, sessions: Sessions, configuration: Configurati
                     continue
 
 
-def _check_unused(directory: Path) -> None:
+def check_unused(directory: Path) -> None:
     """Raises IdentityError: a process runs on this directory."""
     try:
         descriptor = os.open(directory / LOCK, os.O_RDONLY)

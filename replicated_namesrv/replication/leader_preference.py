@@ -6,14 +6,14 @@ The first row that matches decides, at most every ``LOOK_MS``:
     P1   does not lead    -                                      none       only the leader transfers
     P2   leads            -, and it led for less than the pause  none       elections and restarts come in groups
     P3   leads            none is before it in the list          none       it is the best of those that run
-    P4   leads            disconnected, no vote, or it lags      the next   it could not lead
+    P4   leads            disconnected, no vote, lags, drained   the next   it could not lead, or not for long
     P5   leads            keeps up                               transfer
 
 Each transfer doubles the pause of this process, up to ``PAUSE_MS_MAX``: if the nodes have different lists, or a preferred node
 fails again and again, leadership does not go to and fro.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from replicated_namesrv.errors import SettingError
@@ -83,11 +83,11 @@ class LeaderPreference:
         self._look_at_ms = now_ms + LOOK_MS
         return True
 
-    def target(self, status: Mapping[str, Any]) -> str | None:
-        """The node to transfer leadership to, by ``RaftNode.status``; None: none keeps up."""
+    def target(self, status: Mapping[str, Any], drained: Container[str] = ()) -> str | None:
+        """The node to transfer leadership to, by ``RaftNode.status``; None: none keeps up. ``drained``: to be restarted."""
         for name in self._before_us:
             follower = status["followers"].get(name)
-            if follower is None or not follower["connected"] or not follower["votes"]:  # P4
+            if follower is None or not follower["connected"] or not follower["votes"] or name in drained:  # P4
                 continue
             if follower["match_index"] + LAG_MAX < status["last_index"]:  # P4
                 continue

@@ -280,7 +280,8 @@ class ReplicatedNode:
         term = self.led_term
         if not self._preference.is_due(term, self._now_ms()):
             return
-        target = self._preference.target(self.consensus.raft_status())
+        drained = {node.node_id for node in self._addresses.all() if node.drained}
+        target = self._preference.target(self.consensus.raft_status(), drained)
         if target is not None:
             log.info("leadership goes to a preferred node", extra={"to": target, "term": term})
             self._tasks.keep(self._transfer_to(target))

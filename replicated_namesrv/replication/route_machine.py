@@ -212,7 +212,10 @@ class RouteStateMachine:
             ) from error
         self.serial += 1
         self.time_ms = max(self.time_ms, time_ms)
-        self._know_version(max(self.command_version, COMMAND_KINDS[ENVELOPE_FORMAT, kind].since))
+        version = max(self.command_version, COMMAND_KINDS[ENVELOPE_FORMAT, kind].since)
+        if version >= SUSPICION_VERSION > self.command_version:
+            self.state.override_all()
+        self._know_version(version)
         return handler(self, command, *arguments)
 
     def _know_version(self, command_version: int) -> None:

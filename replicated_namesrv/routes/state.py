@@ -76,6 +76,11 @@ class RouteInfoManager:
             result = replace(result, changed=True)
         return Applied(result, tuple(tables.effects))
 
+    def override_all(self) -> None:
+        """Treat all groups as overridden. ``compares_content`` begins, and requests may have changed queue settings before."""
+        self._tables.override_all()
+        self._digested = None
+
     def refusal(self, command: Command) -> Result | None:
         """Why ``command`` must not be proposed (quotas.py). None: it may. ``apply`` does not check this."""
         return refusal(self._tables, command)

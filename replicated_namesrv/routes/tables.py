@@ -249,6 +249,12 @@ class Tables:
             group.is_overridden = is_overridden
             self.touch(group)
 
+    def override_all(self) -> None:
+        """Mark every group as overridden. No route changes."""
+        for group in self.groups.values():
+            group.is_overridden = True
+        self.uncounted.update(dict.fromkeys(self.groups))
+
     def drop_group(self, group: BrokerGroup) -> None:
         """Remove a group without members, its queue entries and its static topic mappings."""
         self._unlink_topics(group, group.topics)

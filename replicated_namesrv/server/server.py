@@ -86,6 +86,8 @@ class RemotingServer:
         self._service = service
         self._listener = Listener(settings, self._new_connection)
         self._next_id = 0
+        self._drain_number = 0
+        """Counts drains and their ends, so that a drain that was undone stops."""
         self._ticker: asyncio.TimerHandle | None = None
         self._pushes = Pushes(settings, self.metrics, self.problems)
         self._gone = asyncio.Event()
@@ -181,16 +183,19 @@ class RemotingServer:
         again, and its request fails if nothing listens. So the node listens until the last pass, when few clients are left.
         Returns the number of connections, and how many of them were cut at the end of the time. ``unfence`` undoes it.
         """
+        self._drain_number = this = self._drain_number + 1
         passes = max(1, min(DRAIN_PASSES_MAX, int(within_s / DRAIN_PASS_S)))
         closed = set[RemotingConnection]()
         for number in range(passes):
+            if self._drain_number != this:  # ``unfence``: the node serves again
+                return len(closed), 0
             if number == passes - 1:
                 self._listener.close()
             waiting = list(self.connections)
             closed |= set(waiting)
             await self._drain_slowly(waiting, within_s / passes / 2)
             await asyncio.sleep(within_s / passes / 2) if number < passes - 1 else await self._wait_until_gone(within_s / passes)
-        left = list(self.connections)
+        left = list(self.connections) if self._drain_number == this else []
         for connection in left:
             connection.abort(CloseReason.OURS)
         return len(closed), len(left)
@@ -204,7 +209,8 @@ class RemotingServer:
             await asyncio.sleep(DRAIN_STEP_S)
 
     async def unfence(self) -> None:
-        """Listen again. Raises SettingError if another process has taken the port."""
+        """Listen again, and end a drain. Raises SettingError if another process has taken the port."""
+        self._drain_number += 1
         await self._listener.open()
 
     # -- Host of the connections ------------------------------------------------------------------------------------------

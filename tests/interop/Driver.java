@@ -17,6 +17,7 @@ import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -296,7 +297,7 @@ public class Driver {
         final Set<String> hosts = ConcurrentHashMap.newKeySet();
 
         Receiver(String nameServers, String group, String topic) throws Exception {
-            consumer = new DefaultMQPushConsumer(group, signing());
+            consumer = new DefaultMQPushConsumer(group, signing(), new AllocateMessageQueueAveragely());
             consumer.setInstanceName("interop_c_" + INSTANCES.incrementAndGet());
             if (!nameServers.isEmpty()) {
                 consumer.setNamesrvAddr(nameServers);

@@ -13,11 +13,12 @@ from replicated_namesrv.replication.route_machine import (
     content_of,
     encode_expire,
     encode_lead,
+    encode_plain,
     encode_register,
     encode_suspect,
     encode_unregister,
 )
-from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
+from replicated_namesrv.routes.commands import BrokerRemoval, ChangeWritePerm, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.routes.state import RouteSettings
 
 KEY = ("c", "a:1")
@@ -115,6 +116,7 @@ def test_other_content_of_one_version_is_late_if_it_was_received_before_the_stor
 
 
 def test_version_0_1_ignored_other_content_of_one_version() -> None:
+    """Groups of that time keep its rule until their master registers a new version: requests may have changed their queues."""
     machine = led()
     register(machine)
     assert (with_queues(machine, 16, machine.state.revision).ignored, queues_of(machine)) == (None, 8)
@@ -126,7 +128,24 @@ def test_version_0_1_ignored_other_content_of_one_version() -> None:
     restoring.finish()
     for one in (machine, copy):
         with_queues(one, 16, one.state.revision)
-    assert (queues_of(machine), queues_of(copy), copy.digest()) == (16, 16, machine.digest())
+    assert (queues_of(machine), queues_of(copy), copy.digest()) == (8, 8, machine.digest())
+    for one in (machine, copy):
+        register(one, 2)
+        with_queues(one, 4, one.state.revision)
+        assert queues_of(one) == 8, "the version is older"
+    assert copy.digest() == machine.digest()
+
+
+def test_a_wiped_write_permission_stays_wiped_when_the_last_node_is_upgraded() -> None:
+    machine = led()
+    register(machine)
+    machine.apply(encode_plain(ChangeWritePerm("a", writable=False), 0))
+    wiped = machine.state.topic_queues("T")
+    before = machine.state.digest()
+    machine.apply(encode_suspect([], 0, 1, machine.serial))
+    assert machine.state.digest() != before, "it says that the group is overridden"
+    with_queues(machine, 8, machine.state.revision)
+    assert machine.state.topic_queues("T") == wiped, "the broker's next round changes nothing"
 
 
 @pytest.mark.parametrize("knows_suspicion", [False, True])

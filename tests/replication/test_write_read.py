@@ -105,6 +105,7 @@ def logged(command: Command, time_ms: int) -> bytes:
 @given(commands_at_limits())
 def test_states_at_their_limits_come_back(commands: list[Command]) -> None:
     machine, direct = RestorableMachine(RouteStateMachine()), RouteInfoManager()
+    direct.compares_content = machine.machine.state.compares_content
     for time_ms, command in enumerate(commands):
         admitted(direct).grant(command).release()
         assert decode_command(encode_command(command, time_ms)) == (command, time_ms)
