@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.access import audit_log
-from replicated_namesrv.access.access_control import LINES_PER_WINDOW, REPEAT_S, WINDOW_S, RefusalThrottle
+from replicated_namesrv.access.access_control import LINES_PER_WINDOW, REPEAT_S, WINDOW_S, AccessControl, RefusalThrottle
+from replicated_namesrv.access.access_file import AccessFileError, parse_access_file
 from replicated_namesrv.access.audit_log import OLD_FILES_MAX, AuditLog
 from replicated_namesrv.admin.change_records import ChangeRecords
 from replicated_namesrv.errors import StorageError
@@ -106,3 +107,55 @@ def test_equal_refusals_get_one_line_a_minute_and_all_together_a_bounded_number(
     assert admitted.count(None) == 10
     now[0] += WINDOW_S
     assert throttle.admit(("b",)) == 10
+
+
+def test_lines_are_written_again_after_the_disk_was_full(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.log", "n1")
+    log.start()
+    assert log._file is not None
+    log._file.close()
+    log._file = open("/dev/full", "ab")  # noqa: SIM115 - the log closes it
+    log.write("lost")
+    wait_until(lambda: log.lost == 1, "the write fails")
+    log.write("kept", number=2)
+    log.stop()
+    assert [line["event"] for line in lines(log.path)] == ["kept"]
+
+
+def test_lines_of_an_independent_node_hide_no_changes_of_a_later_cluster(tmp_path: Path) -> None:
+    """``namesrv switch`` leaves the audit log, and the cluster counts its revisions from 1."""
+    path = tmp_path / "audit.log"
+    for revisions_last, revision in ((False, 500), (True, 1)):
+        log = AuditLog(path, "n1")
+        log.start()
+        ChangeRecords(log, revisions_last).note(AppliedChange(PutKVConfig("n", "k", "v"), "", revision, ORIGIN))
+        log.stop()
+    assert [line.get("revision") for line in lines(path)] == [None, 1]
+
+
+def test_long_names_in_refusals_are_not_kept() -> None:
+    control = AccessControl("enforce", "")
+    control.refused("GET_ROUTEINFO_BY_TOPIC", "t" * (1 << 20), "anonymous", "by" * 5_000, "a:1", "why" * 5_000, {})
+    (key,) = control._throttle._next_s
+    assert all(len(str(part)) <= 101 for part in key)
+
+
+def test_a_file_that_is_still_being_written_is_not_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "access.toml"
+    path.write_text('[anonymous]\nroles = ["read"]\n')
+    control = AccessControl("enforce", str(path))
+    path.write_text("")
+    control.poll()
+    assert control.reloads == 0
+    path.write_text('[anonymous]\nroles = ["read"]\n[identities.tools]\nroles = ["admin"]\n')
+    control.poll()
+    control.poll()
+    assert (control.reloads, [identity.name for identity in control.rules.identities]) == (1, ["tools"])
+
+
+def test_a_token_in_place_of_its_hash_is_not_shown() -> None:
+    with pytest.raises(AccessFileError) as error:
+        parse_access_file("access.toml", b'[identities.x]\nroles = ["read"]\ntokens = ["my-plain-secret"]\n')
+    assert "my-plain-secret" not in str(error.value)
+    with pytest.raises(AccessFileError, match="no TOML"):
+        parse_access_file("access.toml", b"x = " + b"9" * 5_000)

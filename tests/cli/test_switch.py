@@ -1,9 +1,11 @@
 """``namesrv switch``: what it refuses, and which side it says has won. The whole way is in test_operations_page.py."""
 
+import fcntl
 import json
 from pathlib import Path
 
 from replicated_namesrv.compat.kv_file import read_kv_file, write_kv_file
+from replicated_namesrv.raft.file_storage import LOCK
 from replicated_namesrv.routes.backup import encode
 from replicated_namesrv.routes.commands import PutKVConfig
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
@@ -102,3 +104,18 @@ async def test_usage(tmp_path: Path) -> None:
         assert done.code == 1, arguments
         assert text in done.err
         assert "Traceback" not in done.err
+
+
+async def test_a_log_in_use_and_settings_that_no_backup_has_are_refused(tmp_path: Path) -> None:
+    backup = backup_file(tmp_path / "backup", {"k": "v"})
+    data = tmp_path / "data"
+    (data / "raft").mkdir(parents=True)
+    with (data / "raft" / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused = await run("switch", "--to", "cp", str(data), "--backup", backup)
+        assert (refused.code, (data / "raft").exists()) == (1, True)
+        assert "is used by a process" in refused.err
+    (data / "runtime.properties").write_text("orderMessageEnable=true\n")
+    refused = await run("switch", "--to", "cp", str(data), "--backup", backup)
+    assert (refused.code, (data / "raft").exists()) == (1, True)
+    assert "no given backup has: orderMessageEnable=true" in refused.err

@@ -282,3 +282,12 @@ async def test_a_configuration_the_disk_refuses_changes_nothing(node: Independen
         await _await(node.update_config({"orderMessageEnable": "true"}))
     assert not node.state.settings.order_message_enable
     assert "orderMessageEnable=false" in node.config_text()
+
+
+def test_brokers_whose_connection_this_node_closed_stay(node: IndependentNode) -> None:
+    """As in a drain: it is no evidence about the brokers, and look-ups are still answered."""
+    wire = Wire(1)
+    node.register(registration("a", "a:1"), wire)
+    node.connection_lost(wire, CloseReason.OURS)
+    assert node.state.all_topics() != []
+    assert node.lost_count == 0

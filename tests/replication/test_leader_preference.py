@@ -66,6 +66,12 @@ def test_p4_a_node_that_could_not_lead_is_passed_over(problem: dict[str, Any]) -
     assert preference.target(status(n1={**SOUND, **problem})) is None
 
 
+def test_p4_a_drained_node_is_passed_over() -> None:
+    preference = LeaderPreference("n3", ["n1", "n2"])
+    assert preference.target(status(n1=SOUND, n2=SOUND), {"n1"}) == "n2"
+    assert preference.target(status(n1=SOUND), {"n1"}) is None
+
+
 def test_p5_each_transfer_doubles_the_pause() -> None:
     preference = LeaderPreference("n3", ["n1"])
     assert due(preference, 5, PAUSE_MS)

@@ -1,5 +1,6 @@
 """Connections: the first bytes, frames cut anywhere, limits, back-pressure, idle close, half-close, shutdown, fence."""
 
+import asyncio
 import contextlib
 import resource
 import socket
@@ -443,3 +444,15 @@ def test_thousands_of_silent_connections(tmp_path: Path) -> None:
             assert rss_bytes(command.process.pid) - before < count * 20_000
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_unfence_ends_a_drain_that_still_runs(tmp_path: Path) -> None:
+    """``namesrv drain --undo``: the last pass must not close the listener afterwards."""
+    with live_server(tmp_path) as server, Peer(server.port) as client:
+        assert client.call(105, {"topic": "T"}).code == 17
+        drain = asyncio.run_coroutine_threadsafe(server.server.drain(2.0), server.loop)
+        assert client.is_closed()
+        server.wait_for(server.server.unfence())
+        drain.result(10)
+        with Peer(server.port) as again:
+            assert again.call(105, {"topic": "T"}).code == 17
