@@ -176,7 +176,7 @@ class Access:
 
     def _check_origin(self, request: web.Request) -> None:
         origin = request.headers.get("Origin")
-        if request.method not in ("GET", "HEAD") and origin is not None and urlsplit(origin).netloc != request.host:
+        if request.method not in ("GET", "HEAD") and origin is not None and _host_of(origin) != request.host:
             raise AccessError(403, f"a page of {origin} may not change anything here", "use the console of this node")
 
     def _check_host(self, request: web.Request) -> None:
@@ -234,6 +234,13 @@ def _is_loopback(host: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
+
+
+def _host_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def _is_address(host: str) -> bool:

@@ -156,12 +156,12 @@ class RequestDispatcher:
     def _complete(self, request: Request, answer: Answer) -> bytes | None:
         """Frame of the answer, None for a oneway request."""
         header = request.header
+        if self._guard is not None:
+            self._guard.done(request, answer.code)
         if header.is_oneway:
             self._metrics.count_request(header.code, None)
             return None
         self._metrics.count_request(header.code, answer.code)
-        if self._guard is not None:
-            self._guard.done(request, answer.code)
         parts = answer_parts(answer.code, answer.remark, answer.ext_fields, answer.body, header.serialize_type)
         if request.lasting_topic is not None and isinstance(request.data, bytes):
             self.answers.remember(request.data, request.start, request.bounds.end, request.lasting_topic, parts)

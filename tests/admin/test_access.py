@@ -104,6 +104,7 @@ async def test_what_a_proxy_forwards_is_not_from_loopback(open_node: tuple[Servi
     [
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Host": "evil.example:9886", "Origin": "http://evil.example:9886"},
         {"Host": "evil.example"},
     ],
