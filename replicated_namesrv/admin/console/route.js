@@ -23,6 +23,7 @@ export function useRoute() {
   useEffect(() => {
     const changed = () => set(read());
     addEventListener("hashchange", changed);
+    changed(); // an effect runs after the first paint, so the fragment may have changed before it
     return () => removeEventListener("hashchange", changed);
   }, []);
   return route;
