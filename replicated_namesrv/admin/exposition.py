@@ -39,59 +39,66 @@ OF_REPLICATION: dict[str, Declared] = {
     "fences": Declared(COUNTER, "Times that the node fenced itself."),
     "renewals": Declared(
         COUNTER,
-        "Renewals of brokers at this node, by the leader's answer. failed: no leader answered; removing, differs: the broker "
-        "has to register again.",
+        "Renewals that brokers sent to this node, by the leader's answer. failed: no leader answered; removing, differs: the "
+        "broker has to register again.",
         ("outcome",),
     ),
     "raft_role": Declared(GAUGE, "1 for the role that the node has: leader, candidate, follower, learner (no vote).", ("role",)),
     "raft_term": Declared(GAUGE, "Current term."),
     "raft_has_leader": Declared(GAUGE, "1 while the node knows the leader of its term."),
-    "raft_leader_changes": Declared(COUNTER, "Times that another leader became known to the node."),
+    "raft_leader_changes": Declared(COUNTER, "Times that the node learned of a new leader."),
     "raft_elections": Declared(
         COUNTER,
-        "Candidacies of this node, by cause. timeout: no contact with a leader; transfer: the leader transferred leadership.",
+        "Elections in which this node was a candidate, by cause. timeout: no contact with a leader; transfer: the leader "
+        "transferred leadership.",
         ("cause",),
     ),
-    "raft_elections_won": Declared(COUNTER, "Candidacies of this node that made it leader."),
-    "raft_pre_votes": Declared(COUNTER, "Election time-outs after which this node asked whether it could win."),
+    "raft_elections_won": Declared(COUNTER, "Elections that this node won."),
+    "raft_pre_votes": Declared(
+        COUNTER, "Pre-votes: election time-outs after which this node asked the others whether it could win an election."
+    ),
     "raft_step_downs": Declared(
         COUNTER,
-        "Ends of this node's leadership, by cause. newer_term: there is another leader or candidate; no_majority: too few "
-        "answers, or its disk hung.",
+        "Times that this node stepped down, by cause. newer_term: another node is leader or candidate in a newer term; "
+        "no_majority: too few nodes answered, or its own disk hung.",
         ("cause",),
     ),
-    "raft_lease_valid": Declared(GAUGE, "1 while the node is leader with a valid lease."),
+    "raft_lease_valid": Declared(GAUGE, "1 while the node is leader and may answer reads without asking a majority."),
     "raft_lease_renewals": Declared(COUNTER, "Times that a read renewed the leader's lease."),
     "raft_read_index_batch_size": Declared(
         HISTOGRAM,
-        "Reads that were confirmed together: by a round of the leader, or by a follower's request. The count is the number of "
-        "rounds and requests.",
+        "Number of reads confirmed together, by one question of the leader to the others, or of a follower to the leader. The "
+        "count is the number of questions.",
     ),
     "raft_reads_pending": Declared(GAUGE, "Reads that wait for a confirmed index."),
-    "raft_commit_index": Declared(GAUGE, "Newest entry that is known to be committed."),
-    "raft_applied_index": Declared(GAUGE, "Newest entry that is applied to the state."),
-    "raft_last_index": Declared(GAUGE, "Newest entry of the log."),
-    "raft_durable_index": Declared(GAUGE, "Newest entry that is on this node's disk."),
-    "raft_log_bytes": Declared(GAUGE, "Bytes of the log's files."),
+    "raft_commit_index": Declared(GAUGE, "Index of the newest log entry that the node knows to be committed."),
+    "raft_applied_index": Declared(GAUGE, "Index of the newest log entry that is applied to the state."),
+    "raft_last_index": Declared(GAUGE, "Index of the newest log entry."),
+    "raft_durable_index": Declared(GAUGE, "Index of the newest log entry that is on this node's disk."),
+    "raft_log_bytes": Declared(GAUGE, "Size of the log files."),
     "raft_proposals": Declared(COUNTER, "Proposals made at this node, by outcome: committed, rejected, unknown.", ("outcome",)),
-    "raft_proposals_pending": Declared(GAUGE, "Proposals of this node without an outcome."),
-    "raft_fsync_duration_seconds": Declared(HISTOGRAM, "Time that a sync of the log takes."),
+    "raft_proposals_pending": Declared(GAUGE, "Proposals of this node that have no outcome yet."),
+    "raft_fsync_duration_seconds": Declared(HISTOGRAM, "Duration of a sync of the log."),
     "raft_commit_duration_seconds": Declared(HISTOGRAM, "Time from a proposal at this node until it is applied here."),
     "raft_disk_stalls": Declared(COUNTER, "Times that a sync took so long that the disk counted as failed."),
     "raft_snapshot_bytes": Declared(GAUGE, "Size of the newest snapshot; 0: there is none."),
-    "raft_snapshot_duration_seconds": Declared(HISTOGRAM, "Time that a snapshot of the node's own state takes."),
-    "raft_snapshots_installed": Declared(COUNTER, "Snapshots received from a leader that replaced the state."),
+    "raft_snapshot_duration_seconds": Declared(HISTOGRAM, "Time to take and write a snapshot of the node's state."),
+    "raft_snapshots_installed": Declared(COUNTER, "Times that a snapshot from the leader replaced the state."),
     "raft_snapshots_failed": Declared(COUNTER, "Snapshots that could not be written or read."),
-    "raft_digests_compared": Declared(COUNTER, "Comparisons of this node's state with that of others."),
-    "raft_digest_mismatches": Declared(COUNTER, "Comparisons in which states differed."),
-    "raft_digest_dissent": Declared(GAUGE, "1 while states differ and no majority agrees: no write is accepted."),
-    "raft_peer_connected": Declared(GAUGE, "1 while this node's own connection to the peer is open.", ("peer",)),
-    "raft_peer_match_index": Declared(GAUGE, "On the leader: newest entry that the follower has on disk.", ("peer",)),
-    "raft_peer_lag_entries": Declared(GAUGE, "On the leader: entries that the follower does not have on disk.", ("peer",)),
+    "raft_digests_compared": Declared(COUNTER, "Comparisons of this node's digest with those of other nodes."),
+    "raft_digest_mismatches": Declared(COUNTER, "Comparisons in which the digests differed."),
+    "raft_digest_dissent": Declared(GAUGE, "1 while digests differ and no digest has a majority: no write is accepted."),
+    "raft_peer_connected": Declared(GAUGE, "1 while the connection from this node to the peer is open.", ("peer",)),
+    "raft_peer_match_index": Declared(
+        GAUGE, "On the leader: index of the newest entry that the follower has on disk.", ("peer",)
+    ),
+    "raft_peer_lag_entries": Declared(
+        GAUGE, "On the leader: number of entries that the follower does not have on disk yet.", ("peer",)
+    ),
     "raft_peer_last_contact_seconds": Declared(
         GAUGE,
         "On the leader: age of the newest message that the follower has answered. On a follower: time since the last message "
-        "of the leader, the only peer shown.",
+        "from the leader; other peers have no sample.",
         ("peer",),
     ),
 }
@@ -100,74 +107,79 @@ OF_REPLICATION: dict[str, Declared] = {
 METRICS: dict[str, Declared] = {
     "info": Declared(GAUGE, "Always 1. The labels give version, mode and node id.", ("version", "mode", "node_id")),
     "uptime_seconds": Declared(GAUGE, "Seconds since the node was started."),
-    "ready": Declared(GAUGE, "1 while the remoting server listens."),
+    "ready": Declared(GAUGE, "1 while the node listens on the RocketMQ port."),
     "fenced": Declared(GAUGE, "1 while the node is fenced: it has received no confirmed read index for fenceAfterMs (mode=cp)."),
     "answers_stale": Declared(
         GAUGE, "1 while the node gives stale answers because it has no majority (noQuorumPolicy=serve-stale)."
     ),
     "staleness_seconds": Declared(
-        GAUGE, "The state contains everything that was acknowledged this long ago; -1: unknown (mode=ap, or starting)."
+        GAUGE,
+        "Age of the state: it contains all changes that were acknowledged at least so long ago. -1: unknown (mode=ap, or starting).",
     ),
     "unsynced_seconds": Declared(GAUGE, "Age of the oldest write that is not on disk yet; 0: none (mode=cp)."),
-    "requests": Declared(COUNTER, "Requests answered, by request and by result.", ("request", "outcome")),
+    "requests": Declared(COUNTER, "Requests answered, by request and by response code.", ("request", "outcome")),
     "request_duration_seconds": Declared(
         HISTOGRAM, "Time from the last byte of a request to the hand-over of its answer to the connection."
     ),
     "requests_pending": Declared(GAUGE, "Requests accepted and not yet answered."),
-    "reads": Declared(COUNTER, "Reads answered over remoting, by the read level of the answer.", ("level",)),
-    "fast_path_requests": Declared(COUNTER, "Route queries answered from a prepared answer."),
-    "connections": Declared(GAUGE, "Remoting connections that are open."),
-    "connections_accepted": Declared(COUNTER, "Remoting connections accepted."),
-    "connections_closed": Declared(COUNTER, "Remoting connections that ended, by reason.", ("reason",)),
-    "received_bytes": Declared(COUNTER, "Bytes read from remoting connections, without TLS."),
-    "sent_bytes": Declared(COUNTER, "Bytes written to remoting connections, without TLS."),
+    "reads": Declared(COUNTER, "Reads answered on the RocketMQ port, by the read level of the answer.", ("level",)),
+    "fast_path_requests": Declared(COUNTER, "Route queries answered from the cache of encoded answers."),
+    "connections": Declared(GAUGE, "Open connections on the RocketMQ port."),
+    "connections_accepted": Declared(COUNTER, "Connections accepted on the RocketMQ port."),
+    "connections_closed": Declared(COUNTER, "Connections on the RocketMQ port that ended, by reason.", ("reason",)),
+    "received_bytes": Declared(COUNTER, "Bytes received on the RocketMQ port, after decryption."),
+    "sent_bytes": Declared(COUNTER, "Bytes sent on the RocketMQ port, before encryption."),
     "held_bytes": Declared(GAUGE, "Bytes in memory for incomplete requests and unread answers."),
     "limits_hit": Declared(COUNTER, "Refused requests and closed connections, by the limit that caused it.", ("limit",)),
     "tls_handshakes": Declared(COUNTER, "TLS handshakes, by outcome.", ("outcome",)),
-    "tls_reloads": Declared(COUNTER, "Reloads of key and certificates, by outcome.", ("outcome",)),
+    "tls_reloads": Declared(COUNTER, "Reloads of private key and certificate, by outcome.", ("outcome",)),
     "route_cache_bytes": Declared(GAUGE, "Bytes of encoded route answers in memory; limited by routeCacheBytes."),
-    "route_cache_evictions": Declared(COUNTER, "Encoded route answers dropped to make room."),
-    "registrations_unchanged": Declared(COUNTER, "Registrations recognised as unchanged without decoding them."),
-    "registrations_decoded": Declared(COUNTER, "Registrations that had to be decoded."),
-    "pushes": Declared(COUNTER, "Pushes of code 905, by outcome.", ("outcome",)),
+    "route_cache_evictions": Declared(COUNTER, "Encoded route answers evicted to make room."),
+    "registrations_unchanged": Declared(COUNTER, "Registrations that were recognised as unchanged and not decoded."),
+    "registrations_decoded": Declared(COUNTER, "Registrations that were decoded."),
+    "pushes": Declared(COUNTER, "Pushes of NOTIFY_MIN_BROKER_ID_CHANGE (905) to brokers, by outcome.", ("outcome",)),
     "unexpected_errors": Declared(COUNTER, "Unexpected errors, by class. Each is in the log.", ("error",)),
     "brokers": Declared(GAUGE, "Registered brokers."),
-    "broker_groups": Declared(GAUGE, "Broker names."),
+    "broker_groups": Declared(GAUGE, "Registered broker names."),
     "clusters": Declared(GAUGE, "Broker clusters."),
     "topics": Declared(GAUGE, "Topics with a route."),
     "kv_entries": Declared(GAUGE, "Entries of the KV config, over all namespaces."),
     "bounded_bytes": Declared(GAUGE, "Bytes in use, by the setting that limits them.", ("limit",)),
     "bounded_bytes_limit": Declared(GAUGE, "Limit of namesrv_bounded_bytes, by the setting.", ("limit",)),
-    "disk_free_bytes": Declared(GAUGE, "Bytes free on the disk of the state."),
+    "disk_free_bytes": Declared(GAUGE, "Free bytes on the disk to which the node writes its state."),
     "disk_short": Declared(GAUGE, "1 while writes that add data are refused for lack of disk space (diskReserveBytes)."),
     "revision": Declared(GAUGE, "Revision of the state. Each change increases it by one."),
     "brokers_expired": Declared(COUNTER, "Brokers removed because they made no contact within their time-out."),
     "brokers_suspected": Declared(GAUGE, "Brokers without contact for a third of their time-out or more (mode=cp)."),
     "brokers_lost": Declared(COUNTER, "Brokers removed because their connections ended."),
-    "changes": Declared(COUNTER, "Changes of the state since the node served first, by kind as in /v1/watch.", ("kind",)),
+    "changes": Declared(
+        COUNTER, "Changes of the state since the node began to serve, by kind of the event in /v1/watch.", ("kind",)
+    ),
     "broker_removals": Declared(
-        COUNTER, "Brokers removed from the state of this node since it served first: unregistered, expired or lost.", ("cause",)
+        COUNTER, "Brokers removed since the node began to serve, by cause: unregistered, expired or lost.", ("cause",)
     ),
     "certificate_expiry_timestamp_seconds": Declared(
-        GAUGE, "When the first certificate of the file expires, by port: remoting, admin, peer. Absent without a file.", ("port",)
+        GAUGE,
+        "Time at which the first certificate of the file expires, by port: remoting, admin, peer. Absent without a file.",
+        ("port",),
     ),
-    "loop_lag_seconds": Declared(HISTOGRAM, "Delay of the event loop."),
+    "loop_lag_seconds": Declared(HISTOGRAM, "Delays of the event loop."),
     "loop_lag_recent_max_seconds": Declared(GAUGE, "Largest delay of the event loop in the last seconds."),
-    "peer_refusals": Declared(COUNTER, "Connections and messages of peers that were refused, by what was refused.", ("what",)),
-    "admin_connections_refused": Declared(COUNTER, "HTTP connections closed because there were too many."),
+    "peer_refusals": Declared(COUNTER, "Connections and messages from peers that were refused, by reason.", ("what",)),
+    "admin_connections_refused": Declared(COUNTER, "Connections to the admin port that were closed because there were too many."),
     "access_refusals": Declared(
         COUNTER,
-        "Requests without permission, by request; outcome refused or observed (accessPolicy). With observe, only "
-        "the first read of a connection counts.",
+        "Requests without permission, by request and outcome: refused or observed (accessPolicy). With observe, only the "
+        "first read of a connection counts.",
         ("request", "outcome"),
     ),
     "access_reloads": Declared(COUNTER, "Reloads of the access file, by outcome.", ("outcome",)),
     "audit_lines_lost": Declared(COUNTER, "Lines that the audit log could not write."),
-    "watchers": Declared(GAUGE, "Streams of /v1/watch that are open."),
-    "watchers_too_slow": Declared(COUNTER, "Streams of /v1/watch ended because the watcher could not keep up."),
+    "watchers": Declared(GAUGE, "Open streams of /v1/watch."),
+    "watchers_too_slow": Declared(COUNTER, "Streams of /v1/watch that were closed because the watcher read too slowly."),
     **OF_REPLICATION,
 }
-"""Every metric of this module. Process metrics (``process_resident_memory_bytes``, ``process_cpu_seconds_total``, …) come from
+"""Every metric of this module. The process metrics (``process_resident_memory_bytes``, ``process_cpu_seconds_total``, …) come from
 prometheus_client."""
 
 

@@ -1,4 +1,4 @@
-"""docs/metrics.md, made from the catalogue of metrics: ``python -m tests.packaging.metrics_page`` writes it."""
+"""Builds docs/metrics.md from the catalogue of metrics: ``python -m tests.packaging.metrics_page`` writes it."""
 
 from replicated_namesrv.admin.exposition import COUNTER, METRICS, OF_REPLICATION, PREFIX, Declared
 from tests.packaging.tree import ROOT
@@ -11,10 +11,11 @@ HEAD = """# Metrics
 
 This page lists every metric of a node, for people who write queries. `GET /metrics` on the admin port returns them
 ([admin-http.md](admin-http.md#metrics)). [alerts.md](alerts.md) describes the alert rules that use them, [slo.md](slo.md) the
-objectives.
-A histogram also has series with the endings `_bucket`, `_sum` and `_count`. Counters start at 0 when the process starts. No label
-has an unlimited number of values: no label holds the name of a topic, a broker or a client. The `process_*` metrics of
-prometheus_client (memory, CPU, file descriptors) are there, too.
+service levels. [glossary.md](glossary.md) explains terms such as lease, digest and read index.
+
+A histogram has series with the endings `_bucket`, `_sum` and `_count`. Counters start at 0 when the process starts. No label
+contains the name of a topic, broker or client, so the number of series is limited. Nodes also have the `process_*` metrics of
+prometheus_client (memory, CPU, file descriptors).
 """
 OF_EVERY_NODE = "## Every node"
 OF_CP_NODES = "## Nodes of a cluster\n\nThese metrics have samples with `mode=cp` only."
