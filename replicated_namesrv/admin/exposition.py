@@ -114,7 +114,7 @@ METRICS: dict[str, Declared] = {
     ),
     "staleness_seconds": Declared(
         GAUGE,
-        "Age of the state: it contains all changes that were acknowledged at least so long ago. -1: unknown (mode=ap, or starting).",
+        "Age of the state: it contains all changes acknowledged at least so long ago. -1: unknown (mode=ap, or starting).",
     ),
     "unsynced_seconds": Declared(GAUGE, "Age of the oldest write that is not on disk yet; 0: none (mode=cp)."),
     "requests": Declared(COUNTER, "Requests answered, by request and by response code.", ("request", "outcome")),
@@ -179,7 +179,7 @@ METRICS: dict[str, Declared] = {
     "watchers_too_slow": Declared(COUNTER, "Streams of /v1/watch that were closed because the watcher read too slowly."),
     **OF_REPLICATION,
 }
-"""Every metric of this module. The process metrics (``process_resident_memory_bytes``, ``process_cpu_seconds_total``, …) come from
+"""Every metric of this module. Process metrics (``process_resident_memory_bytes``, ``process_cpu_seconds_total``, …) come from
 prometheus_client."""
 
 
