@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -17,12 +17,15 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
+from replicated_namesrv.chaos.run_modes import shown as mode_name
 from replicated_namesrv.spark.analysis import Results
 from replicated_namesrv.spark.curves import KV, ROUTES
 from replicated_namesrv.spark.summary import interval
 
 COLOURS = {"ap": "#c2410c", "cp": "#1d4ed8"}
 _MARKERS = {"ap": "o", "cp": "D"}
+_FOREIGN_COLOURS = ("#15803d", "#7e22ce", "#0e7490", "#a16207")
+"""In the order of the modes; more modes share colours."""
 LINES = {"local": "-", "linearizable": "-", "lease": "--", "stale": ":"}
 """Colours by read level."""
 _STYLE: dict[Any, Any] = {
@@ -67,7 +70,7 @@ def draw(results: Results) -> list[Figure]:
             axes = canvas.subplots(1, drawing.panels, squeeze=False, sharey=drawing.name in _SHARED)[0]
             runs = set(drawing.painter(list(axes), results))
             if runs:
-                counted = ", ".join(f"{n} {mode.upper()}" for mode in ("ap", "cp") if (n := sum(modes[r] == mode for r in runs)))
+                counted = ", ".join(f"{n} {mode_name(mode)}" for mode, n in sorted(Counter(modes[run] for run in runs).items()))
                 stands = f"{len(runs)} run{'s' * (len(runs) > 1)} ({counted})"
                 caption = f"{drawing.caption}{_clocks(results, runs) * drawing.compares_clocks} Stands on {stands}."
                 canvas.supxlabel(stands, x=1, ha="right", fontsize=8, color="#666")  # a picture may be shown without its page
@@ -125,6 +128,16 @@ def _modes(rows: Iterable[dict[str, Any]]) -> list[str]:
     return sorted({row["mode"] for row in rows})
 
 
+def _colours(results: Results) -> dict[str, str]:
+    """A colour for each mode, AP and CP first."""
+    others = [mode for mode in _modes(results.runs) if mode not in COLOURS]
+    return COLOURS | {mode: _FOREIGN_COLOURS[place % len(_FOREIGN_COLOURS)] for place, mode in enumerate(others)}
+
+
+def _marker(mode: str) -> str:
+    return _MARKERS.get(mode, "s")
+
+
 BIN_S = 0.5
 
 
@@ -149,14 +162,18 @@ def _divergence(axes: Sequence[Axes], results: Results) -> Iterable[str]:
         values = [[worst.get((run, at), 0.0) for run in runs] for at in range(first, last + 1)]
         times = [at * BIN_S for at in range(first, last + 1)]
         axis.plot(
-            times, [mean(line) for line in values], color=COLOURS[mode], label=f"{mode.upper()}, certain", drawstyle="steps-post"
+            times,
+            [mean(line) for line in values],
+            color=_colours(results)[mode],
+            label=f"{mode_name(mode)}, certain",
+            drawstyle="steps-post",
         )
         possible = [mean([maybe.get((run, at), 0.0) for run in runs]) for at in range(first, last + 1)]
-        label = f"{mode.upper()}, possible"
-        axis.plot(times, possible, ":", color=COLOURS[mode], label=label, linewidth=1, drawstyle="steps-post")
+        label = f"{mode_name(mode)}, possible"
+        axis.plot(times, possible, ":", color=_colours(results)[mode], label=label, linewidth=1, drawstyle="steps-post")
         bounds = [interval(line, [scenarios[run] for run in runs]) for line in values]
         low, high = ([math.nan if end is None else end for end in ends] for ends in zip(*bounds, strict=True))
-        axis.fill_between(times, low, high, step="post", color=COLOURS[mode], alpha=0.18, linewidth=0)
+        axis.fill_between(times, low, high, step="post", color=_colours(results)[mode], alpha=0.18, linewidth=0)
     typical = median([row["end_s"] for row in ends.values()])
     axis.axvspan(0, typical, color="#00000014", label=f"fault (median {typical:.1f} s)", linewidth=0)
     axis.set(xlabel="time since the fault began (s)", ylabel="divergence (Jaccard distance)", ylim=(0, None))
@@ -204,7 +221,7 @@ def _scenarios(axes: Sequence[Axes], results: Results) -> Iterable[str]:
             for x, value in enumerate(line):
                 text = "-" if math.isnan(value) else "0" if value < 0.05 else f"{value:.1f}" if value < 10 else f"{value:.0f}"
                 axis.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if value > 0.6 * top else "black")
-        axis.set_xticks(range(len(modes)), [mode.upper() for mode in modes])
+        axis.set_xticks(range(len(modes)), [mode_name(mode) for mode in modes])
         axis.tick_params(labeltop=True)
         axis.set_yticks(range(len(names)), names, fontsize=8)
         axis.set_title(heat.title)
@@ -232,8 +249,8 @@ def _windows(axes: Sequence[Axes], results: Results) -> Iterable[str]:
             rows = [row for row in results.windows if row["mode"] == mode and row["about"] == about]
             if rows:
                 xs, ys = [max(row["window_ms"], 0.1) for row in rows], [100 * row["quantile"] for row in rows]
-                label = f"{mode.upper()} ({rows[0]['writes']:,} writes)"
-                axis.plot([*xs, 2e4], [*ys, 100], color=COLOURS[mode], label=label, drawstyle="steps-post")
+                label = f"{mode_name(mode)} ({rows[0]['writes']:,} writes)"
+                axis.plot([*xs, 2e4], [*ys, 100], color=_colours(results)[mode], label=label, drawstyle="steps-post")
         _log_scale(axis)
         axis.set(xlabel="how long the old version was still read (ms)", title=f"of the {about}", ylim=(0, 102))
         axis.set_xticks([0.1, 1, 10, 100, 1000, 10000], ["none", "1", "10", "100", "1,000", "10,000"])
@@ -251,7 +268,7 @@ def _visibility(axes: Sequence[Axes], results: Results) -> Iterable[str]:
         for (mode, level), rows in sorted(groups.items()):
             axis.plot(
                 [row["age_ms"] for row in rows], [100 * row["share"] for row in rows], LINES.get(level, "-"),
-                color=COLOURS[mode], label=f"{mode.upper()}, {level} reads", drawstyle="steps-post",
+                color=_colours(results)[mode], label=f"{mode_name(mode)}, {level} reads", drawstyle="steps-post",
             )  # fmt: skip  # items grouped by line
         _log_scale(axis)
         axis.axhline(99, color="#0006", linewidth=0.8)
@@ -289,14 +306,15 @@ def _lengths(axes: Sequence[Axes], results: Results) -> Iterable[str]:
             chosen = [row for row in rows if row["mode"] == mode]
             axis.scatter(
                 [length[row["run"]] for row in chosen], [row["value"] / divisor for row in chosen],
-                color=COLOURS[mode], label=f"{mode.upper()}, one run", alpha=0.4, marker=_MARKERS[mode], s=24, linewidth=0,
+                color=_colours(results)[mode], label=f"{mode_name(mode)}, one run", alpha=0.4,
+                marker=_marker(mode), s=24, linewidth=0,
             )  # fmt: skip  # items grouped by line
             groups: dict[float, list[float]] = defaultdict(list)
             for row in chosen:
                 if row["run"] in varied:
                     groups[varied[row["run"]]].append(row["value"] / divisor)
             if groups:
-                _with_intervals(axis, mode, sorted(groups.items()), f"{mode.upper()}, mean of {scenarios}")
+                _with_intervals(axis, results, mode, sorted(groups.items()), f"{mode_name(mode)}, mean of {scenarios}")
         shown += [row["run"] for row in rows]
         axis.set(xlabel="length of the fault (s)", ylabel=label)
         axis.set_ylim(bottom=-0.03 * max((row["value"] / divisor for row in rows), default=1) - 1e-3)
@@ -304,12 +322,12 @@ def _lengths(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     return shown
 
 
-def _with_intervals(axis: Axes, mode: str, groups: Sequence[tuple[float, list[float]]], label: str) -> None:
+def _with_intervals(axis: Axes, results: Results, mode: str, groups: Sequence[tuple[float, list[float]]], label: str) -> None:
     """Means, joined by a line, with their intervals if there are enough runs."""
     centres = [mean(values) for _, values in groups]
     error = [list(whiskers) for whiskers in zip(*(_whiskers(values) for _, values in groups), strict=True)]
     axis.errorbar(
-        [at for at, _ in groups], centres, error, color=COLOURS[mode], marker=_MARKERS[mode], capsize=3, label=label,
+        [at for at, _ in groups], centres, error, color=_colours(results)[mode], marker=_marker(mode), capsize=3, label=label,
         linewidth=1.2,
     )  # fmt: skip  # items grouped by line
 
@@ -324,7 +342,7 @@ def _harvest_yield(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     (axis,) = axes
     scenarios = _scenario_of(results)
     shown: set[str] = set()
-    for mode, colour in COLOURS.items():
+    for mode, colour in _colours(results).items():
         path = []
         for phase in ("steady", "fault", "heal"):
             harvest = {row["run"]: row["value"] for row in _values(results, "harvest", phase) if row["mode"] == mode}
@@ -340,7 +358,12 @@ def _harvest_yield(axes: Sequence[Axes], results: Results) -> Iterable[str]:
                 error = [[[end] for end in _whiskers(values, clusters)] for values in (xs, ys)]
                 axis.errorbar([path[-1][0]], [path[-1][1]], yerr=error[1], xerr=error[0], color=colour, elinewidth=0.8, alpha=0.6)
         axis.plot(
-            [x for x, _, _ in path], [y for _, y, _ in path], color=colour, marker=_MARKERS[mode], label=mode.upper(), alpha=0.8
+            [x for x, _, _ in path],
+            [y for _, y, _ in path],
+            color=colour,
+            marker=_marker(mode),
+            label=mode_name(mode),
+            alpha=0.8,
         )
         for x, y, phase in path:
             below = mode == "ap"
@@ -366,8 +389,8 @@ def _sides(axes: Sequence[Axes], results: Results) -> Iterable[str]:
                 centre, x = mean(values), place + position * 0.38
                 below, above = _whiskers(values, [scenarios[row["run"]] for row in own])
                 error, high = [[below], [above]], centre + (0 if math.isnan(above) else above)
-                label = mode.upper() if place == 0 else None
-                axis.bar([x], [centre], 0.34, color=COLOURS[mode], label=label, yerr=error, capsize=3, alpha=0.85)
+                label = mode_name(mode) if place == 0 else None
+                axis.bar([x], [centre], 0.34, color=_colours(results)[mode], label=label, yerr=error, capsize=3, alpha=0.85)
                 axis.annotate(f"{centre:.0f} %\n{len(values)} runs", (x, high + 1.5), ha="center", fontsize=8)
     titles = ("not cut off\nfrom anybody", "side with most\nof the nodes", "cut-off side")
     axis.set_xticks([x + 0.19 for x in range(len(sides))], titles)
@@ -386,10 +409,10 @@ def _latency(axes: Sequence[Axes], results: Results) -> Iterable[str]:
                 groups[row["mode"], row["level"]].append(row)
         for (mode, level), rows in sorted(groups.items()):
             rows.sort(key=lambda row: float(row["quantile"]))
-            label = mode.upper() if kind == "put" else f"{mode.upper()}, {level}"
+            label = mode_name(mode) if kind == "put" else f"{mode_name(mode)}, {level}"
             axis.plot(
                 [row["latency_ms"] for row in rows], [100 * row["quantile"] for row in rows],
-                LINES.get(level, "-"), color=COLOURS[mode], label=label,
+                LINES.get(level, "-"), color=_colours(results)[mode], label=label,
             )  # fmt: skip  # items grouped by line
         _log_scale(axis)
         axis.set(xlabel="latency (ms)", title=title, ylim=(0, 102))
@@ -402,9 +425,9 @@ def _detection(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     """Survival curves of detection, and the mistakes of each run as a point, beside a box."""
     for mode in _modes(results.detection):
         rows = [row for row in results.detection if row["mode"] == mode]
-        label = f"{mode.upper()} ({rows[0]['pairs']:,} deaths seen by a node)"
+        label = f"{mode_name(mode)} ({rows[0]['pairs']:,} deaths seen by a node)"
         times, shares = [row["at_s"] for row in rows], [100 * row["undetected"] for row in rows]
-        axes[0].plot(times, shares, color=COLOURS[mode], label=label, drawstyle="steps-post")
+        axes[0].plot(times, shares, color=_colours(results)[mode], label=label, drawstyle="steps-post")
     axes[0].set(xlabel="time since the broker's death (s)", ylabel="nodes that still list the broker (%)", ylim=(0, 102))
     _legend(axes[0], fontsize=8)
     rows = _values(results, "mistakes")
@@ -413,8 +436,8 @@ def _detection(axes: Sequence[Axes], results: Results) -> Iterable[str]:
         own = [row["value"] for row in rows if row["mode"] == mode]
         axes[1].boxplot([own], positions=[place], showfliers=False, manage_ticks=False)
         spread = [place + 0.12 * (2 * (number % 9) / 8 - 1) for number in range(len(own))]
-        axes[1].scatter(spread, own, s=10, color=COLOURS[mode], alpha=0.5, linewidth=0)
-    axes[1].set_xticks(range(1, len(modes) + 1), [mode.upper() for mode in modes])
+        axes[1].scatter(spread, own, s=10, color=_colours(results)[mode], alpha=0.5, linewidth=0)
+    axes[1].set_xticks(range(1, len(modes) + 1), [mode_name(mode) for mode in modes])
     axes[1].set(ylabel="living brokers dropped by mistake in a run", ylim=(0, None))
     return [row["run"] for row in rows]
 
@@ -423,7 +446,7 @@ _STANDINGS = {"unknown": "#e5e7eb", "answers as most nodes do": "#86efac", "answ
 
 
 def _pair(results: Results) -> list[dict[str, Any]]:
-    """The two runs that are shown in detail, AP's first."""
+    """The two runs that are shown in detail, in the order of their modes."""
     shown = {row["run"] for row in (*results.pair_standings, *results.pair_latencies)}
     return sorted((run for run in results.runs if run["run"] in shown), key=lambda run: str(run["mode"]))
 
@@ -443,7 +466,7 @@ def _faults_shaded(axis: Axes, results: Results, run: dict[str, Any]) -> None:
             axis.axvline(0, color="#444", linewidth=0.8)
             axis.axvline(row["end_s"], color="#444", linewidth=0.8)
             axis.set_xlim(row["steady_s"], row["until_s"])
-    axis.set_title(f"{run['mode'].upper()}: {run['scenario']}, {run['nodes']} nodes, seed {run['seed']}")
+    axis.set_title(f"{mode_name(run['mode'])}: {run['scenario']}, {run['nodes']} nodes, seed {run['seed']}")
     axis.set_xlabel("time since the fault began (s)")
 
 
@@ -508,7 +531,7 @@ def _pair_latencies(axes: Sequence[Axes], results: Results) -> Iterable[str]:
 
 _DRAWINGS = (
     _Drawing("scenarios", "What each fault does to each mode",
-             "Mean over the runs of a scenario, AP left and CP right; a dash: nothing was measured. The first pair of columns "
+             "Mean over the runs of a scenario, a column for each mode; a dash: nothing was measured. The first table "
              "is of the whole run, the others of the time of the fault; darker is worse, 0 is white. Their 95 % intervals are in "
              "summary.csv.", _scenarios, 4),
     _Drawing("divergence", "How far the nodes' answers differ over time",

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from replicated_namesrv.spark.ingest import Ingested, Traces, local_folder
 from replicated_namesrv.spark.lines import EVENTS
 from replicated_namesrv.spark.one_run import judged_run
+from replicated_namesrv.spark.parts import partition
 from replicated_namesrv.spark.run_records import RunRecords
 from replicated_namesrv.spark.schemas import LOOKS, arrow
 from replicated_namesrv.spark.sources import Source
@@ -131,7 +132,7 @@ def _judge_here(spark: SparkSession, new: Sequence[Source], names: Mapping[str, 
 
 def _judge_one(here: str, about: dict[str, Any], clients: dict[str, str], name: str) -> None:
     events, looks = (
-        _read(Path(here, "tables", table, f"run={about['run']}", f"mode={about['mode']}"), schema)
+        _read(Path(here, "tables", table, partition(about["run"], about["mode"])), schema)
         for table, schema in (("events", EVENTS), ("looks", arrow(LOOKS)))
     )
     content = packed(judged_run(RunRecords(about, clients, events, looks)))

@@ -27,7 +27,9 @@ Row = dict[str, Any]
 
 
 def choose(per_run: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) -> list[str]:
-    """The names of at most one run of each mode with one schedule. ``per_run`` and ``runs`` are rows of these tables."""
+    """The names of at most two runs of different modes with one schedule. ``per_run`` and ``runs`` are rows of these tables.
+
+    AP and CP go before foreign name servers."""
     paid: dict[str, float] = {}
     for row in per_run:
         if row["phase"] == row["side"] == "all":
@@ -42,10 +44,10 @@ def choose(per_run: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) ->
 
     def worth(names: dict[str, str]) -> tuple[int, float, float]:
         ap, cp = (paid.get(names.get(mode, ""), 0.0) for mode in ("ap", "cp"))
-        return len(names), ap * cp, ap
+        return min(len(names), 2), ap * cp, ap
 
     best = max((schedules[schedule] for schedule in sorted(schedules)), key=worth, default={})
-    return sorted(best.values())
+    return sorted(best[mode] for mode in sorted(best)[:2])
 
 
 class Frame(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 import numpy as np
@@ -78,6 +78,11 @@ def write(part: Part, out: str) -> pa.Table:
     return pa.concat_tables(counts) if counts else COUNTS.empty_table()
 
 
+def partition(run: str, mode: str) -> str:
+    """The folder of a run below a table's. Spark and DuckDB read the name back with the colon of a foreign mode."""
+    return f"run={run}/mode={quote(mode, safe='')}"
+
+
 class _Files:
     """One Parquet file in each table. All appear when all are complete, so a failed attempt leaves nothing, and a repeated one
     gives the same result."""
@@ -109,7 +114,7 @@ class _Files:
             folder.mkdir(exist_ok=True)
 
     def _folder(self, name: str) -> str:
-        return f"{self._out}/{name}/run={self._part.run}/mode={self._part.mode}"
+        return f"{self._out}/{name}/{partition(self._part.run, self._part.mode)}"
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         for name, file in self._open.items():

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
+from replicated_namesrv.chaos.run_modes import FOREIGN, OWN, foreign
+from replicated_namesrv.chaos.run_modes import shown as mode_name
 from replicated_namesrv.spark.analysis import Results
 from replicated_namesrv.spark.charts import Figure, draw, own_levels
 from replicated_namesrv.spark.consistability import CLASSES
@@ -260,7 +262,7 @@ def _what_was_run(results: Results) -> str:
     seeds, sizes = sorted({run["seed"] for run in results.runs}), sorted({run["nodes"] for run in results.runs})
     lines = sum(entry.records for entry in results.ingested)
     lost = sum(entry.torn + entry.corrupt for entry in results.ingested)
-    counted = ", ".join(f"{count} {mode.upper()}" for mode, count in sorted(modes.items()))
+    counted = ", ".join(f"{count} {mode_name(mode)}" for mode, count in sorted(modes.items()))
     return (
         f"<p>{len(results.runs)} runs ({counted}) of {len(scenarios)} scenario{'s' * (len(scenarios) != 1)}, with "
         f"{' and '.join(map(str, sizes))} name servers and {len(seeds)} seed{'s' * (len(seeds) != 1)}; {lines:,} records, "
@@ -269,8 +271,18 @@ def _what_was_run(results: Results) -> str:
         "seconds and heals it: <b>steady</b> before, <b>fault</b>, <b>heal</b> after it.</p>"
         "<p><b>AP</b>: each name server keeps the list of brokers that registered with it, as Apache RocketMQ's do. "
         "<b>CP</b>: the name servers agree on one list through Raft, and a node that cannot reach a majority does not answer "
-        "unless it is asked to without one.</p>"
+        "unless it is asked to without one."
+        f"{''.join(map(_about_foreign, modes))}</p>"
     )
+
+
+def _about_foreign(mode: str) -> str:
+    """A sentence on a foreign name server; nothing on ours."""
+    other = foreign(mode)
+    if other is None:
+        return ""
+    about = FOREIGN[other.product]
+    return f" <b>{mode}</b>: {about} {other.version}; its name servers do not communicate with each other, as in AP."
 
 
 def _whole(results: Results) -> dict[tuple[str, str], dict[str, Any]]:
@@ -310,7 +322,7 @@ def _drilled(row: dict[str, Any] | None) -> str:
     if row is None:
         return "-"
     where = "" if row["scenario"] == "all" else f" in {row['scenario']}"
-    about = f"{CATALOGUE[row['metric']].title}, {row['mode'].upper()}{where}"
+    about = f"{CATALOGUE[row['metric']].title}, {mode_name(row['mode'])}{where}"
     name = html.escape(_cell_name(row))
     return f"<button type='button' data-cell='{name}' title='{html.escape(about)}'>{_cell(row)}</button>"
 
@@ -343,28 +355,36 @@ def _place(folder: str) -> str:
 
 def _comparison(results: Results) -> str:
     rows, chances = _whole(results), _chances(results)
+    modes = [*OWN, *sorted({run["mode"] for run in results.runs} - {*OWN})]
     lines: list[str] = []
     told = set()
     for metric, about in CATALOGUE.items():
         section = ("route_" if metric.startswith("route_") and about.code != "M20" else "") + about.code
-        ap, cp = rows.get((metric, "ap")), rows.get((metric, "cp"))
-        if not (ap or cp):
+        cells_of = {mode: rows.get((metric, mode)) for mode in modes}
+        if not any(cells_of.values()):
             continue
         if section in _SECTIONS and section not in told:
             told.add(section)
-            lines.append(f"<tr><th class='section' colspan='6' scope='colgroup'>{_SECTIONS[section]}</th></tr>")
-        better = _better(ap, cp, about.less_is_better) if chances.get(metric, 1.0) < SIGNIFICANT else ""
+            lines.append(f"<tr><th class='section' colspan='{4 + len(modes)}' scope='colgroup'>{_SECTIONS[section]}</th></tr>")
+        better = _better(cells_of["ap"], cells_of["cp"], about.less_is_better) if chances.get(metric, 1.0) < SIGNIFICANT else ""
         cells = "".join(
-            f"<td class='number{' better' * (better == mode)}'>{_drilled(row)}</td>" for mode, row in (("ap", ap), ("cp", cp))
+            f"<td class='number{' better' * (better == mode)}'>{_drilled(row)}</td>" for mode, row in cells_of.items()
         )
-        runs = " / ".join(str(row["runs"]) if row else "-" for row in (ap, cp))
-        uncertainty = max((row["clock_uncertainty_ms"] or 0 for row in (ap, cp) if row), default=0)
+        runs = " / ".join(str(row["runs"]) if row else "-" for row in cells_of.values())
+        uncertainty = max((row["clock_uncertainty_ms"] or 0 for row in cells_of.values() if row), default=0)
         unit = _unit(metric) + (f" (clocks ± {uncertainty:g} ms)" if uncertainty else "")
         lines.append(
             f"<tr><td>{about.code}</td><th scope='row'>{html.escape(about.title)}{' ★' * (metric in PRIMARY)}</th>{cells}"
             f"<td>{unit}</td><td class='number'>{runs}</td></tr>"
         )
-    return _table("comparison", "AP and CP over all runs", ("", "measure", "AP", "CP", "unit", "runs"), lines, sortable=False)
+    columns = ("", "measure", *map(mode_name, modes), "unit", "runs")
+    return _table(
+        "comparison",
+        f"{', '.join(map(mode_name, modes[:-1]))} and {mode_name(modes[-1])} over all runs",
+        columns,
+        lines,
+        sortable=False,
+    )
 
 
 def _better(ap: dict[str, Any] | None, cp: dict[str, Any] | None, less_is_better: bool) -> str:
@@ -419,7 +439,7 @@ def _t_visibility(results: Results) -> str:
         cells = "".join(f"<td class='number'>{_age(found[share])}</td>" for share in sorted(found))
         one = next(iter(found.values()))
         body.append(
-            f"<tr><th scope='row'>{about}</th><td>{mode.upper()}, {level}</td>{cells}<td class='number'>{one['writes']:,}</td>"
+            f"<tr><th scope='row'>{about}</th><td>{mode_name(mode)}, {level}</td>{cells}<td class='number'>{one['writes']:,}</td>"
             f"<td class='number'>{one['runs']}</td></tr>"
         )
     columns = ("of", "mode, read level", "99 %", "99.9 %", "writes", "runs")
@@ -461,7 +481,7 @@ def _levels(results: Results) -> str:
     body = []
     for mode, level in groups:
         cells = "".join(f"<td class='number'>{_cell(rows.get((mode, level, name)))}</td>" for name in _LEVEL_METRICS)
-        body.append(f"<tr><th scope='row'>{mode.upper()}, {level}</th>{cells}</tr>")
+        body.append(f"<tr><th scope='row'>{mode_name(mode)}, {level}</th>{cells}</tr>")
     return "\n".join([*lines, _table("levels", "Look-ups by read level", ("mode, level", *names), body, sortable=False)])
 
 
@@ -499,7 +519,7 @@ def _by_scenario(results: Results) -> str:
             found = [rows.get((scenario, mode, metric)) for metric in _SCENARIO_METRICS]
             if any(found):
                 cells = "".join(f"<td class='number'>{_drilled(row)}</td>" for row in found)
-                body.append(f"<tr><th scope='row'>{html.escape(scenario)}</th><td>{mode.upper()}</td>{cells}</tr>")
+                body.append(f"<tr><th scope='row'>{html.escape(scenario)}</th><td>{mode_name(mode)}</td>{cells}</tr>")
     return "\n".join([*lines, _table("scenarios", "Figures during the fault, by scenario", ("scenario", "mode", *names), body)])
 
 
@@ -527,7 +547,7 @@ def _consistability(results: Results) -> str:
         one = classes["answered"]
         fault = "all of them" if scenario == "all" else html.escape(scenario)
         body.append(
-            f"<tr><th scope='row'>{fault}</th><td>{about}</td><td>{mode.upper()}</td>{cells}"
+            f"<tr><th scope='row'>{fault}</th><td>{about}</td><td>{mode_name(mode)}</td>{cells}"
             f"<td class='number'>{one['asked']:,}</td><td class='number'>{one['runs']}</td></tr>"
         )
     columns = ("fault", "reads of", "mode", *(_CLASSES[name] for name in CLASSES), "reads", "runs")
@@ -550,7 +570,7 @@ def _runs(results: Results, links: dict[str, tuple[str, str]]) -> str:
             name = f"<a href='{place}/timeline.html'>{name}</a>"
             said = f"<a href='{place}/verdict.json'>{said}</a>" if verdict != "-" else said
         body.append(
-            f"<tr><th scope='row'>{name}</th><td>{html.escape(run['scenario'])}</td><td>{run['mode'].upper()}</td>"
+            f"<tr><th scope='row'>{name}</th><td>{html.escape(run['scenario'])}</td><td>{mode_name(run['mode'])}</td>"
             f"<td>{run['nodes']}</td><td>{run['seed']}</td><td>{said}</td><td class='number'>{entry.records:,}</td>"
             f"<td class='number'>{entry.torn + entry.corrupt}</td></tr>"
         )

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, TRACE_FILE, Header
-from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.chaos.run_modes import foreign
+from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.spark.storage import Files, FolderEntry
 
-MODES = ("ap", "cp")
 DEPTH_MAX = 3
 """Maximum number of folders between a given one and a run's."""
 _LONG_MAX = 2**63 - 1
@@ -36,7 +36,7 @@ class Source(NamedTuple):
 
     @property
     def mode(self) -> str:
-        """``ap`` or ``cp``."""
+        """``ap``, ``cp``, or a foreign name server as in ``java:5.5.0``."""
         return str(self.about["mode"])
 
 
@@ -157,7 +157,7 @@ class _Manifest:
         self._need("schema version", schema, schema == SCHEMA_VERSION, f"{SCHEMA_VERSION}, which this version reads")
         is_name = isinstance(run, str) and run != "" and run.isprintable() and not set(run) & set("/=%:\\")
         self._need("run", run, is_name, "a name without / = % : \\")
-        self._need("mode", mode, mode in MODES, "ap or cp")
+        self._need("mode", mode, _is_mode(mode), "ap, cp, or a foreign name server with its version, as in java:5.5.0")
         self._need("nodes", nodes, isinstance(nodes, list) and len(nodes) > 0, "a list of nodes")
         scenario = content.get("scenario") or {}
         scenario = {"name": scenario} if isinstance(scenario, str) else self._part("scenario", scenario)
@@ -211,3 +211,14 @@ class _Manifest:
         good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LONG_MAX
         self._need(name, value, good, "a number")
         return value  # type: ignore[no-any-return]  # _need raised if it is not a number
+
+
+def _is_mode(mode: Any) -> bool:
+    """Whether ``namesrv chaos`` has this mode."""
+    if not isinstance(mode, str):
+        return False
+    try:
+        foreign(mode)
+    except SettingError:
+        return False
+    return True

@@ -10,6 +10,7 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
+from replicated_namesrv.chaos.run_modes import shown as mode_name
 from replicated_namesrv.errors import NamesrvError
 
 HELP = "compute from recorded runs how consistent and how available each mode was, with a report"
@@ -110,7 +111,7 @@ def _print_table(summary: list[dict[str, Any]]) -> None:
         if row["scenario"] == row["level"] == row["phase"] == row["side"] == "all"
     }
     modes = sorted({mode for _, mode in rows})
-    table = [["", *(mode.upper() for mode in modes)]]
+    table = [["", *(mode_name(mode) for mode in modes)]]
     for metric in _SHOWN:
         cells = [_cell(rows.get((metric, mode))) for mode in modes]
         if any(cells):

@@ -14,6 +14,7 @@ from replicated_namesrv.spark.analysis import KEPT, Analysis
 from replicated_namesrv.spark.generate import generate
 from replicated_namesrv.spark.ingest import ingest
 from replicated_namesrv.spark.job import analyse
+from replicated_namesrv.spark.report import write_report
 from replicated_namesrv.spark.sources import InputError, find_runs
 from replicated_namesrv.spark.storage import SparkStorage
 from tests.spark import dictionary
@@ -102,6 +103,35 @@ def test_report_stands_on_its_own(traces: Path, tmp_path: Path) -> None:
     for csv in (tmp_path / "report" / "tables").glob("*.csv"):
         assert len(csv.read_text().splitlines()) == pyarrow.parquet.read_table(csv.with_suffix(".parquet")).num_rows + 1
     assert (tmp_path / "report" / "figures" / "divergence.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_foreign_mode_is_a_column_of_its_own(traces: Path, spark: SparkSession, tmp_path: Path) -> None:
+    """A generated run of AP and the same as one of a foreign name server, whose observations have no revision."""
+    ap = next(run for run in traces.iterdir() if "-ap-" in run.name)
+    other = copy(ap, tmp_path / "runs" / "java")
+    rename(other, "java")
+    manifest = json.loads((other / "manifest.json").read_text())
+    changed = {"mode": "java:5.5.0", "read_consistency": None, "judged_as": "ap"}
+    (other / "manifest.json").write_text(json.dumps({**manifest, **changed}))
+    trace = (other / "trace.jsonl").read_text()
+    (other / "trace.jsonl").write_text(re.sub(r'"revision":\d+', '"revision":null', trace))
+    out = tmp_path / "out"
+    results = Analysis(spark, str(out), print).run([str(ap), str(other)])
+    means = {
+        mode: {
+            row["metric"]: row["mean"]
+            for row in results.summary
+            if row["mode"] == mode and row["scenario"] == row["level"] == row["phase"] == row["side"] == "all"
+        }
+        for mode in ("ap", "java:5.5.0")
+    }
+    assert means["java:5.5.0"] == means["ap"]
+    assert means["ap"]["episodes"] > 0
+    assert not results.paired, "only AP and CP are compared in pairs"
+    write_report(SparkStorage(spark), results, str(out))
+    page = (out / "report" / "index.html").read_text()
+    assert "AP, CP and java:5.5.0 over all runs" in page
+    assert "the name server of Apache RocketMQ 5.5.0" in page
 
 
 def spoil(run: Path, how: str) -> None:

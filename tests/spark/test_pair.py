@@ -44,6 +44,12 @@ def test_the_pair_is_the_one_in_which_both_pay() -> None:
     assert pair.choose([], []) == []
 
 
+def test_ap_and_cp_go_before_foreign_name_servers() -> None:
+    java = {**TOLD[0], "run": "java1", "mode": "java:5.5.0"}
+    assert pair.choose([], [java, *TOLD[:2]]) == ["ap1", "cp1"]
+    assert pair.choose([], [java, TOLD[0]]) == ["ap1", "java1"]
+
+
 def test_runs_are_reduced_to_cells() -> None:
     marks = [("settle", 0, 2), ("steady", 2, 5), ("fault", 5, 8), ("heal", 8, 10), ("final", 10, 11)]
     phases = [{"phase": phase, "start_ns": start * S, "end_ns": end * S} for phase, start, end in marks]

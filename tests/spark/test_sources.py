@@ -25,10 +25,10 @@ def made(folder: Path, trace: str = TRACE, **changed: object) -> Path:
 
 def test_a_run_is_what_its_manifest_says(tmp_path: Path) -> None:
     made(tmp_path / "suite" / "full" / "a", scenario={"name": "cut", "timing": {"fault_s": 7}}, read_consistency="lease")
-    made(tmp_path / "suite" / "b", TRACE.replace("one", "two")[:-1], run="two", mode="ap")
+    made(tmp_path / "suite" / "b", TRACE.replace("one", "two")[:-1], run="two", mode="java:5.5.0")
     (tmp_path / "suite" / "latest").symlink_to(tmp_path / "suite" / "b")
     two, cut = find_runs(LocalFiles(), [str(tmp_path / "suite")])
-    assert (two.run, two.mode) == ("two", "ap")
+    assert (two.run, two.mode, two.about["read_consistency"]) == ("two", "java:5.5.0", "local")
     assert two.torn
     assert not cut.torn
     assert [cut.about[name] for name in ("scenario", "fault_s", "nodes", "read_consistency")] == ["cut", 7.0, 3, "lease"]
@@ -87,8 +87,18 @@ def folder_for(name: str) -> Spoil:
         (manifest('"' + "x" * (17 << 20) + '"'), "manifest.json: no JSON (longer than 16 MiB)"),
         (folder_for("manifest.json"), "manifest.json: is a folder"),
         (told(schema=2), "manifest.json: schema version is 2, expected 1"),
-        (told(mode="xp"), "manifest.json: mode is 'xp', expected ap or cp"),
-        (told(mode=["ap"]), "manifest.json: mode is ['ap'], expected ap or cp"),
+        (
+            told(mode="xp"),
+            "manifest.json: mode is 'xp', expected ap, cp, or a foreign name server with its version, as in java:5.5.0",
+        ),
+        (
+            told(mode="java:5"),
+            "manifest.json: mode is 'java:5', expected ap, cp, or a foreign name server with its version, as in java:5.5.0",
+        ),
+        (
+            told(mode=["ap"]),
+            "manifest.json: mode is ['ap'], expected ap, cp, or a foreign name server with its version, as in java:5.5.0",
+        ),
         (told(run="a/b"), "manifest.json: run is 'a/b'"),
         (told(seed=True), "manifest.json: seed is True, expected a number"),
         (told(seed=2**70), "manifest.json: seed is"),
