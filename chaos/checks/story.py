@@ -262,9 +262,12 @@ class Story:
 
     @cached_property
     def slowdown(self) -> float:
-        """Largest slowdown by other load of any judged phase; 1.0 for traces that do not have it."""
+        """Largest slowdown by other load of any phase in which brokers are up; 1.0 for traces that do not have it.
+
+        A broker can close its connections in the first judged moment, soon after a slow answer or a stall of a node in
+        ``settle``. Then the nodes keep it for its time-out."""
         marks = [record for record in self.trace.records if isinstance(record, Phase)]
-        judged = [after.slowdown for mark, after in pairwise(marks) if mark.phase in JUDGED_PHASES]
+        judged = [after.slowdown for mark, after in pairwise(marks) if mark.phase in ("settle", *JUDGED_PHASES)]
         return max((slowdown for slowdown in judged if slowdown is not None), default=1.0)
 
     def setting_ms(self, name: str, default: int) -> int:

@@ -756,11 +756,12 @@ def test_the_limit_of_a_dead_broker_follows_the_settings() -> None:
     assert check_ghosts(with_settings(story, ["scanNotActiveBrokerInterval=500"])).looked_at == 1
 
 
-def test_times_are_not_judged_where_other_load_took_the_cores() -> None:
+@pytest.mark.parametrize("next_phase", ["steady", "heal"])
+def test_times_are_not_judged_where_other_load_took_the_cores(next_phase: str) -> None:
     script = Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000)
     assert check_availability(with_renewals(script)).verdict is Verdict.VIOLATED
     script.records = [
-        dataclasses.replace(record, slowdown=4.5 if record.phase == "heal" else 1.2) if isinstance(record, Phase) else record
+        dataclasses.replace(record, slowdown=4.5 if record.phase == next_phase else 1.2) if isinstance(record, Phase) else record
         for record in script.records
     ]
     found = check_availability(with_renewals(script))
