@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
 ADMIN_TOKEN = NamedIdentity("adminTokenFile", frozenset({Role.ADMIN}))
-"""Whoever has the token of ``adminTokenFile``."""
+"""The caller that sends the token of ``adminTokenFile``."""
 _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 
 

@@ -44,7 +44,7 @@ from replicated_namesrv.settings import Settings
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 256
-"""Maximum of open HTTP connections; one more is closed at once."""
+"""Maximum of open HTTP connections; further ones are closed at once."""
 ADDRESS_CONNECTIONS_MAX = 128
 """The same for one address, so that other hosts can still connect."""
 CONTENT_SECURITY_POLICY = "; ".join(
@@ -101,7 +101,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         response.headers["Allow"] = allowed
         return response
     except BodyTooLargeError as error:
-        return json_error(413, str(error), "send less at once")
+        return json_error(413, str(error), "send a smaller request")
     except web.HTTPException:
         raise
     except Exception:
@@ -189,7 +189,7 @@ class AdminServer:
         log.info(kind, extra={"address": "{}:{}".format(*self._listener.address or (host, port))})
 
     async def stop(self) -> None:
-        """Stop listening, give requests in progress a moment, close every connection."""
+        """Stop listening, wait a moment for requests in progress, close every connection."""
         self._line.stop()
         self._samples.stop()
         await self._listener.stop()

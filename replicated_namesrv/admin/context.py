@@ -67,7 +67,7 @@ class OperatedService(Protocol):
 
 
 class MembersService(Protocol):
-    """Used by what lists the nodes."""
+    """Used by the views that list the nodes."""
 
     def on_own_address(self, own: Callable[[], NodeAddress]) -> None:
         """``own()`` is where brokers and clients reach this node."""
@@ -80,7 +80,7 @@ class MembersService(Protocol):
 
 
 class DrainedNode(Protocol):
-    """The node as what drains it sees it."""
+    """Used to drain the node."""
 
     @property
     def is_drained(self) -> bool:
@@ -102,8 +102,8 @@ class WatchedService(Protocol):
 
     @property
     def history_id(self) -> str:
-        """Identifies the history that numbers the revisions. An independent node has a new id in each life. It is empty if the
-        nodes share one history."""
+        """Identifies the history that numbers the revisions. An independent node has a new id after each start. It is empty if
+        the nodes share one history."""
 
     def on_leader(self, notify: Callable[[str | None, int], None]) -> None:
         """Call ``notify(leader, term)`` at once and at each change of the leader known to this node. No-op in AP."""
@@ -118,11 +118,11 @@ class ObservedService(Protocol):
 
     @property
     def expired_count(self) -> int:
-        """Brokers removed because no heartbeat came, since the start."""
+        """Number of brokers removed since the start because no heartbeat arrived."""
 
     @property
     def lost_count(self) -> int:
-        """Brokers removed because their connection ended, since the start."""
+        """Number of brokers removed since the start because their connection ended."""
 
     @property
     def fenced(self) -> bool:
@@ -146,7 +146,7 @@ class ObservedService(Protocol):
 
     @property
     def disk_free_bytes(self) -> int | None:
-        """Bytes free on the disk, None while that is unknown."""
+        """Free bytes on the disk, None while unknown."""
 
     @property
     def peer_refusals(self) -> Mapping[str, int]:
@@ -183,7 +183,7 @@ class ObservedServer(Protocol):
 
     @property
     def port(self) -> int:
-        """Port that is listened on, also while it is not; 0 before the first start if the kernel chooses."""
+        """The port to listen on, also while the node does not listen; 0 before the first start if the kernel chooses."""
 
 
 @dataclass(frozen=True, slots=True)

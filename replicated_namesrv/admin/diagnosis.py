@@ -1,18 +1,18 @@
-"""What is wrong with a node, in one sentence with its remedy, from the statuses of all nodes. Pure."""
+"""Finds the problems of a node from the statuses of all nodes. Each is one sentence with a remedy. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 LAG_ENTRIES = 1_000
-"""A follower that is further behind is reported."""
+"""A follower that lags by more entries is reported."""
 LOOP_LAG_MS = 500
 QUOTA_SHARE = 0.9
 DIGEST_SHOWN = 12
 
 
 class NodeProblem(NamedTuple):
-    """One problem. ``level``: "bad" if the node or cluster does not work, "warn" if it will not for long."""
+    """One problem. ``level``: "bad" if the node or cluster does not work, "warn" if this is likely soon."""
 
     level: str
     problem: str
@@ -87,7 +87,7 @@ def _resources(status: dict[str, Any]) -> Iterable[NodeProblem]:
         yield NodeProblem(
             "warn",
             f"Its event loop was delayed by {status['loopLagRecentMaxMs']:.0f} ms.",
-            "Give the machine more CPU, or move other work away.",
+            "Give the machine more CPU, or move other programs to another machine.",
         )
 
 

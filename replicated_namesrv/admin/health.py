@@ -1,8 +1,8 @@
 """Liveness and readiness.
 
-Live means that the event loop runs; any answer proves it. It never depends on other nodes, so that nobody restarts a healthy node
-because its cluster has no majority. Ready means that a broker or client that connects to this node would be served. Readiness is
-checked layer by layer. Each layer depends on the ones below, so the check stops at the first that fails.
+Live means that the event loop runs; any answer proves it. It never depends on other nodes, so that no supervisor restarts a
+healthy node because its cluster has no majority. Ready means that a broker or client that connects to this node would be
+served. Readiness is checked layer by layer. Each layer depends on the ones below, so the check stops at the first that fails.
 
 A layer that works may have a warning, which leaves the node ready. For example, a nearly full disk stops neither reads nor
 renewals nor deletions. These would stop if load balancers removed all such nodes.
@@ -22,7 +22,7 @@ class Layer(NamedTuple):
     name: str
     check: Callable[[], "str | Awaitable[str | None] | None"]
     warning: Callable[[], str | None] = lambda: None
-    """A problem that operators should know about although brokers and clients are served."""
+    """A problem to report to operators, although brokers and clients are served."""
 
 
 class LayerHealth(NamedTuple):

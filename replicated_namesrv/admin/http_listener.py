@@ -23,11 +23,11 @@ from replicated_namesrv.server.turn_shares import TurnShares
 
 STOP_TIMEOUT_S = 2.0
 LINGERING_S = 1.0
-"""How long an unread request body is drained. If the connection were closed at once, it would be reset before the client has the
-answer."""
+"""How long an unread request body is received and dropped. If the connection were closed at once, it would be reset before the
+client has the answer."""
 CAUSE_CHARACTERS_MAX = 80
 HANDSHAKE_TIMEOUT_S = 10
-"""A TLS handshake that takes longer is given up."""
+"""A TLS handshake that takes longer is aborted."""
 
 
 def _shorten_protocol_errors(record: logging.LogRecord) -> bool:
@@ -61,7 +61,7 @@ class HttpListener:
         self._tls = tls
         self._shares = TurnShares()
         self._handshakes: dict[asyncio.Future[None], str] = {}
-        """TLS handshakes in progress, and from where."""
+        """TLS handshakes in progress, by source address."""
         self._connections_max, self._address_connections_max = connections_max, address_connections_max
         self._on_refused = on_refused
         self._runner = web.AppRunner(
@@ -92,7 +92,7 @@ class HttpListener:
         self.address = (name[0], name[1])
 
     async def stop(self) -> None:
-        """Stop listening, give requests under way a moment, close every connection."""
+        """Stop listening, wait a moment for requests in progress, close every connection."""
         self._is_stopping = True
         if self._server is not None:
             stop_listening(self._server)

@@ -33,7 +33,7 @@ CONSOLE_FILES = dict(_console_files(files("replicated_namesrv.admin").joinpath("
 """The console's files by path; nothing else is served."""
 _IMPORT_MAP = re.search(rb'<script type="importmap">(.*?)</script>', CONSOLE_FILES["index.html"].read_bytes(), re.DOTALL)
 IMPORT_MAP_HASH = "sha256-" + base64.b64encode(hashlib.sha256(_IMPORT_MAP[1] if _IMPORT_MAP else b"").digest()).decode()
-"""Permits the page's import map in the Content-Security-Policy."""
+"""Hash that permits the page's import map in the Content-Security-Policy."""
 
 
 async def livez(request: web.Request) -> web.Response:

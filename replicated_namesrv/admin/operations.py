@@ -80,7 +80,7 @@ async def restore(request: web.Request) -> web.Response:
 
 
 async def _drop_rest(request: web.Request) -> None:
-    """Read the rest of the body for a while. Closing before it came would reset the connection and lose the answer."""
+    """Read the rest of the body for a while. Closing before it arrived would reset the connection and lose the answer."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DROP_TIMEOUT_S):
             while await request.content.readany():
@@ -123,7 +123,7 @@ async def _snapshot_in(request: web.Request) -> AsyncIterator[bytes]:
     except backups.BackupError as error:
         raise BodyError(str(error)) from None
     except TimeoutError:
-        raise BodyError(f"nothing of the backup came for {READ_TIMEOUT_S:g} s") from None
+        raise BodyError(f"no part of the backup arrived for {READ_TIMEOUT_S:g} s") from None
 
 
 async def transfer_leadership(request: web.Request) -> web.Response:

@@ -29,9 +29,9 @@ READY_WAIT_MS = 500
 VIEW_TIMEOUT_S = 5.0
 ANSWER_BYTES_MAX = 16 << 20
 NODES_MAX = 16
-"""More name servers are not asked."""
+"""Further name servers are not asked."""
 FRESH_S = 0.3
-"""An answer of this age is used again, so that several open pages cost no more than one."""
+"""An answer is used again until it has this age, so that several open pages cost no more than one."""
 
 
 class NodeAnswerError(Exception):
@@ -113,7 +113,7 @@ class OtherNodes:
             await self._session.close()
 
     async def look(self, authorization: str | None) -> None:
-        """Ask every node whose last answer is not fresh for its status; return when all have answered, or after a moment."""
+        """Request the status of every node whose last answer is not fresh; return when all have answered, or after ``WAIT_S``."""
         now = monotonic()
         for node in self.nodes:
             if node.task is None and (node.answered_s is None or now - node.answered_s > FRESH_S):
@@ -129,7 +129,7 @@ class OtherNodes:
             node.name = str(status["nodeId"])
             node.status, node.answered_s, node.error, node.failing_since_s = status, asked_s, None, None
         except (NodeAnswerError, KeyError, TypeError) as error:
-            node.error = error if isinstance(error, NodeAnswerError) else NodeAnswerError("the answer is not of a name server")
+            node.error = error if isinstance(error, NodeAnswerError) else NodeAnswerError("this is no answer of a name server")
             node.failing_since_s = node.failing_since_s or asked_s
         finally:
             node.task = None
@@ -156,7 +156,7 @@ class OtherNodes:
         except (aiohttp.ClientError, OSError, ValueError) as cause:
             raise NodeAnswerError(_reason(cause)) from None
         if not isinstance(answer, dict):
-            raise NodeAnswerError("the answer is not of a name server")
+            raise NodeAnswerError("this is no answer of a name server")
         return answer
 
     def named(self, name: str) -> OtherNode | None:

@@ -22,7 +22,7 @@ class PacedProtocol(asyncio.Protocol):
         self._share = shares.enter(host)
         self._transport: asyncio.Transport | None = None
         self._backlog = bytearray()
-        """Bytes that the handler does not have yet. Nothing is read meanwhile."""
+        """Bytes that the handler has not received yet. Nothing is read until it has."""
         self._is_paused = False
         """Whether the handler wants no more bytes."""
 

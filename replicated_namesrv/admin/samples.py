@@ -21,7 +21,7 @@ from replicated_namesrv.errors import BodyError
 FINE_STEP_S, FINE_COUNT = 2.0, 1_800
 COARSE_STEP_S, COARSE_COUNT = 60.0, 1_440
 SERIES_MAX = 64
-"""Further series are not recorded. All series use at most 1.7 MB."""
+"""Maximum of series; further ones are not recorded. All series use at most 1.7 MB."""
 QUANTILES = (0.5, 0.99)
 GAUGES = {
     "namesrv_connections": "connections",
@@ -98,7 +98,7 @@ class Samples:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin; called on the node's loop."""
+        """Begin to sample; called on the node's loop."""
         self._timer = asyncio.get_running_loop().call_later(FINE_STEP_S, self._tick)
 
     def stop(self) -> None:
@@ -111,7 +111,7 @@ class Samples:
         self.sample()
 
     def sample(self) -> None:
-        """Record the present values."""
+        """Record the current values."""
         values = self._values()
         wall_s = self._wall_s()
         self.fine.put(int(wall_s / FINE_STEP_S), values)

@@ -47,11 +47,11 @@ class TimeLine:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Follow what happens; called on the node's loop."""
+        """Begin to read the history; called on the node's loop."""
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def stop(self) -> None:
-        """End following."""
+        """Stop reading."""
         if self._timer is not None:
             self._timer.cancel()
 

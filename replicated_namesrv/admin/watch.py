@@ -31,17 +31,17 @@ log = logging.getLogger(__name__)
 WATCHERS_MAX = 128
 """Maximum of open streams, half of the admin connections; one more is answered with 503."""
 KEEP_ALIVE_S = 10.0
-"""After this time without an event a comment is sent, so that proxies keep the stream and a lost watcher is noticed."""
+"""After this time without an event a comment is sent. So proxies keep the stream open, and a lost watcher is noticed."""
 WRITE_TIMEOUT_S = 30.0
 """A watcher that reads no byte for this long is disconnected."""
 BATCH_BYTES = 64 << 10
 NOTICES_MAX = 1_000
 _STOPPED = "this node stops"
-_SLOW = "this watcher takes nothing"
+_SLOW = "this watcher reads nothing"
 
 
 class Watcher:
-    """One stream: its position, and the other events it has to be sent."""
+    """One stream: its position, and the other events to send."""
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -72,7 +72,7 @@ class Watchers:
         self._notify(_event("leader", json.dumps(self.leadership)))
 
     def notify_suspected(self, broker: tuple[str, str], since_ms: int | None) -> None:
-        """Tell every watcher that a broker became suspected or, with None, that this ended."""
+        """Notify every watcher that a broker became suspected or, with None, that this ended."""
         fields = {"clusterName": broker[0], "brokerAddr": broker[1], "suspectedSinceMs": since_ms}
         self._notify(_event("broker-suspected" if since_ms is not None else "broker-cleared", json.dumps(fields)))
 
@@ -183,11 +183,11 @@ async def watch(request: web.Request) -> web.StreamResponse:
         return await request.app[WATCHERS].stream(request, context, history.newest)
     revision, of_history = parse_position(asked)
     if of_history not in ("", history_id):
-        return _gone(f"revision {revision} was counted in another life of an independent node", history)
+        return _gone(f"revision {revision} was counted by an earlier process of an independent node", history)
     if revision > history.newest:  # it may have been seen at another node while this one lags or answers stale
         await passed(context, ReadLevel.LINEARIZABLE, None)
     if revision > history.newest:
-        return _gone(f"revision {revision} has not happened here: the latest is {history.newest}", history)
+        return _gone(f"revision {revision} does not exist here yet: the latest is {history.newest}", history)
     if revision < history.oldest:
         return _gone(str(CompactedError(revision, history.oldest)), history)
     return await request.app[WATCHERS].stream(request, context, revision)

@@ -5,12 +5,12 @@ differ from our defaults. ``--save DIR`` writes the files with which a new node 
 
 With ``--swap COMMAND`` it walks through the list. For each server:
 
-1. All servers answer and agree. Otherwise it stops, because a difference would be taken for one of the swap.
+1. All servers answer and agree. Otherwise it stops, because a later difference could not be attributed to the swap.
 2. It runs COMMAND, which stops the server at the address and starts the other kind there.
 3. It waits until that server is of the other kind, every broker has registered there, and its answers equal those of the others.
 
-So at most one server is incomplete at any time, and clients use the others meanwhile. The same walk with the opposite command
-leads back.
+So at most one server is incomplete at any time, and clients use the others meanwhile. To go back, run the command with a
+COMMAND that does the opposite.
 """
 
 import argparse
@@ -53,7 +53,7 @@ _PER_MACHINE = ("rocketmqHome", "kvConfigPath", "configStorePath", "listenPort",
 """Settings that name places of one machine."""
 
 _EXAMPLES = """\
-  namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876'                  what is there, and whether the servers agree
+  namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876'                  compare the servers
   namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876' --save start/    files for the dataDir of each new node
   namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876' --swap 'ssh root@{host} systemctl stop mqnamesrv "&&" systemctl start namesrv'
   namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876' --only 10.0.0.2:9876 --swap './back.sh {host} {port}'

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stale", action="store_true", help="do not ask a majority: the backup may lack the latest acknowledged changes"
     )
     parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
-    codes = "0 saved, or the file is whole; 1 refused, damaged, or the disk refuses; 2 usage, or no node answered"
+    codes = "0 saved, or the file is whole; 1 refused, damaged, or FILE cannot be written; 2 usage, or no node answered"
     add_admin_arguments(parser, _EXAMPLES, codes)
 
 

@@ -252,7 +252,7 @@ class _Run:
         }
         print(json.dumps(summary) if self.arguments.json else text, flush=True)
         if not self.ever:
-            print(f"no name server of {';'.join(self.name_servers)} took a registration: {self.last_error}", file=sys.stderr)
+            print(f"no name server of {';'.join(self.name_servers)} accepted a registration: {self.last_error}", file=sys.stderr)
             return USAGE if self.counts[EventKind.REFUSED] == 0 else BAD
         return FOUND if len(self.ever) == expected else BAD
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from replicated_namesrv.chaos.run import RunPlan
     from replicated_namesrv.chaos.suite import Done
 
-HELP = "break a real cluster on purpose, in either mode, and judge what its clients saw"
+HELP = "inject faults into a real cluster, in either mode, and check what its clients got"
 
 EXIT_UNKNOWN = 2
 EXTRA_MODULES = ("toxiproxy", "requests")
@@ -37,12 +37,12 @@ examples:
   namesrv chaos suite smoke                               six scenarios in both modes, some minutes
   namesrv chaos suite full --nodes 3                      everything; resumes where it was stopped
   namesrv chaos check runs/latest                         judge a recorded run again
-  namesrv chaos sabotage                                  break the product itself: does the smoke suite find it?
+  namesrv chaos sabotage                                  add defects to the product: does the smoke suite find them?
   namesrv chaos results runs/full                         a Markdown page of a suite's results
   namesrv chaos history runs/latest                       its history for another linearizability checker
 
-A run starts real nodes and a real Toxiproxy server, uses and breaks them, and leaves manifest, trace, history, logs, a timeline
-(timeline.html) and verdict.json in runs/SUITE/TIME-SEED-SCENARIO-MODE-NODES; runs/latest links to the newest.
+A run starts real nodes and a real Toxiproxy server, uses them, and injects faults. It leaves manifest, trace, history, logs, a
+timeline (timeline.html) and verdict.json in runs/SUITE/TIME-SEED-SCENARIO-MODE-NODES; runs/latest links to the newest.
 
 Exit 0: all promises of the mode were kept. 1: at least one was broken. 2: unknown (too few operations, or the run failed).
 """
@@ -50,7 +50,7 @@ Exit 0: all promises of the mode were kept. 1: at least one was broken. 2: unkno
 _MODES = "ap, cp, or RocketMQ's own name server with its version, as in java:5.5.0"
 _EXIT_OF_ALL = "Exit 1 if a promise was broken in any run, else 2 if any run is unknown, else 0."
 _ABOUT_RUN = (
-    "Start a cluster, let brokers and clients use it, break it as the scenario says, mend it, and judge what they saw. "
+    "Start a cluster that brokers and clients use, inject the faults of the scenario, end them, and check what clients got. "
     "Exit 0: all promises of the mode were kept; 1: at least one was broken; 2: unknown."
 )
 _ABOUT_FILES = (
@@ -67,7 +67,7 @@ _ABOUT_SABOTAGE = (
     "finds the defect. Print a Markdown table of the defects with the scenario and the checks that found each. A check counts "
     "only if it holds in a run without the defect. Runs in --out that have a verdict are judged again and not repeated. "
     "Runs that are unknown, because the machine was too busy, are repeated. "
-    "Exit 0: the asked share was found; 1: less; 2: unknown, or the command line is wrong."
+    "Exit 0: the required share was found; 1: less; 2: unknown, or the command line is wrong."
 )
 SHARE_OF_SMOKE, SHARE_OF_FULL = 85.0, 100.0
 
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("scenario", help="a name from 'namesrv chaos list', or a .toml file")
     one.add_argument("--mode", default="cp", help=f"{_MODES} (default cp)")
     one.add_argument("--read-consistency", choices=("linearizable", "lease", "stale"), help="of CP nodes (default linearizable)")
-    one.add_argument("--judge-as", choices=("ap", "cp"), help="whose promises to check (default: the mode's)")
+    one.add_argument("--judge-as", choices=("ap", "cp"), help="mode whose promises are checked (default: the run's mode)")
     compare = commands.add_parser(
         "compare",
         help="run scenarios in several modes and set the figures side by side",
@@ -109,28 +109,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     suite.add_argument("--seed", type=int, help="full: only this seed; soak: the first one (default 1000)")
     suite.add_argument("--hours", type=float, help=f"soak: how long (default {SOAK_HOURS})")
     sabotage = commands.add_parser(
-        "sabotage", help="break the product itself, and see whether the suites find it", description=_ABOUT_SABOTAGE
+        "sabotage", help="add defects to a copy of the product, and see whether the suites find them", description=_ABOUT_SABOTAGE
     )
-    sabotage.add_argument("--list", action="store_true", help="list the sabotages, and run nothing")
-    sabotage.add_argument("--only", action="append", metavar="NAME", help="only this sabotage; repeatable")
+    sabotage.add_argument("--list", action="store_true", help="list the defects, and run nothing")
+    sabotage.add_argument("--only", action="append", metavar="NAME", help="only this defect; repeatable")
     sabotage.add_argument("--full", action="store_true", help="then also the scenarios of the full suite, with three nodes")
     sabotage.add_argument("--runs", type=int, metavar="N", help="at most N runs for each sabotage, the likeliest first")
     sabotage.add_argument(
         "--share",
         type=float,
         metavar="PERCENT",
-        help=f"how many have to be found for exit 0 (default {SHARE_OF_SMOKE:g}, with --full {SHARE_OF_FULL:g})",
+        help=f"share of the defects that must be found for exit 0 (default {SHARE_OF_SMOKE:g}, with --full {SHARE_OF_FULL:g})",
     )
     sabotage.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default runs)")
     for command in (one, compare, suite):
         command.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default runs)")
         command.add_argument(
-            "--node-command", metavar="COMMAND", help="what runs a node, in place of 'namesrv serve', with the same options"
+            "--node-command",
+            metavar="COMMAND",
+            help="command that runs a node instead of 'namesrv serve'; it gets the same options",
         )
     about = "Judge a recorded run again, and write its verdict and timeline anew."
     check = commands.add_parser("check", help="judge a recorded run again", description=about)
     check.add_argument("run", type=Path, help="folder of the run")
-    check.add_argument("--judge-as", choices=("ap", "cp"), help="whose promises to check (default: as it was run)")
+    check.add_argument("--judge-as", choices=("ap", "cp"), help="mode whose promises are checked (default: as it was run)")
     about = "Print a run's history, one operation per line, for another linearizability checker."
     exported = commands.add_parser("history", help="print a run's history", description=about)
     exported.add_argument("run", type=Path, help="folder of the run")
@@ -288,7 +290,7 @@ def _modes(text: str) -> list[str]:
         foreign(mode)
     twice = next((mode for mode in modes if modes.count(mode) > 1), None)
     if twice is not None:
-        raise SettingError(f"--modes {text}: {twice} stands there twice; name each mode once")
+        raise SettingError(f"--modes {text}: {twice} is given twice; give each mode once")
     return modes
 
 

@@ -52,7 +52,7 @@ examples:
   namesrv doctor -c /etc/namesrv/namesrv.properties --data-dir /var/lib/namesrv
   namesrv doctor -c namesrv.properties --set peerSecretFile=/etc/namesrv/peer-secret --json
 
-exit codes: 0 no problem (warnings are none); 1 a problem; 2 usage
+exit codes: 0 no problem (a warning is not one); 1 a problem; 2 usage
 """
 
 

@@ -32,7 +32,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("status", "top", "doctor", "watch", "members", "leader", "drain"),
         *("backup", "restore", "recover", "switch", "access", "log", "completion"),
     ),
-    "Try out, load, break, check": ("demo", "broker", "simulate", "chaos", "trace", "analyze"),
+    "Trials, load, fault injection, analysis": ("demo", "broker", "simulate", "chaos", "trace", "analyze"),
 }
 """Commands by purpose, in the order of the overview. Commands without a module are not listed."""
 

@@ -1,7 +1,7 @@
-"""``namesrv recover DIR FILE``: saves the state on the disk of one stopped node as a backup, when a majority is lost for good.
+"""``namesrv recover DIR FILE``: saves the state on the disk of one stopped node as a backup, when a majority is permanently lost.
 
-It asks no other node and writes nothing to the disk. It first says what may be lost. 'namesrv restore' loads the file into a new
-cluster.
+It asks no other node and does not change the data directory. It first says what may be lost. 'namesrv restore' loads the file
+into a new cluster.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from replicated_namesrv.routes import backup
 from replicated_namesrv.routes.encoding import RouteFormatError
 from replicated_namesrv.routes.state import RouteInfoManager
 
-HELP = "save the state on a stopped node's disk when a majority is lost for good"
+HELP = "save the state on a stopped node's disk when a majority is permanently lost"
 
 GOOD, BAD, USAGE = 0, 1, 2
 

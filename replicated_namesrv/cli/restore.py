@@ -127,7 +127,7 @@ def _mode_of(admin: Admin, address: str) -> str | None:
 
 
 class _Merge(NamedTuple):
-    """What has to be done at one node."""
+    """The changes to make at one node."""
 
     address: str
     entries: list[tuple[str, str, str]]

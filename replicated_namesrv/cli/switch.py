@@ -1,6 +1,6 @@
 """``namesrv switch --to cp|ap DIR --backup FILE…``: prepares the data directory of a stopped node for the other mode.
 
-What each mode would otherwise find in the directory is older than the backup, and would come back:
+Without it, the node would read files in the directory that are older than the backup, and old data would come back:
 
     --to  old files in DIR                  become                        because
     cp    kvConfig.json                     kvConfig.json.before-cp       a later switch to AP would read it
@@ -16,7 +16,7 @@ What each mode would otherwise find in the directory is older than the backup, a
 
 Nothing is deleted. The command refuses, and changes nothing, if data would be lost: if the given files disagree about a key or a
 shared setting and --prefer names no winner; or if the directory has a key, or a shared setting of a CP log, that is in none of
-them and not older. Run again after a crash, it finishes.
+them and not older. After a crash, run it again: it completes the work.
 """
 
 import argparse
@@ -52,11 +52,11 @@ examples:
   namesrv switch --to ap /var/lib/namesrv --backup namesrv.backup            the backup of the CP cluster, on every node
   namesrv switch --to cp /var/lib/namesrv --backup n1.backup n2.backup n3.backup       one backup of each AP node
   namesrv switch --to cp /var/lib/namesrv --backup kvConfig.json             RocketMQ's own name server has no backup
-  namesrv switch --to cp DIR --backup n1.backup n2.backup --prefer n1.backup           they disagree: n1 wins
+  namesrv switch --to cp DIR --backup n1.backup n2.backup --prefer n1.backup           they differ: the values of n1 are kept
   namesrv switch --to ap DIR --backup namesrv.backup --dry-run               only say what would be done
 
 Take the backups, stop all nodes, run the command on each, change mode= in its settings, and start it. A new CP cluster then needs
-'namesrv restore --merge FILE', with the winner. docs/operations.md has both ways step by step.
+'namesrv restore --merge FILE', with the preferred file. docs/operations.md has both ways step by step.
 
 exit codes: 0 done; 1 refused, nothing was changed; 2 usage
 """
@@ -70,7 +70,7 @@ class DisagreementError(NamesrvError):
 
 
 class Side(NamedTuple):
-    """What one file says."""
+    """The content of one file."""
 
     name: str
     table: Table
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backup", required=True, nargs="+", type=Path, metavar="FILE", help="files of 'namesrv backup', or kvConfig.json files"
     )
-    parser.add_argument("--prefer", type=Path, metavar="FILE", help="the one of them that wins if they disagree")
+    parser.add_argument("--prefer", type=Path, metavar="FILE", help="the one of them whose values are kept if they differ")
     parser.add_argument("--kv-file", type=Path, metavar="FILE", help=f"kvConfigPath of the node (default: {KV_FILE} in DIR)")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -169,7 +169,7 @@ def _disagreements(sides: list[Side], winner: Side, is_chosen: bool) -> list[dic
     if found and not is_chosen:
         raise DisagreementError(
             f"nothing was changed: {_listed(found)}; make the nodes equal while they run ('namesrv diff' compares them, "
-            "'namesrv kv' changes them) and take the backups again, or say with --prefer FILE which side wins in all of them"
+            "'namesrv kv' changes them) and take the backups again, or name with --prefer FILE the one whose values are kept"
         )
     return found
 

@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             reason = f"{address}: the stream ended"
         if time.monotonic() - answered > max(GIVE_UP_S, admin.timeout_s):
-            print(f"{reason}; no node streams, given up", file=sys.stderr)
+            print(f"{reason}; no node sends a stream; stopped", file=sys.stderr)
             return UNKNOWN
         turn += 1
         if turn % len(addresses) == 0:
