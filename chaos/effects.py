@@ -39,7 +39,7 @@ class Effect(StrEnum):
     """The effect on a link, or on one of its streams."""
 
     SILENT = "silent"
-    """Bytes are dropped and dialling succeeds. When the effect ends, the connections end."""
+    """Bytes are dropped, and new connections succeed. When the effect ends, the connections end."""
     HELD = "held"
     """Bytes wait. When the effect ends, they arrive on the same connection, as after a TCP partition that heals."""
     REFUSED = "refused"
@@ -47,13 +47,13 @@ class Effect(StrEnum):
     RESET = "reset"
     """Every connection is reset; new ones are reset once they are established."""
     SLOW = "slow"
-    """Latency and jitter; the order of bytes stays."""
+    """Bytes are delayed with jitter; their order stays."""
     TRICKLE = "trickle"
     """A few KB per second."""
 
     @property
     def breaks(self) -> bool:
-        """Whether nothing passes any more."""
+        """Whether no byte passes."""
         return self in (Effect.SILENT, Effect.HELD, Effect.REFUSED, Effect.RESET)
 
     @property

@@ -31,7 +31,7 @@ class Topology:
         return [link for link in self.links if link.source in self.nodes]
 
     def crossing(self, sides: Sequence[Collection[str]], scope: str) -> list[Link]:
-        """Links between different sides. Nodes on no side reach all nodes."""
+        """Links between different sides. A node that is on no side reaches all nodes."""
         side = {node: number for number, members in enumerate(sides) for node in members}
         found = []
         for link in self.links:

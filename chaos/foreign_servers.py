@@ -99,7 +99,7 @@ def java_and_jars(version: str, say: Callable[[str], None]) -> tuple[Path, Path]
 
 
 def check_jars(version: str, jars: Path) -> str:
-    """The digest of the jars. Raises ProvisionError if it is not the known one of this version."""
+    """The digest of the jars. Raises ProvisionError if this version has a known digest and it differs."""
     found, known = jars_sha256(jars), JARS_SHA256.get(version)
     if known is not None and found != known:
         raise provision.ProvisionError(

@@ -22,7 +22,7 @@ from replicated_namesrv.chaos.toxiproxy_client import ProxyPlan, Toxic, Toxiprox
 
 
 class Strength(NamedTuple):
-    """Parameters of the gradual effects."""
+    """Parameters of the effects that slow a link."""
 
     latency_ms: int = 300
     jitter_ms: int = 200

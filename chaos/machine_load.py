@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class MachineLoad:
-    """The slowdown of this process and some others since the last question."""
+    """The slowdown of this process and some others since the last call."""
 
     def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
         """``pids``: the other processes that run now."""
@@ -19,7 +19,7 @@ class MachineLoad:
         self._ran_ns = self._waited_ns = 0
 
     def sample(self) -> None:
-        """Add what happened since the last sample. A process that ends takes its time since then with it."""
+        """Add the times since the last sample. The time of a process that has ended since then is lost."""
         now = {pid: found for pid in (os.getpid(), *self._pids()) if (found := _schedstat(pid)) is not None}
         for pid, (ran_ns, waited_ns) in now.items():
             before_ran_ns, before_waited_ns = self._last.get(pid, (0, 0))

@@ -4,8 +4,8 @@ As in mqadmin, every request goes to each name server of the list: ``WIPE_WRITE_
 ``ADD_WRITE_PERM_OF_BROKER`` (327), and ``DELETE_TOPIC_IN_NAMESRV`` (216) for a topic whose broker has registered without it.
 Each request is an operation of its own, because a delayed copy looks like a new request: one of unknown outcome may take
 effect at any later time. The broker whose permission changes does not register changes, because that would restore the
-permission. A topic name is never reused. So the correct state is always known. The probe, which partitions do not affect, asks
-the nodes.
+permission. A topic name is never reused. So the correct state is always known. The probe, which partitions do not affect,
+reads it from the nodes.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from replicated_namesrv.client.queries import change_write_perm_request, delete_
 
 
 class Mqadmin:
-    """Two loops of the workload, and the questions for the end of the run."""
+    """Two loops of the workload, and the reads for the end of the run."""
 
     def __init__(self, client: Client, probe: Client, locked: ChaosBroker, fickle: ChaosBroker) -> None:
         """``locked``: the broker whose permission changes. ``fickle``: the broker whose topics change."""
@@ -65,7 +65,7 @@ class Mqadmin:
         await self._look_at_topics()
 
     def questions(self) -> list[tuple[Callable[..., Awaitable[Ended]], str]]:
-        """The questions for each node at the end, each with its key."""
+        """The reads on each node at the end, each with its key."""
         topics = [*self.deleted, *self._fickle.topics[1:]]
         return [(self._perm, self._locked.name), *((self._probe.topic, topic) for topic in topics)]
 

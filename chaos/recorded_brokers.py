@@ -225,7 +225,7 @@ class ChaosBroker:
         said = f"{kind} {name} {self.life} {version}"
         if said in self._open:
             return
-        if kind == "register":  # an unacknowledged earlier version is overtaken
+        if kind == "register":  # it replaces an earlier version that is not acknowledged
             self._abandon()
         op = self._recorder.invoke(name, kind, name, value=version, topics=list(self.topics))
         self._open[said] = _Announcement(op, version)

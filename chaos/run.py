@@ -79,7 +79,7 @@ class RunPlan:
     """ap or cp, whose promises are checked. None: the mode's own."""
     node_command: Sequence[str] = SERVE
     looks_by_remoting: bool = False
-    """Whether AP nodes are looked at as foreign ones are, for a comparison with them."""
+    """Whether AP nodes are observed like foreign ones, so that both can be compared."""
 
     @property
     def cut(self) -> Effect:
@@ -283,7 +283,7 @@ def _first(group: ExceptionGroup) -> Exception:
 
 
 def _looks_by_remoting(plan: RunPlan) -> bool:
-    """CP nodes are always looked at by their admin port, because the checks of revisions need it."""
+    """CP nodes are always observed at their admin port, because the checks of revisions need it."""
     return foreign(plan.mode) is not None or (plan.mode == "ap" and plan.looks_by_remoting)
 
 

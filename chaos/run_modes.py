@@ -1,6 +1,6 @@
 """The modes of a run: ``ap`` and ``cp``, and foreign name servers such as ``java:5.5.0``. Pure.
 
-Foreign name servers do not communicate with each other, like AP nodes. So AP's promises judge them.
+Like AP nodes, foreign name servers do not communicate with each other. So they are judged by AP's promises.
 """
 
 import re

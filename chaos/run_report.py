@@ -25,15 +25,15 @@ _COMPARED = (
     ("KV reads, stale", "stale_kv_reads", ""),
     ("route look-ups", "lookups", ""),
     ("  refused or unanswered", "lookups_refused", ""),
-    ("  showing an overtaken registration", "stale_routes", ""),
+    ("  showing a replaced registration", "stale_routes", ""),
     ("  lacking a live broker", "lookups_missing", ""),
     ("  listing a broker that is gone", "lookups_ghost", ""),
     ("KV writes of unknown outcome", "writes_unknown", ""),
     ("silent death until removed, mean", "silent_removed_s", "s"),
     ("removals of live brokers, also cut off", "live_removed", ""),
     ("sends to a broker that is gone or read-only", "misrouted", ""),
-    ("messages doubled: queues two would read", "queues_doubled", "%"),
-    ("messages waiting: queues none would read", "queues_orphaned", "%"),
+    ("messages doubled: queues that two consumers would read", "queues_doubled", "%"),
+    ("messages waiting: queues that no consumer would read", "queues_orphaned", "%"),
     ("longest wait for a success", "longest_gap_s", "s"),
     ("all equal after the last fault", "convergence_s", "s"),
     ("elections", "elections", ""),
@@ -153,7 +153,7 @@ def comparison_rows(verdicts: Iterable[Verdicts]) -> list[tuple[str, list[str]]]
 
 
 def _kept(verdict: Verdicts) -> str:
-    """Promised checks that are valid, of those that had something to judge."""
+    """Number of promised checks that are valid, and of those that had something to judge."""
     judged = [check for check in verdict["checks"] if check["promised"] and not _idle(check)]
     return f"{sum(check['verdict'] == 'valid' for check in judged)} of {len(judged)}"
 

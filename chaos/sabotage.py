@@ -1,4 +1,4 @@
-"""Runs of the chaos suite on a product with one defect: is the defect found, by which scenario and which check?
+"""Runs the chaos suite on a product with one defect, and finds out which scenario and which check detect it.
 
 The defects are those of ``sabotage_list``. Each is made in a copy of the package. The nodes of a run are started from the copy;
 the harness and the checks are those of this package. A defect is found if a promised check is violated that holds in the
@@ -6,7 +6,7 @@ same run without the defect. A node that ends while it starts violates the check
 the check unknown, or if the nodes did not start in time, the defect is neither found nor missed.
 
 Runs go to ``RUNS/sabotage/NAME-HASH``, where the hash is that of the changed line. Runs in this folder that have a verdict are
-judged again by the present checks and not repeated, unless the verdict is unknown.
+judged again by the current checks and not repeated, unless the verdict is unknown.
 """
 
 import difflib
@@ -42,7 +42,7 @@ Say = Callable[[str], None]
 
 
 class Detection(StrEnum):
-    """Whether a suite finds a sabotage."""
+    """The result of a suite on one sabotage."""
 
     CAUGHT = "caught"
     MISSED = "missed"
@@ -72,7 +72,7 @@ class SabotageResult(NamedTuple):
 
     @property
     def found(self) -> Detection:
-        """By any of the runs."""
+        """Checks that found it, in any of the runs."""
         if any(run.checks for run in self.runs):
             return Detection.CAUGHT
         return Detection.MISSED if all(run.verdict is Verdict.VALID for run in self.runs) else Detection.UNKNOWN
@@ -125,7 +125,7 @@ def plans(sabotage: Sabotage, *, full: bool, most: int | None = None) -> list[Ru
 
 
 def judged(judgement: RunJudgement, scenario: str, folder: Path) -> SabotageRun:
-    """What the promises of the mode say of a run."""
+    """The promised checks of a run, by verdict."""
     promised = [check for check in judgement.checks if judgement.promised(check)]
     checks = tuple(check.name for check in promised if check.verdict is Verdict.VIOLATED)
     suspecting = tuple(check.name for check in promised if check.verdict is Verdict.UNKNOWN and len(check.findings) > 1)
@@ -172,7 +172,7 @@ class Saboteur:
         return runs
 
     def _earlier(self, plan: RunPlan, suite: str) -> Iterator[SabotageRun]:
-        """The complete runs of earlier calls, judged by the present checks."""
+        """The complete runs of earlier calls, judged by the current checks."""
         for folder in sorted((self._runs / suite).glob(f"*-{plan.name}")):
             verdict = read_verdict(folder)
             if verdict is not None and verdict.get("complete", True):
@@ -194,7 +194,7 @@ class Saboteur:
 
 
 def compared(run: SabotageRun, baseline: Sequence[SabotageRun]) -> SabotageRun:
-    """``run`` with the violated checks that hold without the defect. The others only raise a suspicion."""
+    """``run`` with the violated checks that hold without the defect. The others prove nothing."""
     broken = {check for one in baseline for check in one.checks}
     holding = {check for one in baseline for check in one.holding} - broken
     found = tuple(check for check in run.checks if check in holding)
@@ -239,7 +239,7 @@ class SabotageSummary(NamedTuple):
         return cls(found.count(Detection.CAUGHT), found.count(Detection.MISSED), found.count(Detection.UNKNOWN))
 
     def verdict(self, share: float) -> Verdict:
-        """VALID if at least ``share`` percent were caught; UNKNOWN if the unknown ones decide."""
+        """VALID if at least ``share`` percent were caught; UNKNOWN if this depends on unknown results."""
         needed = share / 100 * sum(self)
         if self.caught >= needed:
             return Verdict.VALID

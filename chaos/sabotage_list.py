@@ -153,7 +153,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "replication/liveness/leader_role.py",
         "self.silence = Silence((lease for lease in leases if lease is not None), self._now_ms())",
         "self.silence = Silence((lease for lease in leases if lease is not None), self._now_ms() - 1e9)",
-        "a new leader counts all brokers as silent since long ago",
+        "a new leader treats all brokers as silent for a very long time",
         (_LEASES,),
     ),
     Sabotage(
@@ -319,7 +319,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         _LIVE,
         "present.last_update_ms, present.timeout_ms = now_ms, timeout_ms",
         "pass",
-        "renewals do not extend a broker's time",
+        "renewals do not extend the time-out of a broker",
         (_FIRST,),
     ),
     Sabotage(
@@ -436,7 +436,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         _AP_NODE,
         "self._every(self._settings.scan_not_active_broker_interval / 1000, self.scan_not_active_broker)",
         "self._every(self._settings.scan_not_active_broker_interval / 100, self.scan_not_active_broker)",
-        "silent brokers are looked for ten times too seldom",
+        "silent brokers are searched for ten times too seldom",
         (_ISOLATE, _NOFAULT),
     ),
     Sabotage(

@@ -37,7 +37,7 @@ class Done:
 
 
 def execute(plan: RunPlan, runs: Path, say: Callable[[str], None]) -> Done:
-    """Run and judge. A run that failed midway is judged as far as it was recorded.
+    """Run and judge. If a run failed midway, its recorded part is judged.
 
     Raises NamesrvError or ProvisionError if no run could be made, KeyboardInterrupt if it was interrupted (SIGINT, SIGTERM,
     SIGHUP). The folder stays unless it is empty. ``runs/latest`` links to the run that began last.
@@ -49,10 +49,10 @@ def execute(plan: RunPlan, runs: Path, say: Callable[[str], None]) -> Done:
         asyncio.run(run(plan, folder, toxiproxy, lambda: _point_latest(runs, folder), say))
     except (asyncio.CancelledError, KeyboardInterrupt):
         if (folder / TRACE_FILE).exists():
-            say(f"broken off; {folder} keeps what was recorded")
+            say(f"interrupted; {folder} keeps what was recorded")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-            say("broken off before anything was recorded")
+            say("interrupted before anything was recorded")
         raise KeyboardInterrupt from None
     except (ProcessError, ToxiproxyError) as error:
         if not (folder / TRACE_FILE).exists():

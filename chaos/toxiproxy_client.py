@@ -1,4 +1,4 @@
-"""A Toxiproxy server, controlled through toxiproxy-python 0.1.1, with the library's gaps closed.
+"""A Toxiproxy server, controlled through toxiproxy-python 0.1.1.
 
 The library's classes do the work: ``Toxiproxy`` (proxies, reset), ``Proxy`` (enable, disable, add and remove toxics). What it
 lacks:
@@ -60,7 +60,7 @@ class Toxic:
 
 
 class _CheckedRequests:
-    """What ``toxiproxy.api`` uses in place of the module ``requests``: every answer but success is an error."""
+    """Replaces the module ``requests`` in ``toxiproxy.api``: every answer except success is an error."""
 
     def __init__(self) -> None:
         self._session = requests.Session()

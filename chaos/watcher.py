@@ -1,6 +1,7 @@
 """Records elections and expiries from ``/v1/watch`` of each node.
 
-A stream that ends is resumed where it ended. If the node no longer has the following events, the stream starts at the present.
+A stream that ends is resumed where it ended. If the node no longer has the following events, the stream starts with the next
+event.
 """
 
 import asyncio

@@ -166,7 +166,7 @@ class Workload:
             broker.set_cut(name in exposed)
 
     async def watch_own_pauses(self) -> None:
-        """Notice when the harness did not run for a third of the brokers' time-out."""
+        """Record when the harness did not run for a third of the brokers' time-out."""
         loop, limit_s = asyncio.get_running_loop(), self._spec.broker_timeout_ms / 3000
         while True:
             before = loop.time()

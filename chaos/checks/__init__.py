@@ -47,7 +47,7 @@ CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_availability,
 )
 OF_INDEPENDENT_NODES = (check_node_kv, check_node_registrations, check_node_orders)
-"""Checks that mean nothing for a replicated cluster, whose nodes answer what others acknowledged."""
+"""Checks that do not apply to a replicated cluster, whose nodes answer what others acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def judge(story: Story, judged_as: str) -> RunJudgement:
     left_out += [] if story.has_mqadmin else [check_write_perm, check_node_orders]
     checks = tuple(check(story) for check in CHECKS if check not in left_out)
     if not story.trace.complete:
-        why = "the run was broken off, or its trace has corrupt lines"
+        why = "the run was interrupted, or its trace has corrupt lines"
         held = (CRASHES,) if story.trace.corrupt else (CRASHES, *PREFIX_SAFE_CHECKS)
         checks = tuple(found if found.name in held else unjudged(found, why) for found in checks)
     counted = [check for check in checks if _is_promised(check, judged_as) and not check.idle]

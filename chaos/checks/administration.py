@@ -1,6 +1,6 @@
 """Checks of what mqadmin changed: a broker's write permission, and topics that brokers dropped.
 
-Each is a value that is written and read, so the reasoning is that of KV entries by real time (``overtaken``). Apart from
+Each is a value that is written and read, so it is judged like a KV entry, by real time (``overtaken``). Apart from
 mqadmin only registrations write: one of the locked broker restores its permission, one of a broker with a topic creates the
 topic. A correct cluster may drop an *exposed* broker. From then on its permission may be restored at any time, and its topics
 are not judged.

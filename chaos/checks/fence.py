@@ -1,7 +1,7 @@
 """The fence: a node without a majority stops serving after ``fenceAfterMs``, and serves again after the fault has ended.
 
-Judged by clients alone. While the fence is due, a running node answers no request, and it keeps no connection open: a request to
-it fails at once, not by a time-out.
+Only the operations of clients are judged. While the fence is due, a running node answers no request, and it keeps no connection
+open: a request to it fails at once, not by a time-out.
 """
 
 from collections.abc import Iterator

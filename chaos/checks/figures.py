@@ -34,9 +34,9 @@ class Figures:
     lookups_missing: int
     """Answers without a broker that was alive, acknowledged, and reachable from a majority."""
     lookups_ghost: int
-    """Answers with a broker that was gone."""
+    """Answers with a broker that was dead or had unregistered."""
     writes_unknown: int
-    """KV writes whose client never learned the outcome."""
+    """KV writes whose outcome is unknown to the client."""
     longest_gap_s: float
     """Longest time without a success, for a client that fails over."""
     convergence_s: float | None

@@ -28,7 +28,7 @@ from replicated_namesrv.chaos.records import Election, ExpiryRecord, FaultRecord
 from replicated_namesrv.verify import Verdict
 
 DUE_NS = 1_000_000_000
-"""If a broker is gone for this much longer than it may be listed, the check is due."""
+"""If a broker stays dead for this long after the time until which it may be listed, the check is due."""
 QUIET_NS = 1_000_000_000
 """Time without a fault before a broker's end, after which all nodes are known to be in contact with it and each other."""
 GONE = ("stopped", "dead", "silent")

@@ -1,6 +1,7 @@
-"""The promises of an independent node (AP): each node keeps what it acknowledged itself, whatever the others hold.
+"""The promises of an independent node (AP): each node keeps what it acknowledged, independent of other nodes.
 
-A node is judged by its own acknowledgements. KV entries survive its restarts (kvConfig.json), registrations its life.
+A node is judged by its own acknowledgements. KV entries are kept over its restarts (kvConfig.json), registrations until its
+process ends.
 """
 
 from bisect import bisect_left

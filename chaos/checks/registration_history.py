@@ -13,7 +13,7 @@ an indeterminate unregistration that begins at the death. Special cases:
   than LATE_MAX of them is also judged separately, because they make the search long.
 - The pair is left out: two brokers write the one version of their group.
 
-Late copies of overtaken versions are not in the model, because the product promises that they are no-ops. An answer is a
+Late copies of replaced versions are not in the model, because the product promises that they are no-ops. An answer is a
 violation if it lists a broker that is not part of the run, a broker twice, or a version that was never registered.
 """
 

@@ -130,7 +130,7 @@ class Op(NamedTuple):
     topics: tuple[str, ...]
     start_ns: int
     end_ns: int
-    """NEVER_NS if the client never learned the end."""
+    """NEVER_NS if the outcome is unknown to the client."""
     outcome: str
     node: str | None
     """The node that answered, else the node that was asked."""

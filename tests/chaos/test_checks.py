@@ -571,7 +571,7 @@ def test_nothing_but_wrong_answers_is_held_against_a_run_that_was_broken_off(nam
         assert violated <= set(PREFIX_SAFE_CHECKS)
         assert judgement.verdict is (Verdict.VIOLATED if violated else Verdict.UNKNOWN)
         assert not judgement.complete
-    described = {check.name for check in judgement.checks if any("broken off" in finding for finding in check.findings)}
+    described = {check.name for check in judgement.checks if any("was interrupted" in finding for finding in check.findings)}
     assert violated or described, "it is told, and why not held"
 
 

@@ -98,7 +98,7 @@ def test_a_node_that_does_not_start_is_told_and_unknown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("victim", "number", "status", "finding"),
     [
-        ("serve --node-id n2", signal.SIGSEGV, 1, "n2 ended unasked, crash: SIGSEGV"),
+        ("serve --node-id n2", signal.SIGSEGV, 1, "n2 ended by itself, crash: SIGSEGV"),
         ("toxiproxy", signal.SIGKILL, 2, "the trace ends before the run did"),
     ],
 )
