@@ -137,7 +137,7 @@ class IndependentNode:
 
     @property
     def disk_warning(self) -> str | None:
-        """That little of the disk is free, if so."""
+        """A warning if disk space is short; None: there is enough."""
         return self._disk.warning
 
     @property

@@ -39,7 +39,7 @@ class KVWriter(FileWriter[KVCommand, Result]):
         self._ballast.fill(write_kv_file(self._path, table, self._ballast) + BALLAST_MARGIN_BYTES)
 
     def fill_ballast(self) -> None:
-        """Hold as much as the file has, unless the disk has no room for it."""
+        """Reserve as much space as the file has, unless the disk has no room for it."""
         with contextlib.suppress(OSError):
             self._ballast.fill(self._path.stat().st_size + BALLAST_MARGIN_BYTES)
 

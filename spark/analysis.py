@@ -64,9 +64,9 @@ class Results:
     summary: Rows
     paired: Rows
     t_visibility: Rows
-    """From which age on all reads see 99 % and 99.9 % of the writes."""
+    """Age from which on all reads see 99 % and 99.9 % of the writes."""
     consistability: Rows
-    """How probable each class of consistency is, by fault and phase."""
+    """Probability of each class of consistency, by fault and phase."""
     folders: dict[str, str]
     """The folder of each run."""
 

@@ -68,7 +68,7 @@ def operations(records: RunRecords) -> list[ClientOperation]:
 
 
 def _access(clients: Mapping[str, str], row: Row) -> str:
-    """By the client's kind in the manifest. A client that is not in it has one node if it names one."""
+    """The client's kind in the manifest. A client that is not listed there knows one node if it names one."""
     kind = clients.get(row["client"], PINNED if row["node"] is not None else FAILOVER)
     if row["probe"] is not None or kind == PROBE:
         return PROBE

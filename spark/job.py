@@ -190,7 +190,7 @@ _REMEDIES = (
     (r"JAVA_GATEWAY_EXITED", "Java could not be started; check 'java -version' and JAVA_HOME"),
     (r"Answer from Java side is empty|while sending or receiving|Connection refused|Connection reset|Broken pipe"
      r"|Error while obtaining a new communication",
-     "the JVM ended in the middle, most likely for want of memory; give more with --memory, or less than the machine has"),
+     "the JVM ended before the analysis, most likely for lack of memory; give more with --memory, but less than the machine has"),
 )  # fmt: skip  # items grouped by line
 """Pairs of an error text of Spark, the JVM or the system and a remedy. The first match counts."""
 
@@ -206,15 +206,15 @@ def known_remedy(text: str, out: str) -> str | None:
 def remedy(text: str, out: str) -> str:
     """The known remedy, or for an unknown failure its last lines."""
     causes = re.findall(r"^Caused by: (.+)", text, re.MULTILINE)
-    said = causes[-1] if causes else text.strip().partition("\n")[0] or "it does not say why"
-    unknown = f"Spark gave up: {said[:500]}; if the machine and the cluster are well, report it with the runs that bring it about"
+    said = causes[-1] if causes else text.strip().partition("\n")[0] or "it gives no reason"
+    unknown = f"Spark failed: {said[:500]}; if the machine and the cluster work, report it with the runs that cause it"
     return known_remedy(text, out) or unknown
 
 
 def main() -> int:
     """Entry point for spark-submit."""
     parser = argparse.ArgumentParser(
-        description="what recorded runs say about AP and CP, computed on this cluster; see namesrv analyze --help",
+        description="compute the consistency and availability of AP and CP on this cluster; see namesrv analyze --help",
         epilog="every machine must be able to read RUN and write --out; each analysis needs its own --out. "
         "Exit 0: analysed. 2: wrong usage, or a run that cannot be analysed; the line says which and what to do.",
     )

@@ -1,4 +1,4 @@
-"""Leadership over time (M18): how many nodes regard themselves as the leader, from samples of every node's status. Pure."""
+"""Leadership over time (M18): how many nodes consider themselves leader, from samples of every node's status. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 def leader_spans(samples: Iterable[Row]) -> list[Row]:
-    """Rows of LEADER_SPANS from records ``status`` by time: the number of nodes that believed to be the leader.
+    """Rows of LEADER_SPANS from records ``status`` by time: the number of nodes that considered themselves leader.
 
     They reach from the first sample that names a role to the last. If no node has a valid sample because the observer stalled,
     there is no span."""

@@ -38,7 +38,7 @@ CURVES = {
     "curve_divergence": schemas.CURVE_DIVERGENCE, "curve_faults": schemas.CURVE_FAULTS, "curve_windows": schemas.CURVE_WINDOWS,
     "curve_visibility": schemas.CURVE_VISIBILITY, "curve_latencies": schemas.CURVE_LATENCIES,
 }  # fmt: skip  # items grouped by line
-"""What the report's curves are made of."""
+"""Tables from which the curves of the report are computed."""
 
 
 def judged_run(records: RunRecords) -> dict[str, pa.Table]:

@@ -42,11 +42,11 @@ _OF_HISTORIES = {
     "gamma_p99": Metric("M8", "Gamma of conflicting pairs of writes, 99th percentile", "ms", True),
     "gamma_max": Metric("M8", "largest Gamma of a pair of writes", "ms", True),
     "read_your_writes": Metric("M10", "reads that miss what their client had written", "reads", True),
-    "monotonic_reads": Metric("M10", "reads of something older than their client had read", "reads", True),
+    "monotonic_reads": Metric("M10", "reads of an older value than their client had read before", "reads", True),
     "monotonic_writes": Metric("M10", "reads that show a writer's writes out of order", "reads", True),
     "writes_follow_reads": Metric("M10", "reads that show an effect without its cause", "reads", True),
     "lost_writes": Metric("M19", "keys whose final reads miss an acknowledged write", "keys", True),
-    "resurrected": Metric("M19", "keys whose final reads show what an acknowledged delete had removed", "keys", True),
+    "resurrected": Metric("M19", "keys whose final reads show a value that an acknowledged delete had removed", "keys", True),
 }
 """Figures of both kinds of history: key-value store and registrations. Delta (M7) and Gamma (M8) are the least shift and the
 least widening of operations that make a history atomic (DESIGN.md)."""
@@ -97,7 +97,7 @@ CATALOGUE = {
     "episodes_uncertain": Metric("M14", "episodes in which nodes possibly differed, and never for certain", "episodes", True),
     "convergence": Metric("M15", "from the repair of the last link until the last certain difference ended", "s", True),
     "agreement": Metric("M15", "from the repair of the last link until the nodes certainly agreed", "s", True),
-    "not_converged": Metric("M15", "of the runs whose nodes had differed, those that still did at the end", "share", True),
+    "not_converged": Metric("M15", "runs whose nodes differed to the end, of those that differed", "share", True),
     "detection_median": Metric("M16", "from a broker's death until a node drops it for good, median", "s", True),
     "detection_p90": Metric("M16", "from a broker's death until a node drops it for good, 90th percentile", "s", True),
     "undetected": Metric("M16", "deaths that a node had not noticed when the observation ended", "share", True),
@@ -142,7 +142,7 @@ Values = dict[str, float | None]
 
 
 class Grouped(dict[Place, list[_T]]):
-    """Things by the level, phase and side that they belong to, and over all values of each of these."""
+    """Items by their level, phase and side, and over all values of each of these."""
 
     def add(self, place: Place, thing: _T) -> None:
         """Add ``thing`` to each of its groups."""
@@ -366,8 +366,8 @@ def of_divergence(segments: Sequence[DivergenceSegment], episodes: Sequence[Row]
 
 
 def of_detections(detections: Sequence[Row], mistakes: Sequence[Row]) -> Iterator[Row]:
-    """M16. A run without mistakes counts as 0 mistakes. Times of detection are Kaplan-Meier estimates: a node that did not drop
-    the broker while that could be seen took longer than it was seen."""
+    """M16. A run without mistakes counts as 0 mistakes. Times of detection are Kaplan-Meier estimates: if the node did not drop
+    the broker during the observation, its time is longer than the observation."""
     if detections:
         ends = [(row["detected_ns"], row["observed_ns"]) for row in detections]
         known = Survival((observed if detected is None else detected, detected is not None) for detected, observed in ends)

@@ -95,7 +95,7 @@ def _signs(count: int) -> Reals:
 
 
 def sign_test(differences: Sequence[float], clusters: Sequence[Hashable] | None = None) -> float | None:
-    """Probability of a mean at least as far from zero if the signs of the replicates were chance. None: too few replicates."""
+    """Probability of a mean at least as far from zero if the signs of the replicates were random. None: too few replicates."""
     sums, _ = _replicates(differences, clusters)
     if len(sums) < REPLICATES_MIN:
         return None

@@ -1,4 +1,4 @@
-"""Times that were not seen to end: estimates from censored observations. Pure."""
+"""Estimates from censored observations: times whose end was not observed. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ Reals = NDArray[np.float64]
 
 
 class Survival:
-    """Kaplan and Meier's estimate (1958) from times, each with whether the event was seen then. Otherwise it came later."""
+    """Kaplan and Meier's estimate (1958). Each time has a flag: the event was observed then, or it came later."""
 
     def __init__(self, times: Iterable[tuple[float, bool]]) -> None:
         seen, left = Counter[float](), 0
@@ -29,7 +29,7 @@ class Survival:
             left -= ends[time]
 
     def quantile(self, at: float) -> float | None:
-        """The least time by which the share ``at`` has had the event. None: the observation ended before."""
+        """The shortest time after which the event has occurred for the share ``at``. None: the observation ended before."""
         return next((time for time, share in self.steps if share <= 1 - at + 1e-12), None)
 
 

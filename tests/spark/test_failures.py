@@ -19,8 +19,8 @@ from replicated_namesrv.spark.session import SparkFailedError
         ("[Errno 122] Disk quota exceeded: 'x'", "the disk is full; make room in the folder of --out (results)"),
         ("Cannot unpack libzstd-jni: File too large", "a file may not grow as it has to, in --out (results)"),
         ("[JAVA_GATEWAY_EXITED] Java gateway process exited", "Java could not be started; check 'java -version'"),
-        ("[Errno 111] Connection refused", "the JVM ended in the middle, most likely for want of memory"),
-        ("x\nCaused by: java.lang.Odd: why\n\tat y", "Spark gave up: java.lang.Odd: why; "),
+        ("[Errno 111] Connection refused", "the JVM ended before the analysis, most likely for lack of memory"),
+        ("x\nCaused by: java.lang.Odd: why\n\tat y", "Spark failed: java.lang.Odd: why; "),
     ],
 )
 def test_a_failure_is_told_with_its_remedy(said: str, told: str) -> None:
