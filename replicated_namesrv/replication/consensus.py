@@ -242,7 +242,7 @@ class RaftConsensus(Observer):
     async def _transfer_leadership(self, to: str | None) -> None:
         if not await self._raft.transfer_leadership(to):
             raise UnavailableError(
-                f"the hand-over to {to or 'another node'} was given up: that node lags too far behind the leader"
+                f"leadership was not transferred to {to or 'another node'}: that node lags too far behind the leader"
             )
 
     # For operators

@@ -1,6 +1,6 @@
-"""DiskAlarm: whether the disks of all nodes have room for more.
+"""DiskAlarm: whether the disks of all nodes have room for more data.
 
-A node whose disk is nearly full says so to the others once a second. Then all of them refuse everything that adds to the state,
+A node whose disk is nearly full notifies the others once a second. Then all of them refuse everything that adds to the state,
 because each entry of the log is written to every disk. The alarm ends by itself: on the node when there is room again, on the
 others when they have not received the message for ``SILENCE_MS``. A node that cannot be reached raises no alarm.
 """

@@ -10,7 +10,7 @@ The first row that matches decides, at most every ``LOOK_MS``:
     P5   leads            keeps up                               transfer
 
 Each transfer doubles the pause of this process, up to ``PAUSE_MS_MAX``: if the nodes have different lists, or a preferred node
-fails again and again, leadership does not go to and fro.
+fails repeatedly, leadership changes less and less often.
 """
 
 from collections.abc import Container, Mapping, Sequence

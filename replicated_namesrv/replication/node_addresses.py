@@ -1,7 +1,7 @@
 """NodeAddresses: where brokers and clients reach each node of the cluster, and whether it serves them.
 
-Every node says so to the others once a second, and at once when it changes. A node that has not been heard for ``SILENCE_MS``
-counts as not serving. Messages may be lost and are not authenticated beyond the peers' transport, so an address is only passed on
+Every node notifies the others once a second, and at once when this changes. A node without a message for ``SILENCE_MS`` counts as
+not serving. Messages may be lost and are not authenticated beyond the peers' transport, so an address is only passed on
 to clients that ask for the list; nothing in the cluster depends on it.
 """
 
@@ -52,7 +52,7 @@ class NodeAddresses:
         return True
 
     def all(self) -> list[NodeAddress]:
-        """All members in their order. The address is empty if it has not been heard since the start."""
+        """All members in their order. The address is empty if no message arrived since the start."""
         return [self._of(member) for member in self._members]
 
     def _of(self, member: str) -> NodeAddress:

@@ -13,8 +13,8 @@ A read arrives:
     row  caught up  fenced  level   default  policy       outcome                reason
     R1   no         -       -       -        -            UnavailableError       the state may be of any age
     R2   yes        -       lease   -        -            lease, if it holds     no other node can have confirmed a newer write
-    R3   yes        -       stale   -        -            stale                  that is what was asked for
-    R4   yes        -       none    stale    -            stale                  that is what was configured
+    R3   yes        -       stale   -        -            stale                  the request asks for it
+    R4   yes        -       none    stale    -            stale                  the setting asks for it
     R5   yes        yes     none    other    serve-stale  stale                  the policy: an old answer rather than none
     R6   yes        yes     other   other    -            UnavailableError       no read index is confirmed
     R7   yes        no      other   other    -            waits (below)
@@ -24,7 +24,7 @@ A read waits:
     row  event                                        level  policy       outcome           reason
     W1   turn of the loop ends, lease holds, and no   -      -            lease             one look at the lease after all of
          read that waits asked for more than a lease                                        them came
-    W2   index confirmed                              -      -            linearizable      it was asked for after the read came
+    W2   index confirmed                              -      -            linearizable      it was requested after the read
     W3   index rejected                               -      -            UnavailableError  other reads ask again
     W4   fence                                        -      fence        UnavailableError  no read index is confirmed
     W5   fence                                        none   serve-stale  stale             as R5

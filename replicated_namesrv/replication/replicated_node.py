@@ -1,13 +1,13 @@
-"""ReplicatedNode: the service of CP mode, put together from its parts.
+"""ReplicatedNode: the service of CP mode, built from its parts.
 
     brokers, clients, operators
-      reads          read_barrier.py       may this node answer, how fresh is that, the fence
+      reads          read_barrier.py       whether this node may answer, age of answers, fence
       brokers        broker_calls.py       register, renew, heartbeat, 322, 104
-      writes         consensus.py          commands on their way through the log
-      settings       config_updates.py     shared by the log, this node's in its file
+      writes         consensus.py          proposals of commands
+      settings       config_updates.py     shared settings: log; this node's: its file
       live brokers   liveness/             called by broker_calls and applied_commands
     consensus.py     the only user of Raft
-    route_machine.py the replicated state; applied_commands.py does what follows from a command
+    route_machine.py the replicated state; applied_commands.py performs the effects of commands
 
 If a node receives no confirmed read index, it lets requests wait for ``fenceAfterMs`` and then fences itself: its owner stops
 listening and closes every connection, so that RocketMQ's clients and brokers use another name server at once. It serves again

@@ -38,8 +38,8 @@ from replicated_namesrv.wire.proxy_protocol import parse_proxy_header
 RECEIVE_BUFFER_BYTES = 262_144
 TLS_HANDSHAKE_BYTE = 0x16
 FEW_BYTES = 1_024
-"""A read of no more has few requests. It counts as ``FEW_NS`` of its address's share, because measuring it costs as much as a
-request from the cache."""
+"""A read with at most this many bytes has few requests. It counts as ``FEW_NS`` of its address's share, because measuring it
+costs as much as a request from the cache."""
 FEW_NS = 10_000
 NS_PER_BYTE = 1
 """Estimated time to receive a byte of an incomplete frame, with the memory for it."""
@@ -54,7 +54,7 @@ SAMPLED_HITS = 16
 
 
 NO_SHARE = Share("")
-"""Of connections that are not admitted."""
+"""Share of connections that are not admitted."""
 
 
 class Dispatcher(Protocol):
@@ -137,11 +137,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.address = ""
         """Host at the other end of the socket."""
         self.share = NO_SHARE
-        """Of its address."""
+        """Share of its address."""
         self.access: ConnectionAccess | None = None
         """Its caller, unless everything is allowed."""
         self.origin: ChangeOrigin | None = None
-        """Who sent the present change; None: unknown."""
+        """Caller of the current change; None: unknown."""
         self.pending = 0
         """Requests received and neither answered nor dropped."""
         self.last_active_tick = 0

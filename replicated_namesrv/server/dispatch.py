@@ -5,7 +5,7 @@ requests are executed and not answered, unknown codes get an error, an exception
 many waiting requests are answered with code 2.
 
 An error that says "not here, not now" (UnavailableError) on a route query closes the connection instead: a client moves to
-another name server only when its connection breaks, and stays for ever with one that answers an error code.
+another name server only when its connection breaks, and stays connected to one that answers with an error code.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""``NOTIFY_MIN_BROKER_ID_CHANGE`` (905): notifies brokers that the least broker id of their group has changed
+"""``NOTIFY_MIN_BROKER_ID_CHANGE`` (905): notifies brokers that the smallest broker id of their group has changed
 (``notifyMinBrokerIdChanged``).
 
 A push is oneway and only lets brokers learn of a change sooner: they also poll. A push is dropped and counted, and never retried,

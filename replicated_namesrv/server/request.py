@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
 
 OVERLOAD = Answer(ResponseCode.SYSTEM_BUSY.value, "[OVERLOAD]system busy, start flow control for a while")
-"""More requests wait than allowed."""
+"""Answer if more requests wait than allowed."""
 
 
 class Deferred(NamedTuple):
