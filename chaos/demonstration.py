@@ -29,7 +29,7 @@ from replicated_namesrv.wire.codes import RequestCode
 TOPIC, CLUSTER = "orders", "DefaultCluster"
 BROKERS = ("broker-a", "broker-b")
 ANY = "any"
-"""Name of the client that has all addresses."""
+"""The client that has all addresses."""
 QUEUES_BEFORE, QUEUES_AFTER = 4, 8
 """Of each broker."""
 SETTINGS = ("scanNotActiveBrokerInterval=500",)
@@ -68,7 +68,7 @@ class Demonstration:
     mode: str
     cut_node: str
     paused: bool
-    """Whether the node's process was paused, because there is no Toxiproxy."""
+    """Whether the node's process was paused, for lack of Toxiproxy."""
     looks: list[LookUp] = field(default_factory=list)
     cut_s: float | None = None
     changed_s: float | None = None
@@ -91,7 +91,7 @@ class Demonstration:
         return max(later - earlier for earlier, later in itertools.pairwise(answered))
 
     def agreed_after_heal_s(self) -> float | None:
-        """Time from the end of the cut until every answer of each node has the change; None: never."""
+        """Time from the end of the cut until each node answers with the change and goes on to do so; None: never."""
         if self.healed_s is None:
             return None
         wanted, last_bad, good = QUEUES_AFTER * len(BROKERS), self.healed_s, set()
@@ -112,7 +112,7 @@ class Demonstration:
 
 
 class Play:
-    """Plays one mode. ``row`` is called each second with that second and each client's latest look, ``say`` with events."""
+    """One mode's play. ``row`` is called each second with that second and each client's latest look, ``say`` with events."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class Play:
         )
 
     def _observe(self, event: BrokerEvent) -> None:
-        """Record when each broker has an acknowledgement of the change."""
+        """Notice when each broker has an acknowledgement of the change."""
         changed = event.data_version is not None and event.data_version.counter > 0
         if event.kind is EventKind.DONE and event.code == RequestCode.REGISTER_BROKER and changed:
             self._acknowledged.add(event.identity.broker_name)

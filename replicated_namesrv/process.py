@@ -324,7 +324,7 @@ async def live(settings: Settings, report_started: Callable[[ServingNode], None]
     manager.stopping()
     await node.stop()
     if node.failure is not None:
-        raise StartError(f"this node cannot go on: {node.failure}")
+        raise StartError(f"this node cannot continue: {node.failure}")
     log.info("stopped")
 
 

@@ -41,7 +41,7 @@ class Totals:
             self.without_jars.append(report.nodeid)
 
     def jars_could_be_had(self) -> bool:
-        """Whether tests were skipped although Maven is here: a defect of the tests, never to be passed over."""
+        """Whether tests were skipped although Maven is here: a defect of the tests, which must never be ignored."""
         return bool(self.without_jars) and find_maven() is not None
 
     @pytest.hookimpl(tryfirst=True)

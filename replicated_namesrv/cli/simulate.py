@@ -125,7 +125,7 @@ def _scenarios(arguments: argparse.Namespace) -> list[Scenario]:
         except ValueError as error:
             raise SettingError(f"--off: {error}") from None
     if arguments.plain and arguments.application != "registers":
-        raise SettingError("--plain and --application routes exclude each other: the name servers need the core with its guard")
+        raise SettingError("--plain and --application routes exclude each other: the leases need the hardened core")
     faults = None
     if arguments.faults is not None:
         numbers = [] if arguments.faults == "none" else arguments.faults.split(",")
@@ -227,8 +227,7 @@ class _Report:
                     f"longest {max(self._catch_ups):.2f} s"
                 )
             for name, seeds in sorted(self._tolerated.items()):
-                times = self._counts[f"tolerated {name}"]
-                print(f"counted, but not a failure in this run: {name} violated {times} times, in {seeds} seeds")
+                print(f"counted only, no failure here: {name} broken {self._counts[f'tolerated {name}']} times, in {seeds} seeds")
             print(f"seen: {_listed(self._counts)}")
             if self.failures and self._shrink and shrink:
                 self._explain_first()
@@ -249,7 +248,7 @@ class _Report:
     def _explain_first(self) -> None:
         def tell(text: str) -> None:
             if sys.stderr.isatty():
-                print(f"\rreducing seed {first.scenario.seed}: {text}\x1b[K", end="", file=sys.stderr, flush=True)
+                print(f"\rmaking seed {first.scenario.seed} smaller: {text}\x1b[K", end="", file=sys.stderr, flush=True)
 
         first = min(self.failures, key=lambda result: (result.virtual_s, result.scenario.seed))
         smallest = Shrinker(first, 90.0, tell).shrink()

@@ -11,7 +11,7 @@ from playwright.async_api import Page, async_playwright
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LIMIT_MS = 60_000
-"""How long a condition on a page may take to come true on a busy machine."""
+"""How long a test waits for a condition on a page, on a busy machine."""
 
 
 def chromium() -> str:

@@ -1,4 +1,4 @@
-"""Name servers that misbehave on purpose, on real sockets: what a client meets when servers die, hang or are no name servers."""
+"""Name servers that misbehave on purpose, on real sockets: they die, hang, or are not name servers at all."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Commands as they stand in the log, for tests and benchmarks that apply them without a leader."""
+"""Commands in the form that they have in the log, for tests and benchmarks that apply them without a leader."""
 
 from replicated_namesrv.replication.route_machine import (
     RouteStateMachine,
@@ -11,7 +11,7 @@ from replicated_namesrv.routes.commands import Command, RegisterBroker, Unregist
 
 
 def encoded(machine: RouteStateMachine, command: Command, time_ms: int) -> bytes:
-    """``command`` as it stands in the log of a node that has the state of ``machine``."""
+    """``command`` in the form that it has in the log of a node with the state of ``machine``."""
     if isinstance(command, RegisterBroker):
         revision = machine.state.revision
         return encode_register(command, time_ms, revision, revision, content_of(command))

@@ -1,9 +1,9 @@
-"""``namesrv serve`` of a version to come, to upgrade to: its nodes have one kind of command more.
+"""``namesrv serve`` of a later version, for tests of upgrades: its nodes know one more kind of command.
 
 python -m tests.support.next_version [options of namesrv serve]
 
-It is this version plus what a newer one would bring: a command of the next command version, which writes the KV entries of one
-namespace, and which it proposes as such. A node of this version does not know the kind.
+It is this version plus a command of the next command version, as a newer version would have. The command writes the KV entries
+of one namespace. A node of this version does not know the kind.
 """
 
 import sys

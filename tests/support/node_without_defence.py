@@ -34,7 +34,7 @@ def _change_defaults(kind: Any, changed: dict[str, Any]) -> None:
 
 
 def slow_down_disk(sync_ms: int) -> None:
-    """Let every sync of this process take so much longer."""
+    """Make every sync of this process take this much longer."""
     sync, never = FileStorage.sync, threading.Event()
 
     def slow(storage: FileStorage, names: Sequence[str], directory: bool) -> None:
@@ -45,7 +45,7 @@ def slow_down_disk(sync_ms: int) -> None:
 
 
 def main() -> int:
-    """Change what is asked for, and serve."""
+    """Apply the options, and serve."""
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     parser.add_argument("--off")
     parser.add_argument("--sync-ms", type=int)

@@ -1,4 +1,4 @@
-"""The hello of a peer, written by hand: as 0.1.0 says it, without MACs of frames."""
+"""The hello of a peer, written by hand: in the form of 0.1.0, without MACs of frames."""
 
 import asyncio
 

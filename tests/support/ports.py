@@ -1,4 +1,4 @@
-"""Ports for processes that need to be given theirs, drawn from many, so that concurrent runs hardly ever conflict."""
+"""Ports for processes that do not choose their own, drawn from many, so that concurrent runs rarely conflict."""
 
 import contextlib
 import random

@@ -1,7 +1,7 @@
-"""A replicated cluster of real processes whose links to each other and from brokers can be cut, and what is asked of it.
+"""A replicated cluster of real processes whose links to each other and from brokers can be cut, and requests to its nodes.
 
 Nodes reach each other through relays only, one for each direction. Ports and files survive a process, so a node can be killed
-and started again. ``restore`` brings back health, so that one cluster serves many tests.
+and started again. ``restore`` undoes all faults, so that one cluster can be used by many tests.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tests.support.relay import Relay
 
 T = TypeVar("T")
 LIMIT_S = 60.0
-"""How long a condition may take to come true on a busy machine."""
+"""How long a test waits for a condition, on a busy machine."""
 PAUSE_S = 0.05
 
 
@@ -44,7 +44,7 @@ async def eventually(look: Callable[[], Awaitable[T]], what: str, limit_s: float
 
 
 class ReplicatedProcesses:
-    """The nodes n1, n2, …, their relays, and everything that can be done to them."""
+    """The nodes n1, n2, …, their relays, and the faults that tests inject."""
 
     def __init__(self, folder: Path, count: int, settings: Iterable[str] = ()) -> None:
         self.folder = folder
@@ -85,7 +85,7 @@ class ReplicatedProcesses:
         await self.all_serve()
 
     async def start_node(self, name: str) -> None:
-        """Run the node's process, which does not run; whether it comes to serve is another matter."""
+        """Start the node's process, which does not run. Does not wait until it serves."""
         await self.nodes[name].start()
         self._ends[name] = asyncio.ensure_future(self.nodes[name].wait())
 

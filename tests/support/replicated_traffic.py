@@ -99,7 +99,7 @@ async def members_everywhere(
 
 
 class Watch:
-    """Polls all nodes; what contradicts agreement is collected in ``contradictions``."""
+    """Polls all nodes and collects in ``contradictions`` the answers that contradict agreement."""
 
     def __init__(self, cluster: ReplicatedProcesses) -> None:
         self._cluster = cluster
@@ -107,7 +107,7 @@ class Watch:
         self._leaders: dict[int, str] = {}
         self.contradictions: list[str] = []
         self.compared = 0
-        """Answers that could be held against another node's for the same revision or log index."""
+        """Number of answers compared with another node's for the same revision or log index."""
         self._gone: dict[str, int] = {}
         """Address of a dead broker to a revision at which it was no longer registered."""
         self.dead: set[str] = set()
@@ -203,7 +203,7 @@ class Traffic:
                 raise outcome
 
     async def progress(self, lookups: int = 20, writes: int = 10, registrations: int = 2) -> None:
-        """Returns once so many more look-ups, writes and registrations have succeeded."""
+        """Returns once this many more look-ups, writes and registrations have succeeded."""
         before = self.looked_up, len(self.written), len(self.registered)
 
         async def look() -> bool:
