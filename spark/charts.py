@@ -72,7 +72,7 @@ def draw(results: Results) -> list[Figure]:
             if runs:
                 counted = ", ".join(f"{n} {mode_name(mode)}" for mode, n in sorted(Counter(modes[run] for run in runs).items()))
                 stands = f"{len(runs)} run{'s' * (len(runs) > 1)} ({counted})"
-                caption = f"{drawing.caption}{_clocks(results, runs) * drawing.compares_clocks} Stands on {stands}."
+                caption = f"{drawing.caption}{_clocks(results, runs) * drawing.compares_clocks} Based on {stands}."
                 canvas.supxlabel(stands, x=1, ha="right", fontsize=8, color="#666")  # a picture may be shown without its page
                 found.append(_render(canvas, drawing.name, drawing.title, caption))
     return found
@@ -525,7 +525,7 @@ def _pair_latencies(axes: Sequence[Axes], results: Results) -> Iterable[str]:
             _faults_shaded(axis, results, run)
             axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
             shown.append(run["run"])
-    axes[0].set_ylabel("latency, or time until given up (ms)")
+    axes[0].set_ylabel("latency, or time until the client gave up (ms)")
     return shown
 
 
@@ -536,49 +536,45 @@ _DRAWINGS = (
              "summary.csv.", _scenarios, 4),
     _Drawing("divergence", "How far the nodes' answers differ over time",
              "Greatest difference between any two nodes that answer: 0 all the same, 1 nothing in common; the mean "
-             "over the runs and, shaded, its 95 % interval. A node is looked at from time to time, and its answer may "
-             "change between "
-             "two looks. Certain: the least difference that the answers permit. Possible: the greatest.", _divergence),
+             "over the runs and, shaded, its 95 % interval. A node is observed at intervals, and its answer may change between "
+             "two observations. Certain: the least difference that the answers permit. Possible: the greatest.", _divergence),
     _Drawing("pair", "One fault, node by node",
-             "One run of each mode with the same schedule, which shows the most of both: how far AP's nodes differed, and how "
-             "much CP did not answer. A cell is what a node certainly answered for most of that time (two looks at it, or "
-             "more in a "
-             "long run): as more than half of the known nodes do, or otherwise. Unknown: it did not answer, or its answer "
-             "changed "
-             "between two looks. Lines mark begin and end of the fault.",
+             "One run of each mode with the same schedule, chosen because AP's nodes differed much and CP left many requests "
+             "unanswered. A cell is the answer that a node certainly gave for most of that time (two observations, or more in a "
+             "long run): the answer of more than half of the known nodes, or another one. Unknown: the node did not answer, or "
+             "its answer changed between two observations. Lines mark begin and end of the fault.",
              _standings, 2),
     _Drawing("pair-latency", "One fault, operation by operation",
              "The same runs. Each point is an operation, or several with the same time, latency and outcome (in the legend "
              "all are counted): gets, puts, deletes and look-ups of all clients and levels. Shaded: the fault.",
              _pair_latencies, 2),
     _Drawing("windows", "How long the old version could still be read",
-             "For each acknowledged write the time until the last read of something older (inconsistency window), at "
-             "the level at which the mode answers by default. A curve further up and left is better. Writes of all runs "
-             "together; means over runs with their 95 % intervals stand in the table above.", _windows, 2, True),
+             "For each acknowledged write the time until the last read of an older value (inconsistency window), at the "
+             "default level of the mode. Higher and further left is better. Writes of all runs together; the table above has "
+             "means over runs with their 95 % intervals.", _windows, 2, True),
     _Drawing("visibility", "When a write is seen (t-visibility)",
              "Share of the acknowledged writes that every later read sees, by the time since their acknowledgement; writes "
              "of all "
-             "runs together. When a write became visible is known only to be between two reads (Turnbull's estimate). A curve "
-             "that ends below 100 %: for the rest, the runs ended before. The table above has 95 % intervals.",
+             "runs together. A write became visible at an unknown time between two reads (Turnbull's estimate). A curve that "
+             "ends below 100 %: the runs ended before the other writes became visible. The table above has 95 % intervals.",
              _visibility, 2, True),
     _Drawing("lengths", "Convergence and staleness against the length of the fault",
-             "One pale point a run, at the time for which its fault really lasted; runs whose nodes never differed have no "
-             "convergence. Where a scenario was run with several "
-             "lengths, lines are its means by the length that was meant, with 95 % intervals.", _lengths, 2, True),
+             "Each pale point is a run, at the measured length of its fault; runs whose nodes never differed have no "
+             "convergence. For scenarios that were run with several lengths, lines show the means by planned length, with "
+             "95 % intervals.", _lengths, 2, True),
     _Drawing("harvest-yield", "Completeness and availability",
              "Means over the runs before, during and after the fault, joined in this order; thin lines are 95 % intervals. "
-             "The best place is the upper right corner: everybody is answered, with all living brokers.", _harvest_yield),
+             "The upper right corner is best: all requests are answered, with all living brokers.", _harvest_yield),
     _Drawing("sides", "Who is served during the fault",
-             "Operations by the side that the asked node stood on; bars are means over runs, whiskers their 95 % "
+             "Operations by the side of the node that was asked; bars are means over runs, whiskers their 95 % "
              "intervals.", _sides),
-    _Drawing("latency", "What each read level costs while nothing is broken",
+    _Drawing("latency", "What each read level costs without faults",
              "Distribution of the latencies of answered operations of all runs before any fault; the table of read levels has "
              "95 % intervals over runs. All nodes, clients and brokers "
              "shared one machine, "
              "so the differences between curves count, not the values.", _latency, 3),
     _Drawing("detection", "How well failures are detected",
-             "Left: for each death and each node that listed the broker, the share of nodes that have not dropped it for "
-             "good; nodes "
-             "that had not done so when the observation ended count until then (Kaplan-Meier). Right: each point is a run, boxes "
+             "Left: for each death and each node that listed the broker, the share of nodes that still listed it later; nodes "
+             "that listed it until the observation ended count until then (Kaplan-Meier). Right: each point is a run, boxes "
              "are quartiles, the line the median.", _detection, 2),
 )  # fmt: skip  # items grouped by line

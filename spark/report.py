@@ -174,17 +174,17 @@ def page(results: Results, figures: list[Figure], links: dict[str, tuple[str, st
         _contents(figures),
         "<main>",
         "<h2 id='comparison'>In one table</h2>",
-        "<p class='note'>Mean over the runs and, in brackets, its 95 % interval. Over several scenarios the interval is got by "
-        "drawing scenarios anew (cluster bootstrap), within one by drawing runs. With fewer than five of them there is no "
-        "interval, and the values of single runs are shown. All scenarios, phases and sides together; reads at the level that "
-        "the mode answers at unless asked for another. A star marks the five primary figures, which were named in advance. Bold: "
-        "the better of the two, if the difference of paired runs is not chance (sign test, 5 %; figures without a star are "
-        "corrected for their number after Holm). Select a value to see the runs behind it. A dash: nothing to measure. "
-        "<a href='#words'>What the words mean</a> stands below; M-numbers are those of the definitions in spark/DESIGN.md.</p>",
+        "<p class='note'>Mean over the runs and, in brackets, its 95 % interval (bootstrap: for several scenarios, scenarios "
+        "are resampled; for one scenario, runs). With fewer than five of them there is no interval, and the values of single "
+        "runs are shown. All scenarios, phases and sides together; reads at the default level of the mode. A star marks the five "
+        "primary figures, which were named in advance. Bold: the better of the two, if the difference of paired runs is not "
+        "random (sign test, 5 %; figures without a star are corrected for their number after Holm). Select a value to see its "
+        "runs. A dash: nothing to measure. The terms are explained <a href='#words'>below</a>; M-numbers are those of the "
+        "definitions in spark/DESIGN.md.</p>",
         _comparison(results),
         "<h2 id='t-visibility'>How long until a write is seen by nearly all reads</h2>",
         _t_visibility(results),
-        "<h2 id='levels'>What each read level gives and costs</h2>",
+        "<h2 id='levels'>Freshness and cost of each read level</h2>",
         _levels(results),
     ]
     for figure in figures:
@@ -197,7 +197,7 @@ def page(results: Results, figures: list[Figure], links: dict[str, tuple[str, st
     tables = ", ".join(f"<a href='tables/{name}.csv'>{name}</a>" for name, _, _ in _tables(results))
     parts += [
         "<h2 id='by-scenario'>While the fault lasted, scenario by scenario</h2>",
-        "<p class='note'>Means over the runs of the scenario, in percent but for the last column.</p>",
+        "<p class='note'>Means over the runs of the scenario, in percent, except in the last column.</p>",
         _by_scenario(results),
         "<h2 id='consistability'>What a reader can count on while the fault lasts (consistability, M9)</h2>",
         _consistability(results),
@@ -229,24 +229,24 @@ def _contents(figures: list[Figure]) -> str:
 
 
 _WORDS = {
-    "acknowledged": "the name service had said that the write or registration is done",
+    "acknowledged": "the name service has answered the write or registration with success",
     "linearizable": "there is an order of all operations, each at one moment between its call and its answer, that explains "
     "every answer: clients cannot distinguish the cluster from a single machine",
-    "inconsistency window": "for how long after a write was acknowledged something older was still read",
-    "fresh": "an answer that shows the last write acknowledged before it was asked for, or a newer one",
-    "Delta": "by how much all reads would have to be dated back for the history to be linearizable: how stale it was, in time",
-    "Gamma": "by how much all operations would have to be stretched for the history to be linearizable",
+    "inconsistency window": "time after the acknowledgement of a write in which an older value was still read",
+    "fresh": "an answer that shows the last write acknowledged before the request, or a newer one",
+    "Delta": "the least time by which all reads must begin earlier to make the history linearizable: its staleness in time",
+    "Gamma": "the least time by which operations must be longer to make the history linearizable",
     "probe": "the same question to all nodes at about the same time",
-    "harvest, ghosts": "how many of the brokers that an answer should hold it holds; brokers in it that are dead",
-    "yield": "how many of the questions got an answer, and got it before the client's deadline",
+    "harvest, ghosts": "share of the brokers that should be in an answer and are in it; brokers in an answer that are dead",
+    "yield": "share of the requests that were answered, and of those that were answered before the client's deadline",
     "divergence": "Jaccard distance of the brokers that two nodes list: 0 the same, 1 none in common; the greatest of all pairs",
-    "certain, possible": "a node is looked at from time to time, so when its answer changed is known only to be between two "
-    "looks. Certain is the least divergence that the answers permit, possible the greatest",
+    "certain, possible": "a node is observed at intervals, so its answer changed at an unknown time between two observations. "
+    "Certain is the least divergence that the answers permit, possible the greatest",
     "convergence": "time from the repair of the last link until the last certain difference ended; for runs whose nodes differed",
     "fail-over, pinned": "a client that asks the next node if one does not answer; a client that knows one node only. The probe "
     "asks all nodes every few seconds and is not counted in times without a success",
     "side": "during a fault, the nodes that still reach most of the others, or those that are cut off",
-    "own read level": "what a node answers at unless a request names another level: local in AP, linearizable in CP",
+    "own read level": "the level of answers to requests that name no level: local in AP, linearizable in CP",
 }
 
 
@@ -266,12 +266,11 @@ def _what_was_run(results: Results) -> str:
     return (
         f"<p>{len(results.runs)} runs ({counted}) of {len(scenarios)} scenario{'s' * (len(scenarios) != 1)}, with "
         f"{' and '.join(map(str, sizes))} name servers and {len(seeds)} seed{'s' * (len(seeds) != 1)}; {lines:,} records, "
-        f"{lost} lines left out as torn or corrupt. Each run starts real name servers, brokers and clients, breaks "
-        f"something for some "
-        "seconds and heals it: <b>steady</b> before, <b>fault</b>, <b>heal</b> after it.</p>"
+        f"{lost} lines left out as torn or corrupt. Each run starts real name servers, brokers and clients, and injects a fault "
+        "for some seconds. Its phases are <b>steady</b> before the fault, <b>fault</b>, and <b>heal</b> after it.</p>"
         "<p><b>AP</b>: each name server keeps the list of brokers that registered with it, as Apache RocketMQ's do. "
-        "<b>CP</b>: the name servers agree on one list through Raft, and a node that cannot reach a majority does not answer "
-        "unless it is asked to without one."
+        "<b>CP</b>: the name servers agree on one list through Raft, and a node that cannot reach a majority only answers "
+        "requests for stale answers."
         f"{''.join(map(_about_foreign, modes))}</p>"
     )
 
@@ -295,10 +294,11 @@ def _whole(results: Results) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 _SECTIONS = {
-    "M1": "What the key-value store's clients saw", "route_M1": "What look-ups of registrations saw",
-    "M3": "Whether nodes answer alike", "M11": "Whether answers are complete and true", "M12": "Whether there is an answer",
+    "M1": "What clients of the key-value store read", "route_M1": "What look-ups of registrations saw",
+    "M3": "Whether nodes give the same answers", "M11": "Whether answers are complete and true",
+    "M12": "Whether there is an answer",
     "M14": "How nodes differ (bounds: certain and possible)",
-    "M16": "How well failures are detected", "M17": "How long nothing works", "M18": "Who leads",
+    "M16": "How well failures are detected", "M17": "Times without a success", "M18": "Leadership",
     "M20": "Latency, all phases", "M21": "What it does to a client that keeps routes",
 }  # fmt: skip  # items grouped by line
 
@@ -394,7 +394,7 @@ def _better(ap: dict[str, Any] | None, cp: dict[str, Any] | None, less_is_better
 
 
 SIGNIFICANT = 0.05
-"""Probability below which a difference is taken for real."""
+"""A difference whose probability is lower counts as real."""
 
 
 def _chances(results: Results) -> dict[str, float]:
@@ -473,9 +473,8 @@ def _levels(results: Results) -> str:
     names = [f"{html.escape(CATALOGUE[name].title)} ({_unit(name)})" for name in _LEVEL_METRICS]
     clocks = _clocks([row for (_, _, metric), row in rows.items() if metric in _LEVEL_METRICS])
     lines = [
-        "<p class='note'>Look-ups of routes. A request may name a level other than the node's own: linearizable asks "
-        "a majority, lease "
-        "trusts the leader's lease, stale answers at once from what the node knows. AP nodes know no levels."
+        "<p class='note'>Look-ups of routes. A request may name another level than the node's own: linearizable asks a "
+        "majority, lease relies on the leader's lease, stale answers at once from the node's own state. AP nodes have no levels."
         f"{clocks}</p>"
     ]
     body = []
@@ -538,8 +537,8 @@ def _consistability(results: Results) -> str:
             found.setdefault((row["scenario"] != "all", row["scenario"], row["about"], row["mode"]), {})[row["class"]] = row
     lines = [
         "<p class='note'>Probability that a read, begun while the fault lasts, is answered and the answer is in the class: mean "
-        "over the runs and its 95 % interval, in percent. A read that got no answer is in no class. Reads at the level that "
-        f"the mode answers at unless asked for another.{_clocks(results.consistability)}</p>"
+        "over the runs and its 95 % interval, in percent. A read that got no answer is in no class. Reads at the default "
+        f"level of the mode.{_clocks(results.consistability)}</p>"
     ]
     body = []
     for (_, scenario, about, mode), classes in sorted(found.items()):

@@ -71,7 +71,7 @@ def test_a_caption_says_how_well_clocks_agree_where_it_matters() -> None:
     assert charts._clocks(results_of(runs), ["a"]) == " All times are of one clock."
     runs[0]["clock_uncertainty_ns"] = 2_500_000
     (figure,) = charts.draw(results_of(runs, windows=windows))
-    assert figure.caption.endswith(" Times of two processes are known to ± 5 ms. Stands on 1 run (1 CP).")
+    assert figure.caption.endswith(" Times of two processes are known to ± 5 ms. Based on 1 run (1 CP).")
     assert {drawing.name for drawing in charts._DRAWINGS if drawing.compares_clocks} == {"windows", "visibility", "lengths"}
 
 
