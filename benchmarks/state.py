@@ -124,7 +124,7 @@ class State:
         self.machine.apply(self.encoded(command))
 
     def steps(self, rounds: int) -> Iterator[tuple[str, Command]]:
-        """Commands by name; each round puts back what it changed."""
+        """Commands by name; each round restores what it changed."""
         big, queues, drop = dict(self.topics), QueueData(6, 8, 0, 8), "delete_topic_with_broker_registration"
         order = "ORDER_TOPIC_CONFIG"
         for number in range(rounds):

@@ -181,7 +181,7 @@ def listed_twice(story: Story, rng: random.Random) -> Changes | None:
 
 
 def ghost(story: Story, rng: random.Random) -> Changes | None:
-    """One node goes on listing a dead broker."""
+    """One node continues to list a dead broker."""
     late_ns = 2_000_000_000 + story.lives["g3/0"][0].timeout_ns + 4_000_000_000
     reads = [op for op in _listed(story, "g3/0", states=("silent",)) if op.start_ns > late_ns]
     read = _one(rng, reads)
@@ -339,7 +339,7 @@ def order_undone(story: Story, rng: random.Random) -> Changes | None:
 
 
 def ghost_of_one_node(story: Story, rng: random.Random) -> Changes | None:
-    """An independent node goes on listing a dead broker."""
+    """An independent node continues to list a dead broker."""
     reads = [op for op in _listed(story, "g3/0", states=("silent",)) if op.start_ns > story.phases["heal"].start_ns]
     read = _one(rng, reads)
     return None if read is None else _answer(story, read, members=[*read.members, Member("g3/0", "3")])

@@ -351,7 +351,7 @@ class Stage:
 
     @command
     def put_back(self, node: Machine, name: str) -> None:
-        """The content of the node's disk becomes that of an image. It must be down."""
+        """Replace the content of the node's disk by an image. The node must be down."""
         self._down(node).disk.restore(self.image_of(name))
         node.restored = True
 

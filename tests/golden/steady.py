@@ -1,4 +1,4 @@
-"""A simulated world without chance: every draw has a stated result, so a transcript depends on its script alone."""
+"""A simulated world without randomness: every draw has a given result, so a transcript depends on its script alone."""
 
 from collections.abc import Callable, Iterator
 from itertools import count

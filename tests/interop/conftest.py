@@ -29,6 +29,6 @@ def mode() -> str:
 
 @pytest.fixture
 def lab(jars: dict[str, Path], classes: dict[str, Path], tmp_path: Path, mode: str) -> Iterator[Lab]:
-    """A laboratory whose processes end with the test."""
+    """A set of RocketMQ processes that end with the test."""
     with laboratory(tmp_path, str(provision.java()), jars, classes, mode) as it:
         yield it

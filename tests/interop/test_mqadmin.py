@@ -31,7 +31,7 @@ COMMANDS = [
     ("addWritePerm", "-b", "broker-a"),
     ("topicRoute", "-t", "Compared"),
     ("wipeWritePerm", "-b", "no-such-broker"),
-    # a broker that hears of an order configuration registers all its topics anew, and with that ends a wipe
+    # a broker that receives an order configuration registers all its topics anew, and with that ends a wipe
     ("updateOrderConf", "-t", "Compared", "-m", "put", "-v", "broker-a:4"),
     ("updateOrderConf", "-t", "Compared", "-m", "get"),
     ("updateOrderConf", "-t", "Compared", "-m", "delete"),

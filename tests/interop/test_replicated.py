@@ -131,7 +131,7 @@ class Clients:
         return max(gaps)
 
     def forget_gaps(self) -> None:
-        """Count them anew from here."""
+        """Start to count them from here."""
         for looker in self.LOOKERS:
             self._driver.call("looker-forget", looker)
 

@@ -40,7 +40,7 @@ def normalized(value: Any) -> Any:
 
 
 class Pair:
-    """The two servers, asked the same."""
+    """The two servers, which get the same requests."""
 
     def __init__(self, client: RemotingClient, theirs: str, ours: str) -> None:
         self._client, self._addresses = client, (theirs, ours)
@@ -90,7 +90,7 @@ def members(cluster_info: Any, name: str) -> dict[str, str]:
 
 
 class Sequence:
-    """Requests drawn from one seed."""
+    """Random requests, from one seed."""
 
     def __init__(self, seed: int) -> None:
         self._draw = random.Random(seed)

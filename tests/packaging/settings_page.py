@@ -1,4 +1,4 @@
-"""docs/settings.md, made from the table of settings: ``python -m tests.packaging.settings_page`` writes it."""
+"""Builds docs/settings.md from the table of settings: ``python -m tests.packaging.settings_page`` writes it."""
 
 from replicated_namesrv.settings import NAMESRV, NETTY_CLIENT, NETTY_SERVER, OWN, ROWS, Row, environment_name
 from tests.packaging.tree import ROOT

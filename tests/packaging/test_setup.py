@@ -196,7 +196,7 @@ def test_a_python_without_ensurepip_is_told_which_package_to_install(
 
 
 def test_an_older_python_is_refused_or_replaced_before_anything_newer_is_met() -> None:
-    """The version check and the lines above it parse and run on old Pythons."""
+    """The version check and the lines above it can be parsed and run by old versions of Python."""
     text = (ROOT / "namesrv").read_text(encoding="utf-8")
     head = text[: text.index("import fcntl")]
     assert "sys.version_info < MINIMUM" in head

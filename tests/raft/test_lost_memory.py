@@ -315,7 +315,7 @@ def test_own_numbers(defended: bool) -> None:
 
 @both
 def test_own_numbers_in_a_snapshot(defended: bool) -> None:
-    """As ``test_own_numbers``, but the entries of the process before arrive in a snapshot, which is not applied one by one."""
+    """Like ``test_own_numbers``, but the entries of the earlier process arrive in a snapshot, which is not applied one by one."""
     world = world_with(
         "own_numbers", defended, also_off=("regressions", "single_process", "acknowledged_check"),
         compact_entries=20, compact_margin_entries=0,

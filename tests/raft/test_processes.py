@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PAUSE_S = 0.002
-"""Between two writes of one writer: enough load to be killed in the middle of, and the machine is left to others."""
+"""Pause between two writes of one writer. It leaves the machine to other processes, and a kill still interrupts writes."""
 PATIENT = {"election_min_ms": 2_500, "election_max_ms": 4_000}
 """If an unprovoked election is a failure: a busy machine delays processes for longer than the usual 300 ms."""
 READ_TOGETHER = 1_000

@@ -107,7 +107,7 @@ class Client:
         self._avoid: dict[str, float] = {}
         self._number = 0
         self._lives: Counter[str] = Counter()
-        """Names given up, by topic."""
+        """Names that are no longer expected, by topic."""
         self._alive: dict[str, BrokerIdentity] = {}
         """Brokers registered, by topic."""
         self._carriers: dict[str, set[str]] = {}
@@ -143,7 +143,7 @@ class Client:
                     self._carriers[topic].add(address)
 
     def _disconnected(self, address: str) -> None:
-        """A broker that lost its last connection may be dropped: it is given up."""
+        """A broker that lost its last connection may be dropped, so it is no longer expected."""
         for topic, carriers in self._carriers.items():
             carriers.discard(address)
             if not carriers and topic in self._alive:

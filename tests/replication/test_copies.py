@@ -39,7 +39,7 @@ def refused_for_a_deposed_master() -> RegisterBroker:
 
 
 def an_address_registered_under_another_name() -> RegisterBroker:
-    """Refused, while what the address was registered as before stays."""
+    """The registration is refused, and the earlier one of the address stays."""
     return dataclasses.replace(registration(2), broker_name="b", topics=ONE_TOPIC)
 
 

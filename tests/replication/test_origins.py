@@ -1,4 +1,4 @@
-"""Commands that name who caused them: same effect as without, and only once every node knows them."""
+"""Commands that name their caller: they have the same effect, and are used only when every node knows them."""
 
 import asyncio
 from asyncio import Future

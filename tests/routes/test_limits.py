@@ -40,7 +40,7 @@ PLENTY = 1 << 40
 
 
 def quotas(state: RouteInfoManager, **limits: int) -> Quotas:
-    """Quotas of ``state``; what is not given is plenty."""
+    """Quotas of ``state``; those that are not given are very large."""
     given_limits = dict.fromkeys((STATE, KV, NAMESPACE, BROKER), PLENTY) | limits
     return Quotas({bound: partial(int, limit) for bound, limit in given_limits.items()}, state.needs)
 

@@ -1,4 +1,4 @@
-"""A disk that is nearly full: growth is refused before it is proposed, and everything else goes on."""
+"""A disk that is nearly full: growth is refused before it is proposed, and everything else continues."""
 
 import contextlib
 import subprocess

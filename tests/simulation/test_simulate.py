@@ -34,7 +34,7 @@ def test_a_few_seeds(nodes: int) -> None:
 
 
 def test_a_node_that_lost_its_disk_and_its_greeting_is_found() -> None:
-    """A peer went on speaking to the incarnation that was gone, since the greeting of the next one had been lost."""
+    """A peer continued to send messages to the old incarnation, because the greeting of the new one had been lost."""
     judge([run(Scenario(144053115))])
 
 

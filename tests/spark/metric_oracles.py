@@ -283,7 +283,7 @@ def visible(run: Run, kind: str) -> Iterator[tuple[str, int, float, float | None
 
 
 def final_keys(run: Run, kind: str, is_so: Callable[[KeyEvent, list[KeyEvent]], bool]) -> Iterator[tuple[str, str, bool]]:
-    """M19: of each key and level, whether it is so of any answered final read; nothing of keys without one."""
+    """M19: for each key and level, whether any answered final read has the property; keys without such a read are left out."""
     for key, level in run.keys(kind):
         found = [is_so(e, h) for h in run.histories(kind, key, level) for e in oracles.reads_of(h) if e.final]
         if found:

@@ -43,7 +43,7 @@ def test_fewer_than_five_replicates_have_no_interval(count: int) -> None:
 
 
 def test_scenarios_are_the_clusters() -> None:
-    """Runs of a scenario that are alike tell no more than one of them."""
+    """Equal runs of a scenario contain no more information than one of them."""
     scenarios = [f"s{number}" for number in range(8)]
     values = [1.0, 4.0, 2.0, 8.0, 5.0, 7.0, 1.0, 3.0]
     assert interval(values * 10, scenarios * 10) == pytest.approx(interval(values, scenarios))

@@ -27,7 +27,7 @@ def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 30) -> 
 
 
 async def until(condition: Callable[[], T], what: str, timeout_s: float = 30) -> T:
-    """``wait_until`` for a condition of this event loop, which goes on meanwhile."""
+    """``wait_until`` for a condition of this event loop, which continues to run."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() >= deadline:
