@@ -92,22 +92,22 @@ class Settings:
     client_request_thread_pool_nums: int = setting(8, NAMESRV, "Accepted, no effect: there is no such thread pool.")
     default_thread_pool_nums: int = setting(16, NAMESRV, "Accepted, no effect: there is no such thread pool.")
     client_request_thread_pool_queue_capacity: int = setting(
-        50000, NAMESRV, "Most route queries that can wait at once; above it the answer is code 2.", live=True
+        50000, NAMESRV, "Maximum of waiting route queries; above it the answer is code 2.", live=True
     )
     default_thread_pool_queue_capacity: int = setting(
-        10000, NAMESRV, "Most other requests that can wait at once; above it the answer is code 2.", live=True
+        10000, NAMESRV, "Maximum of other waiting requests; above it the answer is code 2.", live=True
     )
     scan_not_active_broker_interval: int = setting(5000, NAMESRV, "Milliseconds between two scans for silent brokers.")
     un_register_broker_queue_capacity: int = setting(
-        3000, NAMESRV, "Most unregistrations that can wait at once; above it the answer is code 1.", live=True
+        3000, NAMESRV, "Maximum of waiting unregistrations; above it the answer is code 1.", live=True
     )
     support_acting_master: bool = setting(
         False, NAMESRV, "While a group has no master, show the slave with the smallest id as master.", replicated=True
     )
-    enable_all_topic_list: bool = setting(True, NAMESRV, "Answer code 206.", replicated=True)
-    enable_topic_list: bool = setting(True, NAMESRV, "Answer codes 224 and 311 to 313.", replicated=True)
+    enable_all_topic_list: bool = setting(True, NAMESRV, "Answer GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206).", replicated=True)
+    enable_topic_list: bool = setting(True, NAMESRV, "Answer lists of topics by cluster or unit.", replicated=True)
     notify_min_broker_id_changed: bool = setting(
-        False, NAMESRV, "Push code 905 when the smallest broker id of a group changes.", replicated=True
+        False, NAMESRV, "Notify brokers (905) of a new smallest id in a group.", replicated=True
     )
     enable_controller_in_namesrv: bool = setting(
         False, NAMESRV, "Accepted with a warning; the HA controller is not part of this product."
@@ -120,7 +120,7 @@ class Settings:
         False, NAMESRV, "A registration removes the broker's topics that are not in it.", replicated=True
     )
     config_black_list: str = setting(
-        "configBlackList;configStorePath;kvConfigPath", NAMESRV, "Keys that code 318 must not change; read once at the start."
+        "configBlackList;configStorePath;kvConfigPath", NAMESRV, "Keys that request 318 must not change; read at the start."
     )
 
     # NettyServerConfig
@@ -129,7 +129,7 @@ class Settings:
     server_worker_threads: int = setting(8, NETTY_SERVER, "Accepted, no effect: there is no such thread pool.")
     server_callback_executor_threads: int = setting(0, NETTY_SERVER, "Accepted, no effect: there is no such thread pool.")
     server_selector_threads: int = setting(3, NETTY_SERVER, "Accepted, no effect: there is no such thread pool.")
-    server_oneway_semaphore_value: int = setting(256, NETTY_SERVER, "Most oneway pushes that can wait at once.")
+    server_oneway_semaphore_value: int = setting(256, NETTY_SERVER, "Maximum of waiting oneway pushes.")
     server_async_semaphore_value: int = setting(
         64, NETTY_SERVER, "Accepted, no effect: the server sends no asynchronous requests."
     )
@@ -144,13 +144,13 @@ class Settings:
     write_buffer_low_water_mark: int = setting(
         0, NETTY_SERVER, "Unsent bytes at which the node reads from it again; 0: a quarter of the high mark."
     )
-    server_socket_backlog: int = setting(1024, NETTY_SERVER, "Most connections that can wait to be accepted.")
+    server_socket_backlog: int = setting(1024, NETTY_SERVER, "Maximum of connections that wait to be accepted.")
     server_netty_worker_group_enable: bool = setting(True, NETTY_SERVER, "Accepted, no effect: there is no worker group.")
     server_pooled_byte_buf_allocator_enable: bool = setting(
         True, NETTY_SERVER, "Accepted, no effect: there is no allocator to choose."
     )
     enable_shutdown_gracefully: bool = setting(
-        False, NETTY_SERVER, "While the node stops, answer clients newer than 5.3.1 with code 1500.", live=True
+        False, NETTY_SERVER, "While the node stops, answer clients newer than 5.3.1 with GO_AWAY (1500).", live=True
     )
     shutdown_wait_time_seconds: int = setting(30, NETTY_SERVER, "Longest graceful stop, in seconds.", live=True)
     use_epoll_native_selector: bool = setting(False, NETTY_SERVER, "Accepted, no effect: the event loop chooses.")
@@ -240,7 +240,7 @@ class Settings:
     election_timeout_ms: int = setting(
         300,
         OWN,
-        "A node starts an election after this time to twice this time without contact with a leader (cp). At least five "
+        "A node starts an election after one to two times this time without contact with a leader (cp). At least five "
         "peerHeartbeatMs, and longer than a round trip between any two nodes. The same on all nodes.",
     )
     peer_heartbeat_ms: int = setting(50, OWN, "Pause between two heartbeats of the leader to each node (cp).")
@@ -299,7 +299,7 @@ class Settings:
         "open: everyone may do everything, as in RocketMQ; observe: record requests without permission; enforce: refuse them.",
     )
     access_file: str = setting(
-        "", OWN, "TOML file with identities and roles, for accessPolicy. Reloaded when it changes. Empty: nobody has a role."
+        "", OWN, "TOML file with identities and roles, for accessPolicy. Reloaded when it changes. Empty: no caller has a role."
     )
     access_keys_in_plain_text: bool = setting(
         False,
@@ -329,9 +329,9 @@ class Settings:
     route_cache_bytes: int = setting(
         134_217_728, OWN, "Bytes of encoded route answers kept in memory. The least recently used answers are evicted first."
     )
-    max_connections: int = setting(20_000, OWN, "Most open connections; another one is closed at once.")
+    max_connections: int = setting(20_000, OWN, "Maximum of open connections; further ones are closed at once.")
     max_connections_per_address: int = setting(
-        0, OWN, "Most open connections from one address that is not in proxyProtocolFrom; 0: maxConnections minus 256."
+        0, OWN, "Maximum of connections from one address that is not in proxyProtocolFrom; 0: maxConnections minus 256."
     )
     max_pending_per_connection: int = setting(
         1024, OWN, "Unanswered requests of one connection at which the node stops reading from it."
@@ -339,7 +339,7 @@ class Settings:
     max_held_bytes: int = setting(
         268_435_456,
         OWN,
-        "Most bytes in memory for incomplete frames and unread answers of all connections. The connection with the "
+        "Maximum bytes in memory for incomplete frames and unread answers of all connections. The connection with the "
         "oldest ones is closed first.",
     )
     frame_timeout_millis: int = setting(30_000, OWN, "A connection is closed if a frame takes longer to arrive.")
@@ -347,10 +347,10 @@ class Settings:
         67_108_864, OWN, "A compressed registration is refused if its body inflates to more bytes."
     )
     max_state_bytes: int = setting(
-        1_073_741_824, OWN, "Most bytes of all registered and stored data. Requests that would add more are refused."
+        1_073_741_824, OWN, "Maximum bytes of all registered and stored data. Requests that would add more are refused."
     )
-    max_kv_bytes: int = setting(268_435_456, OWN, "Most bytes of the KV config. A put that would add more is refused.")
-    max_kv_namespace_bytes: int = setting(134_217_728, OWN, "Most bytes of one namespace of the KV config.")
+    max_kv_bytes: int = setting(268_435_456, OWN, "Maximum bytes of the KV config. A put that would add more is refused.")
+    max_kv_namespace_bytes: int = setting(134_217_728, OWN, "Maximum bytes of one namespace of the KV config.")
     disk_reserve_bytes: int = setting(
         67_108_864,
         OWN,
@@ -360,7 +360,7 @@ class Settings:
     max_broker_bytes: int = setting(
         33_554_432,
         OWN,
-        "Most bytes of one broker name, including topics of earlier registrations. Registrations that exceed it are refused.",
+        "Maximum bytes of one broker name, including topics of earlier registrations. Registrations above it are refused.",
     )
 
     black_list: frozenset[str] = field(default=frozenset(), repr=False)
