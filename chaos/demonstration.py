@@ -2,7 +2,7 @@
 
 Three name servers, two brokers and four clients. Each of three clients asks one name server only; the fourth has all addresses,
 as a RocketMQ client has. While the leader is cut off from its peers and from the brokers, the number of the topic's queues is
-changed at the brokers. From the first acknowledgement of that change an answer with the old number is outdated.
+changed at the brokers. Once a client has got the change, an answer to a later query is outdated if it does not have the change.
 """
 
 import asyncio
@@ -14,30 +14,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from replicated_namesrv.chaos.demonstration_brokers import (
+    PORTS,
+    START_TIMEOUT_S,
+    TOPIC,
+    DemonstrationBroker,
+    RealBroker,
+    RealBrokers,
+    SimulatedBroker,
+)
 from replicated_namesrv.chaos.effects import Effect, Link, Stream
+from replicated_namesrv.chaos.ports import Ports
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.client.answer_bodies import write_queues
-from replicated_namesrv.client.broker import BrokerAgent, BrokerEvent, BrokerOptions, EventKind
-from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVersion
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import RefusedError, read_route, route_request
 from replicated_namesrv.client.remoting import RemotingClient
-from replicated_namesrv.client.topics import BrokerTopics, TopicConfig, TopicTable, system_topics
 from replicated_namesrv.errors import NamesrvError
-from replicated_namesrv.wire.codes import RequestCode
 
-TOPIC, CLUSTER = "orders", "DefaultCluster"
 BROKERS = ("broker-a", "broker-b")
 ANY = "any"
 """The client that has all addresses."""
 QUEUES_BEFORE, QUEUES_AFTER = 4, 8
 """Of each broker."""
 SETTINGS = ("scanNotActiveBrokerInterval=500",)
-REGISTER_PERIOD_MS, HEARTBEAT_TIMEOUT_MS = 3_000, 9_000
-"""RocketMQ's defaults are 30 s and 120 s. With these the whole course takes seconds."""
 LOOK_INTERVAL_S = 0.25
 LOOK_TIMEOUT_MS = 1_000
-STEADY_S, BEFORE_CHANGE_S, AFTER_CHANGE_S, HEALED_S = 3.0, 3.0, 9.0, 6.0
+STEADY_S, BEFORE_CHANGE_S, AFTER_CHANGE_S, AGREED_S = 3.0, 3.0, 9.0, 1.5
+AGREE_LIMIT_S = 20.0
+"""The play ends AGREED_S after all nodes answer with the change, or this long after the cut."""
 CUT = 1
 """Number of the only fault."""
 
@@ -56,7 +61,7 @@ class LookUp:
     """Without an answer: the connection was refused or closed, or the node answered that it does not serve."""
 
     def is_outdated(self, changed_s: float | None) -> bool:
-        """Whether it was asked after the change was acknowledged, and the answer does not have the change."""
+        """Whether it was asked after a client had the change, and the answer does not have it."""
         wanted = QUEUES_AFTER * len(BROKERS)
         return changed_s is not None and self.asked_s > changed_s and self.queues is not None and self.queues != wanted
 
@@ -72,13 +77,15 @@ class Demonstration:
     looks: list[LookUp] = field(default_factory=list)
     cut_s: float | None = None
     changed_s: float | None = None
-    """When each broker had an acknowledgement of the change."""
+    """When a client first got the change of both brokers."""
     change_begun_s: float | None = None
     healed_s: float | None = None
     end_s: float = 0.0
+    real_brokers: bool = False
+    """Whether the brokers were processes of RocketMQ."""
 
     def outdated(self) -> list[LookUp]:
-        """Answers without the acknowledged change."""
+        """Answers without a change that a client had got before."""
         return [look for look in self.looks if look.is_outdated(self.changed_s)]
 
     def longest_gap_s(self, client: str) -> float:
@@ -119,48 +126,75 @@ class Play:
         mode: str,
         folder: Path,
         toxiproxy: Path | None,
+        real: RealBrokers | None,
         row: Callable[[Demonstration, int, dict[str, LookUp]], None],
         say: Callable[[str], None],
     ) -> None:
-        self._mode, self._folder, self._toxiproxy, self._row, self._say = mode, folder, toxiproxy, row, say
+        """``real``: what runs RocketMQ's brokers; None: brokers are simulated."""
+        self._mode, self._folder, self._toxiproxy, self._real = mode, folder, toxiproxy, real
+        self._row, self._say = row, say
         self._story: Demonstration
         self._began = 0.0
         self._latest: dict[str, LookUp] = {}
-        self._acknowledged: set[str] = set()
 
     async def run(self) -> Demonstration:
         """Play it. Raises NamesrvError if a process does not start or ends."""
         nodes = [f"n{number + 1}" for number in range(3)]
-        outside = [Link(broker, node) for broker in BROKERS for node in nodes]
-        made = ProcessCluster(self._folder, 3, self._mode, SETTINGS, outside, random.SystemRandom(), self._toxiproxy)
-        async with made as cluster:
-            await cluster.start()
-            leader = await cluster.leader() or nodes[0]
-            self._story = Demonstration(self._mode, leader, self._toxiproxy is None)
-            agents = [self._agent(cluster, index) for index in range(len(BROKERS))]
-            clients = [RemotingClient(connect_timeout_ms=LOOK_TIMEOUT_MS) for _ in range(4)]
-            await asyncio.gather(*(agent.start() for agent in agents))
-            self._began = time.monotonic()
-            works = [
-                self._look_forever(name, [cluster.nodes[name].listen], client)
-                for name, client in zip(nodes, clients, strict=False)
-            ]
-            works += [
-                self._look_forever(ANY, [node.listen for node in cluster.nodes.values()], clients[-1]),
-                self._print_forever(),
-            ]
-            tasks = [asyncio.create_task(work) for work in works]
-            try:
-                await self._acts(cluster, agents)
-                self._story.end_s = self._now_s()
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-                await asyncio.gather(*(agent.kill() for agent in agents), *(client.close() for client in clients))
+        outside, rng = [Link(broker, node) for broker in BROKERS for node in nodes], random.SystemRandom()
+        made = ProcessCluster(self._folder, 3, self._mode, SETTINGS, outside, rng, self._toxiproxy)
+        ports = Ports(len(BROKERS), rng, PORTS)
+        clients = [RemotingClient(connect_timeout_ms=LOOK_TIMEOUT_MS) for _ in range(5)]
+        brokers = [self._broker(name, port, clients[-1]) for name, port in zip(BROKERS, ports.numbers, strict=True)]
+        try:
+            async with made as cluster:
+                await cluster.start()
+                try:
+                    await self._play(cluster, brokers, clients)
+                finally:
+                    await asyncio.gather(*(broker.kill() for broker in brokers), *(client.close() for client in clients))
+        finally:
+            ports.release()
         return self._story
 
-    async def _acts(self, cluster: ProcessCluster, agents: Sequence[BrokerAgent]) -> None:
+    def _broker(self, name: str, port: int, client: RemotingClient) -> DemonstrationBroker:
+        if self._real is None:
+            return SimulatedBroker(name, port)
+        return RealBroker(name, port, self._folder / name, self._real, client)
+
+    async def _play(
+        self, cluster: ProcessCluster, brokers: Sequence[DemonstrationBroker], clients: Sequence[RemotingClient]
+    ) -> None:
+        nodes = list(cluster.nodes)
+        addresses = {name: [node.listen] for name, node in cluster.nodes.items()}
+        addresses[ANY] = [node.listen for node in cluster.nodes.values()]
+        servers = {
+            name: NameServers(listed, client, rng=random.Random(name), timeout_ms=LOOK_TIMEOUT_MS)
+            for (name, listed), client in zip(addresses.items(), clients, strict=False)
+        }
+        links = [[cluster.address(Link(name, node)) for node in nodes] for name in BROKERS]
+        await asyncio.gather(*(one.start(listed, QUEUES_BEFORE) for one, listed in zip(brokers, links, strict=True)))
+        await asyncio.gather(*(self._until_registered(name, servers[name]) for name in nodes))
+        leader = await cluster.leader() or nodes[0]
+        self._story = Demonstration(self._mode, leader, self._toxiproxy is None, real_brokers=self._real is not None)
+        self._began = time.monotonic()
+        works = [*(self._look_forever(name, asked) for name, asked in servers.items()), self._print_forever()]
+        tasks = [asyncio.create_task(work) for work in works]
+        try:
+            await self._acts(cluster, brokers)
+            self._story.end_s = self._now_s()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _until_registered(self, name: str, servers: NameServers) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while (await self._look(name, servers)).queues != QUEUES_BEFORE * len(BROKERS):
+            if time.monotonic() > deadline:
+                raise NamesrvError(f"the brokers did not register with {name} within {START_TIMEOUT_S:.0f} s")
+            await asyncio.sleep(LOOK_INTERVAL_S)
+
+    async def _acts(self, cluster: ProcessCluster, brokers: Sequence[DemonstrationBroker]) -> None:
         story = self._story
         await asyncio.sleep(STEADY_S)
         await self._cut(cluster, story.cut_node)
@@ -168,12 +202,11 @@ class Play:
         await asyncio.sleep(BEFORE_CHANGE_S)
         self._say(f"the operator changes {TOPIC} from {QUEUES_BEFORE} to {QUEUES_AFTER} queues on each broker")
         story.change_begun_s = self._now_s()
-        changes = [agent.change_topics([TopicConfig(TOPIC, QUEUES_AFTER, QUEUES_AFTER)]) for agent in agents]
-        changing = asyncio.gather(*changes)
+        changing = asyncio.gather(*(broker.change_queues(QUEUES_AFTER) for broker in brokers))
         await asyncio.sleep(AFTER_CHANGE_S)
         await self._heal(cluster, story.cut_node)
         story.healed_s = self._now_s()
-        await asyncio.sleep(HEALED_S)
+        await self._until_agreed()
         with contextlib.suppress(NamesrvError):
             await changing
         for node, ended in cluster.ended():
@@ -198,43 +231,25 @@ class Play:
             await cluster.links.reset()
         self._say(f"{node} is {'resumed' if self._toxiproxy is None else 'connected again'}")
 
-    def _agent(self, cluster: ProcessCluster, index: int) -> BrokerAgent:
-        name, version = BROKERS[index], BrokerVersion.V5_3
-        identity = BrokerIdentity(CLUSTER, name, 0, f"127.0.0.1:{10911 + 10 * index}", f"127.0.0.1:{10912 + 10 * index}")
-        topic = TopicTable([TopicConfig(TOPIC, QUEUES_BEFORE, QUEUES_BEFORE)])
-        options = BrokerOptions(
-            register_period_ms=REGISTER_PERIOD_MS,
-            heartbeat_timeout_ms=HEARTBEAT_TIMEOUT_MS,
-            register_timeout_ms=REGISTER_PERIOD_MS // 2,
-            scan_interval_ms=REGISTER_PERIOD_MS // 3,
-        )
-        return BrokerAgent(
-            identity,
-            BrokerTopics(TopicTable(system_topics(CLUSTER, name, version)), topic),
-            [cluster.address(Link(name, node)) for node in cluster.nodes],
-            options=options,
-            rng=random.Random(index),
-            now_ms=lambda: time.time_ns() // 1_000_000,
-            observe=self._observe,
-        )
-
-    def _observe(self, event: BrokerEvent) -> None:
-        """Notice when each broker has an acknowledgement of the change."""
-        changed = event.data_version is not None and event.data_version.counter > 0
-        if event.kind is EventKind.DONE and event.code == RequestCode.REGISTER_BROKER and changed:
-            self._acknowledged.add(event.identity.broker_name)
-            if len(self._acknowledged) == len(BROKERS) and self._story.changed_s is None:
-                self._story.changed_s = self._now_s()
-                self._say("the change is acknowledged to both brokers")
+    async def _until_agreed(self) -> None:
+        story = self._story
+        assert story.healed_s is not None
+        limit_s = self._now_s() + AGREE_LIMIT_S
+        while (took_s := story.agreed_after_heal_s()) is None or self._now_s() < story.healed_s + took_s + AGREED_S:
+            if self._now_s() > limit_s:
+                return
+            await asyncio.sleep(LOOK_INTERVAL_S)
 
     def _now_s(self) -> float:
         return time.monotonic() - self._began
 
-    async def _look_forever(self, name: str, addresses: Sequence[str], client: RemotingClient) -> None:
-        servers = NameServers(addresses, client, rng=random.Random(name), timeout_ms=LOOK_TIMEOUT_MS)
+    async def _look_forever(self, name: str, servers: NameServers) -> None:
         while True:
             look = await self._look(name, servers)
             self._story.looks.append(look)
+            if look.queues == QUEUES_AFTER * len(BROKERS) and self._story.changed_s is None:
+                self._story.changed_s = look.answered_s
+                self._say("a client has got the change of both brokers")
             self._latest[name] = look
             await asyncio.sleep(LOOK_INTERVAL_S)
 

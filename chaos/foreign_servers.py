@@ -31,14 +31,14 @@ _JAVA_SETTINGS = {
     *("defaultThreadPoolNums", "clientRequestThreadPoolQueueCapacity", "defaultThreadPoolQueueCapacity"),
 }
 """Settings of RocketMQ 5 that a scenario may set. Ours have the same names."""
-_JVM_FLAGS = (
+JVM_FLAGS = (
     *("--add-opens=java.base/sun.nio.ch=ALL-UNNAMED", "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED"),
     *("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED"),
     *("--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.util=ALL-UNNAMED"),
     *("--add-exports=java.base/sun.security.x509=ALL-UNNAMED", "--add-opens=java.base/sun.security.x509=ALL-UNNAMED"),
     *("-Xms64m", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"),
 )
-_LOGBACK = """<configuration>
+LOGBACK = """<configuration>
 <appender name="C" class="ch.qos.logback.core.ConsoleAppender"><encoder><pattern>%d %p %t - %m%n</pattern></encoder></appender>
 <root level="WARN"><appender-ref ref="C"/></root></configuration>
 """
@@ -130,7 +130,7 @@ class JavaServer:
         conf = home / "conf"
         conf.mkdir(parents=True, exist_ok=True)
         for name in ("logback_namesrv.xml", "rmq.namesrv.logback.xml"):  # of 4.x, of 5.x
-            (conf / name).write_text(_LOGBACK, encoding="utf-8")
+            (conf / name).write_text(LOGBACK, encoding="utf-8")
         host, _, port = listen.rpartition(":")
         properties = [
             f"listenPort={port}",
@@ -142,7 +142,7 @@ class JavaServer:
         file = home / "namesrv.properties"
         file.write_text("".join(f"{line}\n" for line in properties), encoding="utf-8")
         command = [
-            *(str(self._java), *_JVM_FLAGS, f"-Duser.home={home}"),
+            *(str(self._java), *JVM_FLAGS, f"-Duser.home={home}"),
             f"-Drmq.logback.configurationFile={conf / 'rmq.namesrv.logback.xml'}",
             *("-cp", f"{self._jars}/*", "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(file)),
         ]

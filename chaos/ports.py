@@ -3,6 +3,7 @@
 import fcntl
 import random
 import socket
+from collections.abc import Sequence
 from typing import ClassVar
 
 from replicated_namesrv import provision
@@ -20,22 +21,22 @@ class Ports:
 
     _file: ClassVar[int | None] = None
     """Descriptor that stays open while this process runs. Closing it would release all its locks."""
+    _held: ClassVar[set[int]] = set()
+    """Ports that this process has reserved. Its own locks do not exclude each other."""
 
-    def __init__(self, count: int, rng: random.Random) -> None:
-        """Raises ProcessError if there are not enough ports, ProvisionError if the lock file in the cache folder cannot be
-        written.
+    def __init__(self, count: int, rng: random.Random, offsets: Sequence[int] = (0,)) -> None:
+        """``offsets``: ports that are reserved with each of ``numbers``, by their distance from it. Raises ProcessError if there
+        are not enough ports, ProvisionError if the lock file in the cache folder cannot be written.
         """
         if Ports._file is None:
             Ports._file = provision.open_in_cache("chaos-ports.lock")
         self.numbers: list[int] = []
+        self._reserved: set[int] = set()
         for port in rng.sample(range(PORT_FIRST, PORT_END), PORT_END - PORT_FIRST):
             if len(self.numbers) == count:
                 break
-            if self._lock(port, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                if _is_free(port):
-                    self.numbers.append(port)
-                else:
-                    self._lock(port, fcntl.LOCK_UN)
+            if self._reserve({port + offset for offset in offsets}):
+                self.numbers.append(port)
         if len(self.numbers) < count:
             found = len(self.numbers)
             self.release()
@@ -43,9 +44,24 @@ class Ports:
 
     def release(self) -> None:
         """Release the ports."""
-        for port in self.numbers:
+        self._unlock(self._reserved)
+        self.numbers, self._reserved = [], set()
+
+    def _reserve(self, group: set[int]) -> bool:
+        """Reserve all these ports or none."""
+        if group & Ports._held:
+            return False
+        if not all(self._lock(port, fcntl.LOCK_EX | fcntl.LOCK_NB) and _is_free(port) for port in group):
+            self._unlock(group)
+            return False
+        Ports._held |= group
+        self._reserved |= group
+        return True
+
+    def _unlock(self, group: set[int]) -> None:
+        for port in group:
             self._lock(port, fcntl.LOCK_UN)
-        self.numbers = []
+        Ports._held -= group
 
     @staticmethod
     def _lock(port: int, operation: int) -> bool:

@@ -253,7 +253,7 @@ def fetch_jars(artifacts: Sequence[Artifact], mvn: Path, folder: Path, say: Call
 
 
 def run_with_progress(
-    command: list[str], environment: dict[str, str], folder: Path, say: Callable[[str], None], every_s: float = 5
+    command: list[str], environment: dict[str, str], folder: Path, say: Callable[[str], None], every_s: float = 1.8
 ) -> tuple[int, str]:
     """Run ``command`` in ``folder``. Returns (exit status, all output). Reports the latest output line every ``every_s``
     seconds.

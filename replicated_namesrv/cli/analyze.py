@@ -5,12 +5,10 @@
 import argparse
 import json
 import sys
-import threading
-import time
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from replicated_namesrv.chaos.run_modes import shown as mode_name
+from replicated_namesrv.cli.command_progress import CommandProgress
 from replicated_namesrv.errors import NamesrvError
 
 HELP = "compute from recorded runs how consistent and how available each mode was, with a report"
@@ -29,39 +27,6 @@ Exit 0: analysed. 2: wrong usage, or a run that cannot be analysed; the message 
 """
 
 
-PERIOD_S = 5.0
-"""After this time without a line, the last one is repeated with the time since the start."""
-
-
-class _Progress:
-    """Prints progress to stderr; never silent for much longer than PERIOD_S, also if one stage takes minutes."""
-
-    def __init__(self, period_s: float = PERIOD_S) -> None:
-        self._period_s, self._began = period_s, time.monotonic()
-        self._last, self._printed = "starting", self._began
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._repeat, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def __call__(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-        self._last, self._printed = line.strip(), time.monotonic()
-
-    def _repeat(self) -> None:
-        while not self._ended.wait(self._period_s / 5):
-            now = time.monotonic()
-            if now - self._printed >= self._period_s:
-                print(f"{now - self._began:5.0f} s  at work: {self._last}", file=sys.stderr, flush=True)
-                self._printed = now
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.epilog = "examples:\n" + _EXAMPLES
@@ -74,15 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Analyse; exit code as in the examples."""
+    out = arguments.out or f"{arguments.runs[0].rstrip('/')}/analysis"
     try:
-        from replicated_namesrv.spark.job import analyse
+        with CommandProgress() as say:
+            from replicated_namesrv.spark.job import analyse
+
+            results = analyse(arguments.runs, out, say, arguments.master, arguments.memory)
     except ImportError as error:
         print(f"namesrv analyze: {error.name} is not installed: pip install 'replicated-namesrv[spark]'", file=sys.stderr)
         return 2
-    out = arguments.out or f"{arguments.runs[0].rstrip('/')}/analysis"
-    try:
-        with _Progress() as say:
-            results = analyse(arguments.runs, out, say, arguments.master, arguments.memory)
     except NamesrvError as error:
         print(f"namesrv analyze: {error}", file=sys.stderr)
         return 2

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from replicated_namesrv.cli.command_progress import CommandProgress
 from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.provision import ProvisionError
 
@@ -146,7 +147,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command. The exit code is 1 only if a judged promise was broken; see the examples."""
     try:
-        return _COMMANDS[arguments.command](arguments)
+        with CommandProgress(lambda seconds, line: f"{seconds:7.1f} s  {line}") as arguments.say:
+            return _COMMANDS[arguments.command](arguments)
     except (NamesrvError, ProvisionError) as error:
         _tell(f"namesrv chaos {arguments.command}: {error}")
     except ModuleNotFoundError as missing:
@@ -172,16 +174,6 @@ def _print(text: str, end: str = "\n") -> None:
         print(text, end=end, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-class _Progress:
-    """Progress on stderr; each line begins with the seconds since the start."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-
-    def __call__(self, text: str) -> None:
-        _tell(f"{time.monotonic() - self._began:7.1f} s  {text}")
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -249,7 +241,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.mode != "cp" and arguments.read_consistency is not None:
         nodes = f"{shown(arguments.mode)} nodes"
         raise SettingError(f"--read-consistency {arguments.read_consistency}: {nodes} have none; leave it out, or --mode cp")
-    done = _execute(_plan(arguments, arguments.scenario, arguments.mode, "single"), arguments, _Progress())
+    done = _execute(_plan(arguments, arguments.scenario, arguments.mode, "single"), arguments, arguments.say)
     if arguments.json:
         _print(json.dumps({**done.verdict, "folder": str(done.folder)}))
     else:
@@ -264,7 +256,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     from replicated_namesrv.chaos.run_modes import foreign
     from replicated_namesrv.chaos.run_report import comparison
 
-    modes, verdicts, say, compared = _modes(arguments.modes), [], _Progress(), []
+    modes, verdicts, say, compared = _modes(arguments.modes), [], arguments.say, []
     by_remoting = any(foreign(mode) is not None for mode in modes)
     for name in arguments.scenario:
         plans = [replace(_plan(arguments, name, mode, "compare"), looks_by_remoting=by_remoting) for mode in modes]
@@ -308,7 +300,7 @@ def _suite(arguments: argparse.Namespace) -> int:
     _check_suite(arguments)
     if arguments.node_command is not None and any(mode not in suite.MODES for mode in _modes(arguments.modes)):
         raise SettingError(f"--node-command: {arguments.modes} has a mode with its own command; leave it out")
-    say = _Progress()
+    say = arguments.say
     done: dict[str, Path] = suite.finished(arguments.out, "full") if arguments.suite == "full" else {}
     until = time.monotonic() + (arguments.hours or SOAK_HOURS) * 3600
     verdicts: list[dict[str, Any]] = []
@@ -380,7 +372,7 @@ def _sabotage(arguments: argparse.Namespace) -> int:
         for one in chosen:
             _print(json.dumps(one._asdict()) if arguments.json else f"{one.name}: {one.mode.upper()}, {one.breaks} ({one.file})")
         return 0
-    say = _Progress()
+    say = arguments.say
     saboteur, results = sabotage.Saboteur(arguments.out, say), []
     for number, one in enumerate(chosen, 1):
         say(f"sabotage {number} of {len(chosen)}, {one.name}: {one.breaks}")

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 from replicated_namesrv.address_list import advertised_host
 from replicated_namesrv.child_process import ProcessError
 from replicated_namesrv.cli.children import NodePlan, PlannedNode, described_exit, host_port, leadership
+from replicated_namesrv.cli.command_progress import CommandProgress
 from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.settings import parse_address
 
@@ -181,6 +181,7 @@ class Cluster:
         self._data_dir = data_dir
         self._as_json = as_json
         self._stopping = asyncio.Event()
+        self._progress = CommandProgress(lambda seconds, line: f"namesrv cluster: {line}")
 
     async def run(self, *, once: bool) -> int:
         """Run until stopped. Returns 0, or 2 if ``once`` was stopped before the check ended. Raises ProcessError if a node did
@@ -219,9 +220,10 @@ class Cluster:
             await node.start()
         failed: BaseException | None = None
         try:
-            async with asyncio.TaskGroup() as starting:
-                for node in self.nodes:
-                    starting.create_task(self._wait_first(node))
+            with self._progress:
+                async with asyncio.TaskGroup() as starting:
+                    for node in self.nodes:
+                        starting.create_task(self._wait_first(node))
         except* ProcessError as errors:
             failed = errors.exceptions[0]
         if failed is not None:
@@ -312,6 +314,3 @@ class Cluster:
         if self._as_json:
             print(json.dumps({"event": event, **facts}), flush=True)
         self._progress(sentence)
-
-    def _progress(self, line: str) -> None:
-        print(f"namesrv cluster: {line}", file=sys.stderr, flush=True)

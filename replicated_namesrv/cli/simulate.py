@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from replicated_namesrv.cli.command_progress import CommandProgress
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.raft.raft_config import Defences
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
@@ -36,8 +37,8 @@ Exit 0: no violation. 1: an invariant was broken. 2: wrong usage. 130: Ctrl-C, a
 """
 
 
-PROGRESS_S = 5.0
-"""Between two lines of progress when the output is not a terminal."""
+PROGRESS_S = 1.4
+"""Least time between two lines of progress when the output is not a terminal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trace:
         return _run_readable(scenarios)
     report = _Report(arguments, len(scenarios))
-    results = run_all(scenarios, min(arguments.processes or cores(), len(scenarios)))
+    results = run_all(scenarios, min(arguments.processes or cores(), len(scenarios)), report.progress)
     try:
         with _interrupts() as is_interrupted:
             for result in results:
@@ -193,9 +194,10 @@ class _Report:
             self._clear()
             first = result.text.split("\n")[0]
             print(f"seed {result.scenario.seed}: {result.violation} at {result.violated_at_s:.3f} s: {first}", flush=True)
-        self._progress()
+        self.progress()
 
-    def _progress(self) -> None:
+    def progress(self) -> None:
+        """Show how far the campaign is, if that was some time ago."""
         now = time.monotonic()
         terminal = sys.stderr.isatty()
         if now - self._reported_at > (0.5 if terminal else PROGRESS_S):
@@ -246,13 +248,9 @@ class _Report:
         }
 
     def _explain_first(self) -> None:
-        def tell(text: str) -> None:
-            if sys.stderr.isatty():
-                print(f"\rmaking seed {first.scenario.seed} smaller: {text}\x1b[K", end="", file=sys.stderr, flush=True)
-
         first = min(self.failures, key=lambda result: (result.virtual_s, result.scenario.seed))
-        smallest = Shrinker(first, 90.0, tell).shrink()
-        self._clear()
+        with CommandProgress(lambda seconds, line: f"making seed {first.scenario.seed} smaller: {line}") as say:
+            smallest = Shrinker(first, 90.0, say).shrink()
         print(f"\n{explain(smallest)}")
         print(f"in full: {first.scenario.command()}")
 

@@ -12,6 +12,7 @@ from multiprocessing import active_children
 from replicated_namesrv.simulation.simulation import RunResult, Scenario
 from replicated_namesrv.simulation.subjects import run
 
+TICK_S = 0.5
 _SHRINK_RUNS = 60
 _EVENTS_SHOWN = 45
 """Maximum of trace lines without messages."""
@@ -25,12 +26,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_all(scenarios: Iterable[Scenario], processes: int) -> Generator[RunResult, None, None]:
-    """Results as they arrive. Few scenarios are in flight, so an early end costs little."""
-    if processes <= 1:
-        for scenario in scenarios:
-            yield run(scenario)
-        return
+def run_all(
+    scenarios: Iterable[Scenario], processes: int, tick: Callable[[], None] = lambda: None
+) -> Generator[RunResult, None, None]:
+    """Results as they arrive. Few scenarios are in flight, so an early end costs little. ``tick`` is called once a second or more
+    often."""
     left = iter(scenarios)
     others = set(active_children())
     with ProcessPoolExecutor(processes, initializer=_ignore_interrupts) as pool:
@@ -40,7 +40,8 @@ def run_all(scenarios: Iterable[Scenario], processes: int) -> Generator[RunResul
                 flying |= {pool.submit(run, scenario) for scenario in islice(left, 2 * processes - len(flying))}
                 if not flying:
                     return
-                done, flying = wait(flying, return_when=FIRST_COMPLETED)
+                done, flying = wait(flying, TICK_S, FIRST_COMPLETED)
+                tick()
                 for future in done:
                     yield future.result()
         except (GeneratorExit, KeyboardInterrupt):  # nobody wants the runs that are under way

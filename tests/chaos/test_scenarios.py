@@ -114,6 +114,19 @@ def test_a_name_that_is_none_is_told_the_nearest() -> None:
         load("isolate-leadr")
 
 
+def test_ports_of_one_process_differ_with_the_ports_beside_them() -> None:
+    first, second = Ports(20, random.Random(1), (-2, 0, 1)), Ports(20, random.Random(1))
+    beside = [number + offset for number in first.numbers for offset in (-2, 0, 1)]
+    assert len(set(beside)) == 60
+    assert not set(beside) & set(second.numbers)
+    numbers = first.numbers
+    first.release()
+    again = Ports(20, random.Random(1), (-2, 0, 1))
+    assert set(again.numbers) & set(numbers), "released ports were not reserved again"
+    again.release()
+    second.release()
+
+
 def test_two_runs_at_once_get_different_ports() -> None:
     """The other run is another process: locks of one process never keep it from itself."""
     program = (
