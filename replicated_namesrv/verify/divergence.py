@@ -1,16 +1,15 @@
 """Divergence of nodes over time (M14) and convergence (M15), as the checks of chaos runs and the analysis of many runs use them.
 
 A look asks a node for its answer. The answer is the node's state at some moment between the question (``asked``) and its arrival,
-so the observation is censored: between two looks with different answers nobody knows when the state changed. Therefore D(t), the
+so the observation is censored: between two looks with different answers, the time of the change is unknown. Therefore D(t), the
 greatest Jaccard distance of any two nodes whose answers are known at t, is given by two bounds:
 
 - ``certain``: the least distance that the answers permit. A member that changed between two looks may have had any value there.
 - ``possible``: the greatest distance of the answers before and after such a change.
 
-A node is known from the arrival of its first answer to the question of its last one. Knowledge ends when the node does not
-answer,
-and when the observer itself stalled. A node without a known answer differs from no other node. A state that was left and restored
-between two looks is not seen.
+A node's answer is known from the arrival of its first answer to the question of its last one. It is unknown after a question
+without an answer, and while the observer stalled. A node without a known answer differs from no other node. A state that changed
+and changed back between two looks is not observed.
 """
 
 from collections import defaultdict
