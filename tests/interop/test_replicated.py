@@ -33,10 +33,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ALWAYS = {"test_acting_master", "test_master_and_slave[4.9.7]", "test_mqadmin_answers_equal[5.3.3]"}
 ALWAYS |= {"test_clients_while_the_leader_goes[5.3.3]"}
 LOOKUP_TIMEOUT_MS = 1_000
-"""Of the client that looks up all the time (mqClientApiTimeout, 3 s by default): a paused node keeps it waiting so long."""
+"""Time-out of the client that looks up all the time (mqClientApiTimeout, 3 s by default): it waits so long for a paused node."""
 GAP_MAX_MS = 2_000
 ATTEMPTS = 3
-"""Tries at each fault: on a busy machine processes that are all well stand still for longer than the gap allowed."""
+"""Tries at each fault: on a busy machine, healthy processes stall for longer than the permitted gap."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Pages, docstrings, comments and messages use the field's words (CONTRIBUTING.md, rules for text)."""
+"""Pages, scenarios, docstrings, comments and messages use the field's words (CONTRIBUTING.md, rules for text)."""
 
 import io
 import re
@@ -26,7 +26,7 @@ RULES = "CONTRIBUTING.md"
 
 
 def texts(name: str, content: str) -> list[tuple[int, str]]:
-    """(line, text) of a page's lines, or of a module's comments and strings."""
+    """(line, text) of all lines of a page or scenario, or of the comments and strings of a module."""
     if not name.endswith(".py"):
         return list(enumerate(content.splitlines(), 1))
     kinds = (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING))
@@ -40,7 +40,7 @@ def texts(name: str, content: str) -> list[tuple[int, str]]:
 
 def test_texts_use_the_words_of_the_field() -> None:
     names = [path.as_posix() for path in tracked_files()]
-    names = [name for name in names if name != RULES and (name.endswith(".md") or is_of_the_product(name))]
+    names = [name for name in names if name != RULES and (name.endswith((".md", ".toml")) or is_of_the_product(name))]
     wrong = []
     for name in names:
         content = (ROOT / name).read_text(encoding="utf-8")
