@@ -163,10 +163,10 @@ class Ballast:
 
 
 class DiskReserve:
-    """How much may still be written so that ``reserve`` bytes of the disk stay free, and ``beside()`` bytes for one more copy of
-    what is stored, while it is written anew.
+    """The bytes that may still be written. ``reserve`` bytes of the disk stay free, and ``beside()`` bytes for a second copy of
+    the stored data, which is needed while the data is rewritten.
 
-    Logged when it becomes nothing and when there is room again. There is nothing to disarm.
+    A line is logged when no byte may be written any more, and when there is room again.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class DiskReserve:
             return None
         return (
             f"{self.free_bytes} bytes are free on the disk of {self._folder}, {self._needed} are to stay free "
-            "(diskReserveBytes and a copy of the state): what adds to the state is refused until there is more"
+            "(diskReserveBytes and a copy of the state): requests that add data are refused until there is more"
         )
 
     def room(self) -> int:
@@ -218,7 +218,7 @@ class DiskReserve:
             facts = {"folder": str(self._folder), "free": self.free_bytes, "needed": self._needed}
             if is_short:
                 remedy = "make room on the disk, delete what is not needed, or lower diskReserveBytes"
-                log.warning("disk below diskReserveBytes: refusing what adds to the state", extra={**facts, "remedy": remedy})
+                log.warning("disk below diskReserveBytes: requests that add data are refused", extra={**facts, "remedy": remedy})
             else:
                 log.warning("disk has room again", extra=facts)
 

@@ -47,7 +47,7 @@ class DiskAlarm:
         others = self._others
         if self.disk.warning is not None or not others:
             return self.disk.warning
-        return f"the disk of {', '.join(others)} is nearly full: what adds to the state is refused until there is room"
+        return f"the disk of {', '.join(others)} is nearly full: requests that add data are refused until there is room"
 
     def tick(self) -> None:
         """Check this node's disk, and send the message if it is due."""

@@ -48,7 +48,7 @@ def test_room_is_what_is_free_beyond_the_reserve_and_a_copy(tmp_path: Path, capl
     now_s[0] += DISK_LOOK_S
     assert (disk.room(), disk.warning) == (20, None)
     assert [record.message for record in caplog.records] == [
-        "disk below diskReserveBytes: refusing what adds to the state",
+        "disk below diskReserveBytes: requests that add data are refused",
         "disk has room again",
     ]
     assert DiskReserve(tmp_path / "missing", 0, lambda: 0).room() > 0
