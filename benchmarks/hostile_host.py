@@ -6,8 +6,9 @@ Three nodes run as processes, as in production. The attackers have the address 1
 one source see two hosts. Attackers and clients would have processors of their own. As far as the kernel permits, the attackers
 therefore get only what the nodes leave of the two cores, and the clients come first: their own delay is not that of a node.
 
-Each client sends a request every few milliseconds and waits for its answer: route queries, renewals of a broker, and small KV
-writes, at all nodes in turn.
+Each client sends a request every few milliseconds and waits for its answer: route queries, renewals of its own broker, and small
+KV writes, at all nodes in turn. A renewal waits for up to 25 ms also without an attack: the leader asks a majority for the
+renewals of that time together (``liveness/renewals.py``).
 """
 
 import argparse
@@ -318,15 +319,15 @@ class Answers:
         return " | ".join(parts) + (f" | failed: {dict(self.failures)}" if self.failures else "")
 
 
-CLIENT_REGISTRATION = registration("real-broker", "127.0.0.1:10911", 100, 1)
+CLIENT_REGISTRATIONS = [registration(f"real-{number}", f"127.0.0.1:{10_911 + number}", 100, 1) for number in range(CLIENTS)]
 
 
-def client_request(kind: str, number: int) -> RemotingCommand:
+def client_request(kind: str, client: int, number: int) -> RemotingCommand:
     """A request of a real client."""
     if kind == "route":
         return route_request(TOPIC)
     if kind == "renewal":
-        return CLIENT_REGISTRATION
+        return CLIENT_REGISTRATIONS[client]
     return put_kv_request("real", f"key-{number % 100}", str(number))
 
 
@@ -350,7 +351,7 @@ class Clients:
             began = time.monotonic()
             address = f"127.0.0.1:{self._ports[turn % len(self._ports)]}"
             try:
-                answer = await self._connections[number].request(address, client_request(kind, turn), 10_000)
+                answer = await self._connections[number].request(address, client_request(kind, number, turn), 10_000)
                 if answer.code:
                     answers.failures[f"{kind}: code {answer.code}"] += 1
             except NamesrvError as error:

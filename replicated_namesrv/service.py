@@ -104,6 +104,9 @@ class Connection(Protocol):
     def close(self, reason: CloseReason) -> None:
         """Close after pending bytes have been sent. Idempotent."""
 
+    def charge(self, work_ns: int) -> None:
+        """Count this time for the address of the other end: it is needed for its request, here or on other nodes."""
+
 
 def origin_of(connection: Connection | None) -> ChangeOrigin | None:
     """Who sent the present request of a connection. None: unknown (``accessPolicy=open``)."""

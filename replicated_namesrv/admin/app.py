@@ -22,6 +22,7 @@ from replicated_namesrv.admin.http_listener import HttpListener, ListenerTls
 from replicated_namesrv.admin.json_views import advertised_address
 from replicated_namesrv.admin.open_paths import IMPORT_MAP_HASH
 from replicated_namesrv.admin.other_nodes import OTHER_NODES, OtherNodes, addresses
+from replicated_namesrv.admin.paced import in_share
 from replicated_namesrv.admin.paths import HEALTH_ROUTES, ROUTES
 from replicated_namesrv.admin.responses import json_error
 from replicated_namesrv.admin.samples import SAMPLES, Samples
@@ -39,6 +40,7 @@ from replicated_namesrv.errors import (
 from replicated_namesrv.server.connection_limits import Limits, Sources
 from replicated_namesrv.server.query_handlers import BadConsistencyError
 from replicated_namesrv.server.tls import admin_contexts
+from replicated_namesrv.server.turn_shares import TurnShares
 from replicated_namesrv.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -170,7 +172,8 @@ class AdminServer:
         if self._contexts is not None:
             sources, contexts = Sources(Limits.of(settings)), self._contexts
             tls = ListenerTls(lambda: contexts.context, sources.may_handshake)
-        self._listener = HttpListener(app, connections_max, address_connections_max, keepalive_timeout_s, count_refused, tls)
+        limits = connections_max, address_connections_max, keepalive_timeout_s
+        self._listener = HttpListener(app, *limits, count_refused, context.remoting.shares, tls)
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -220,7 +223,9 @@ class HealthServer:
     def __init__(self, context: AdminContext) -> None:
         app = _application(context)
         app.add_routes(HEALTH_ROUTES)
-        self._listener = HttpListener(app, CONNECTIONS_MAX, ADDRESS_CONNECTIONS_MAX, KEEPALIVE_TIMEOUT_S, lambda: None)
+        limits = CONNECTIONS_MAX, ADDRESS_CONNECTIONS_MAX, KEEPALIVE_TIMEOUT_S
+        # A probe may come from the address of a hostile host, so it shares nothing with the other ports.
+        self._listener = HttpListener(app, *limits, lambda: None, TurnShares())
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -237,7 +242,7 @@ class HealthServer:
 
 
 def _application(context: AdminContext) -> web.Application:
-    app = web.Application(middlewares=[errors_as_json])
+    app = web.Application(middlewares=[in_share, errors_as_json])
     app[CONTEXT] = context
     app.on_response_prepare.append(_set_headers)
     return app

@@ -16,6 +16,7 @@ from replicated_namesrv.routes.history import History
 from replicated_namesrv.routes.quotas import Quotas
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.server.server_metrics import ServerMetrics
+from replicated_namesrv.server.turn_shares import TurnShares
 from replicated_namesrv.service import Connection, FreshState, Measurement, NodeAddress
 from replicated_namesrv.settings import Settings
 
@@ -176,6 +177,7 @@ class ObservedServer(Protocol):
     """The remoting server as the admin side sees it."""
 
     metrics: ServerMetrics
+    shares: TurnShares
 
     @property
     def is_listening(self) -> bool:

@@ -56,10 +56,10 @@ class HttpListener:
         address_connections_max: int,
         keepalive_timeout_s: float,
         on_refused: Callable[[], None],
+        shares: TurnShares,
         tls: "ListenerTls | None" = None,
     ) -> None:
-        self._tls = tls
-        self._shares = TurnShares()
+        self._tls, self._shares = tls, shares
         self._handshakes: dict[asyncio.Future[None], str] = {}
         """TLS handshakes in progress, by source address."""
         self._connections_max, self._address_connections_max = connections_max, address_connections_max

@@ -1,14 +1,24 @@
-"""PacedProtocol: a bounded part of what arrives on an HTTP connection is parsed in one turn of the event loop.
+"""PacedProtocol and ``in_share``: HTTP requests in the share of their address.
 
-The parser needs microseconds for a chunk of one byte, and a read has up to 256 KiB: eight connections took half a second at once.
-If a request is malformed, its connection is closed in a later turn; without this, the parser would have got the rest until then.
+``PacedProtocol``: a bounded part of what arrives on a connection is parsed in one turn of the event loop. The parser needs
+microseconds for a chunk of one byte, and a read has up to 256 KiB: eight connections took half a second at once. If a request is
+malformed, its connection is closed in a later turn; without this, the parser would have got the rest until then.
+
+``in_share``: a parsed request waits if the share of its address is used up, and the time of its handler is counted.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
 from time import perf_counter_ns
-from typing import Any
+from types import coroutine
+from typing import Any, TypeVar
 
-from replicated_namesrv.server.turn_shares import TurnShares
+from aiohttp import web
+
+from replicated_namesrv.server.turn_shares import Share, TurnShares
+
+T = TypeVar("T")
 
 PIECE_BYTES = 16 << 10
 """Parsed in one turn. 2,700 chunks of one byte take 6 ms."""
@@ -18,8 +28,8 @@ class PacedProtocol(asyncio.Protocol):
     """Forwards everything to ``handler``, data in pieces, in the share of the connection's address."""
 
     def __init__(self, handler: asyncio.Protocol, shares: TurnShares, host: str) -> None:
-        self._handler, self._shares = handler, shares
-        self._share = shares.enter(host)
+        self._handler, self.shares = handler, shares
+        self.share: Share = shares.enter(host)
         self._transport: asyncio.Transport | None = None
         self._backlog = bytearray()
         """Bytes that the handler has not received yet. Nothing is read until it has."""
@@ -33,7 +43,7 @@ class PacedProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._backlog.clear()
-        self._shares.leave(self._share)
+        self.shares.leave(self.share)
         self._handler.connection_lost(exc)
 
     def eof_received(self) -> bool | None:
@@ -48,7 +58,12 @@ class PacedProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         is_waiting = bool(self._backlog)
         self._backlog += data
-        if not is_waiting:
+        if is_waiting:
+            return
+        if self.share.is_used_up:
+            self._set_reading()
+            self.shares.wait(self.share, self._forward)
+        else:
             self._forward()
 
     def pause(self, is_paused: bool) -> None:
@@ -63,13 +78,13 @@ class PacedProtocol(asyncio.Protocol):
         piece = bytes(self._backlog[:PIECE_BYTES])
         started_ns = perf_counter_ns()
         self._handler.data_received(piece)
-        self._shares.spend(self._share, perf_counter_ns() - started_ns)
+        self.shares.spend(self.share, perf_counter_ns() - started_ns)
         del self._backlog[:PIECE_BYTES]
         self._set_reading()
         if not self._backlog:
             return
-        if self._share.is_used_up:
-            self._shares.wait(self._share, self._forward)
+        if self.share.is_used_up:
+            self.shares.wait(self.share, self._forward)
         else:
             asyncio.get_running_loop().call_soon(self._forward)
 
@@ -86,13 +101,52 @@ class _Paused:
     """The transport as the handler has it: whether to read is decided by the protocol."""
 
     def __init__(self, transport: asyncio.BaseTransport, protocol: PacedProtocol) -> None:
-        self._transport, self._protocol = transport, protocol
+        self._transport, self.protocol = transport, protocol
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def pause_reading(self) -> None:
-        self._protocol.pause(True)
+        self.protocol.pause(True)
 
     def resume_reading(self) -> None:
-        self._protocol.pause(False)
+        self.protocol.pause(False)
+
+
+@web.middleware
+async def in_share(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+    """Handle the request in the share of its address."""
+    transport = request.transport
+    if not isinstance(transport, _Paused):  # the connection has ended
+        return await handler(request)
+    shares, share = transport.protocol.shares, transport.protocol.share
+    while share.is_used_up:  # again, if another request that waited was handled first
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        shares.wait(share, partial(_wake, turn))
+        await turn
+    work = handler(request)
+    assert isinstance(work, Coroutine)
+    return await counted(work, partial(shares.spend, share))
+
+
+def _wake(turn: "asyncio.Future[None]") -> None:
+    if not turn.done():
+        turn.set_result(None)
+
+
+@coroutine
+def counted(work: Coroutine[Any, Any, T], spend: Callable[[int], None]) -> Generator[Any, Any, T]:
+    """``work``; the time of each of its steps is spent."""
+    step, value = work.send, None
+    while True:
+        started_ns = perf_counter_ns()
+        try:
+            awaited = step(value)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]  # the result of work
+        finally:
+            spend(perf_counter_ns() - started_ns)
+        try:
+            step, value = work.send, (yield awaited)
+        except BaseException as error:  # it is work's, also a cancellation
+            step, value = work.throw, error

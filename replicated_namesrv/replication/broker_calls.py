@@ -56,7 +56,7 @@ RocketMQ 5.3 waits 24 s, one of 4.9 6 s."""
 
 
 class BrokerCalls:
-    """The broker requests of one node, on its loop. ``propose(command, timeout_ms, topics, origin)`` raises
+    """The broker requests of one node, on its loop. ``propose(command, timeout_ms, topics, origin, connection)`` raises
     UnavailableError and OutcomeUnknownError.
     """
 
@@ -65,7 +65,7 @@ class BrokerCalls:
         machine: RouteStateMachine,
         attachments: Attachments,
         leader: LeaderClient,
-        propose: Callable[[bytes, int, int, ChangeOrigin | None], Awaitable[ProposalResult]],
+        propose: Callable[[bytes, int, int, ChangeOrigin | None, Connection], Awaitable[ProposalResult]],
         consensus: Consensus,
         tasks: Tasks,
         is_leaving: Callable[[], bool],
@@ -182,7 +182,7 @@ class BrokerCalls:
             time_ms, replaces = self._leader.leader_time_ms, received if is_meant else 0
             data = encode_register(registration, time_ms, received, replaces, content)
             topics = self._machine.state.topics_concerned(registration)
-            applied = await self._propose(data, int(REGISTRATION_S * 1000), topics, origin)
+            applied = await self._propose(data, int(REGISTRATION_S * 1000), topics, origin, connection)
         except NamesrvError:  # copies of it that other nodes received continue without this one
             if asked is not None:
                 self._leader.withdraw(asked, key, content)

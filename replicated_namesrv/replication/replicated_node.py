@@ -150,7 +150,7 @@ class ReplicatedNode:
             self._change_serving,
         )
         self.barrier = self.reads.barrier
-        self.proposer = CommandProposer(consensus, self._tasks, budget_ms, lambda: self.reads.fenced)
+        self.proposer = CommandProposer(consensus, self._tasks, budget_ms, lambda: self.reads.fenced, len(members))
         self.liveness = BrokerLiveness(
             LivenessContext(
                 settings.node_id,
@@ -318,12 +318,14 @@ class ReplicatedNode:
         refused = self.state.refusal(command)
         if refused is not None:
             return refused
-        return within(self.quotas, command, lambda: self._tasks.keep(self._propose_plain(command, origin)))
+        return within(self.quotas, command, lambda: self._tasks.keep(self._propose_plain(command, origin, connection)))
 
-    async def _propose_plain(self, command: Command, origin: ChangeOrigin | None = None) -> Result:
+    async def _propose_plain(
+        self, command: Command, origin: ChangeOrigin | None = None, connection: Connection | None = None
+    ) -> Result:
         topics = self.state.topics_concerned(command)
         data = encode_plain(command, self.liveness.client.leader_time_ms)
-        return (await self.proposer.propose(data, topics=topics, origin=origin)).result
+        return (await self.proposer.propose(data, topics=topics, origin=origin, connection=connection)).result
 
     def update_config(self, values: Mapping[str, str], origin: ChangeOrigin | None = None) -> Result | Future[Result]:
         """Shared keys go through the log for all nodes; the others go to this node's file. Fails with PartlyDoneError if one

@@ -42,7 +42,7 @@ FEW_BYTES = 1_024
 costs as much as a request from the cache."""
 FEW_NS = 10_000
 NS_PER_BYTE = 1
-"""Estimated time to receive a byte of an incomplete frame, with the memory for it."""
+"""Estimated time to receive or to send a byte: most of it is in the kernel, outside of what is measured."""
 DEFERRED_NS = 20_000
 """Estimated time to send an answer later, counted when it is deferred."""
 LONG_FRAME_BYTES = 65_536
@@ -213,11 +213,14 @@ class RemotingConnection(asyncio.BufferedProtocol):
             is_sample = metrics.fast_path_hits - metrics.fast_path_observed >= SAMPLED_HITS
             started_ns = perf_counter_ns() if is_sample or count > FEW_BYTES else 0
             position = host.prepared(self, data, 0, pieces)
-            host.shares.spend(self.share, FEW_NS if count <= FEW_BYTES else perf_counter_ns() - started_ns)
+            spent_ns = FEW_NS if count <= FEW_BYTES else perf_counter_ns() - started_ns + count * NS_PER_BYTE
+            host.shares.spend(self.share, spent_ns)
             if pieces:
                 answer = b"".join(pieces)
                 metrics.bytes_out += len(answer)
                 self._transport.write(answer)  # type: ignore[union-attr]  # there is one until connection_lost
+                if len(answer) > FEW_BYTES:
+                    host.shares.spend(self.share, len(answer) * NS_PER_BYTE)
                 if is_sample:
                     metrics.observe_fast_path(perf_counter_ns() - started_ns)
             if position < count:
@@ -310,6 +313,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if answer is not None and self._is_plain and self._reading and self._ended is None:  # the usual case
             host.metrics.bytes_out += len(answer)
             self._transport.write(answer)
+            if len(answer) > FEW_BYTES:
+                host.shares.spend(self.share, len(answer) * NS_PER_BYTE)
             self.last_active_tick = host.idle.tick
             if self._unwritable:
                 self._hold()
@@ -323,6 +328,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self.close(self._ended)
         elif not self._reading:
             self._continue()
+
+    def charge(self, work_ns: int) -> None:
+        self._host.shares.spend(self.share, work_ns)
 
     def suspend(self) -> None:
         """Process no further frame of this connection until ``resume``."""
@@ -452,11 +460,14 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def _decrypt(self, data: bytes) -> None:
         assert self._tls is not None
+        started_ns = perf_counter_ns()
         try:
             plain = self._tls.receive(data)
         except TlsError as error:
             self._tls_failed(error)
             return
+        finally:
+            self._host.shares.spend(self.share, perf_counter_ns() - started_ns)
         ended = self._tls.ended
         if plain:
             self._append(plain)
@@ -569,6 +580,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def _send(self, data: bytes) -> None:
         assert self._transport is not None
         self._host.metrics.bytes_out += len(data)
+        self._host.shares.spend(self.share, len(data) * NS_PER_BYTE)
         if self._tls is None:
             self._transport.write(data)
             return

@@ -76,7 +76,7 @@ class RequestDispatcher:
         self.answers = RouteAnswers(service.state, settings, metrics)
         self._queries = Queries(settings, service, self.answers, metrics, now_s, self._other)
         self.answers.is_ready = self._queries.is_ready
-        self.registrations = Registrations(settings, service, metrics)
+        self.registrations = Registrations(settings, service, metrics, shares)
         changes = Changes(settings, service)
         self._handlers: dict[int, Handler] = {
             **self._queries.handlers(),

@@ -14,7 +14,8 @@ stamp, its checksum is derived from the remembered one (``wire.crc32``), so that
 **Evaluated in slices**, so that no registration delays other connections. A small body is evaluated on arrival, as far as this
 turn of the loop has time. The others wait, and so does every large one: if forty large frames are completed in one turn, that
 turn only receives them. There are two queues, so that small ones do not wait for large ones. Only the first of each is in work,
-so that the memory for decoding is used only once.
+so that the memory for decoding is used only once. The time counts for the address of the broker. While the address waits for
+its share of the loop, none of its registrations begins, and those of others do not wait for it (``turn_shares.py``).
 
 Reading from the connection of a waiting registration stops until it is applied, which keeps the order of its requests. If the
 peer closes the connection, the kernel reports it. A large registration is then dropped at once with its memory, because its
@@ -52,6 +53,7 @@ from replicated_namesrv.server.request import (
     then,
 )
 from replicated_namesrv.server.server_metrics import ServerMetrics
+from replicated_namesrv.server.turn_shares import TurnShares
 from replicated_namesrv.service import Connection
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.bodies import encode_kv_table
@@ -77,12 +79,13 @@ Evaluation = Generator[None, None, Outcome]
 class Job:
     """A waiting registration."""
 
-    __slots__ = ("body_bytes", "connection", "done", "evaluation", "is_dropped")
+    __slots__ = ("body_bytes", "connection", "done", "evaluation", "has_begun", "is_dropped")
 
     def __init__(self, connection: "RemotingConnection", evaluation: Evaluation, body_bytes: int) -> None:
         self.connection = connection
         self.evaluation = evaluation
         self.body_bytes = body_bytes
+        self.has_begun = False
         self.is_dropped = False
         self.done: Future[Answer] = asyncio.get_running_loop().create_future()
 
@@ -90,10 +93,10 @@ class Job:
 class RegistrationQueue:
     """Both queues."""
 
-    def __init__(self, metrics: ServerMetrics) -> None:
+    def __init__(self, metrics: ServerMetrics, shares: TurnShares) -> None:
         self.queued_bytes = 0
         """Bytes of waiting bodies."""
-        self._metrics = metrics
+        self._metrics, self._shares = metrics, shares
         self._small: deque[Job] = deque()
         self._large: deque[Job] = deque()
         self._jobs: dict[RemotingConnection, list[Job]] = {}
@@ -110,8 +113,9 @@ class RegistrationQueue:
     def evaluate(self, request: Request, evaluation: Evaluation) -> Outcome:
         """The outcome of a registration, now or later. Raises BodyError."""
         body_bytes = request.bounds.end - request.bounds.body_start
-        is_small = body_bytes <= SMALL_BYTES
+        is_small, has_begun = body_bytes <= SMALL_BYTES, False
         if is_small and not self._small and self._spent_ns < TURN_BUDGET_NS:
+            has_begun = True
             outcome = self._advance(evaluation, perf_counter_ns() + TURN_BUDGET_NS - self._spent_ns)
             self._schedule_turn()
             if outcome is not None:
@@ -120,6 +124,7 @@ class RegistrationQueue:
             self._metrics.hit_limit("queuedRegistrationBytes")
             return OVERLOAD
         job = Job(request.connection, evaluation, body_bytes)
+        job.has_begun = has_begun
         (self._small if is_small else self._large).append(job)
         self.queued_bytes += body_bytes
         self._jobs.setdefault(job.connection, []).append(job)
@@ -174,16 +179,25 @@ class RegistrationQueue:
         budget_ns = TURN_BUDGET_NS // 2 if self._small and self._large else TURN_BUDGET_NS
         for queue in (self._small, self._large):
             self._serve(queue, perf_counter_ns() + budget_ns)
-        if self._jobs:
+        if self._small or self._large:
             self._schedule_turn()
 
     def _serve(self, queue: deque[Job], until_ns: int) -> None:
-        """Evaluate the oldest registration of ``queue``."""
+        """Evaluate the oldest registration of ``queue``. One that has not begun waits outside if its address has debts."""
         while queue and perf_counter_ns() < until_ns:
             job = queue[0]
+            share = job.connection.share
+            if not job.has_begun and not job.is_dropped and share.is_used_up:
+                self._shares.wait(share, partial(self._queue_again, queue, queue.popleft()))
+                continue
             if not job.is_dropped:
+                job.has_begun = True
+                started_ns = perf_counter_ns()
                 try:
-                    outcome = self._advance(job.evaluation, until_ns)
+                    try:
+                        outcome = self._advance(job.evaluation, until_ns)
+                    finally:
+                        self._shares.spend(share, perf_counter_ns() - started_ns)
                     if outcome is None:
                         return
                     settle(job.done, outcome)
@@ -195,6 +209,11 @@ class RegistrationQueue:
                 if job.connection not in self._jobs:
                     job.connection.resume()
             queue.popleft()
+
+    def _queue_again(self, queue: deque[Job], job: Job) -> None:
+        if not job.is_dropped:
+            queue.append(job)
+            self._schedule_turn()
 
     def _advance(self, evaluation: Evaluation, until_ns: int) -> Outcome | None:
         """Evaluate until there is an outcome or the time is up (None). Raises BodyError."""
@@ -267,9 +286,10 @@ class Registrations:
         settings: Settings,
         service: RegistrationService,
         metrics: ServerMetrics,
+        shares: TurnShares,
         wall_clock_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
-        self.queue = RegistrationQueue(metrics)
+        self.queue = RegistrationQueue(metrics, shares)
         self._settings = settings
         self._service = service
         self._metrics = metrics

@@ -150,6 +150,9 @@ class SimulatedConnection:
             self.server.loop.call_soon(self._lost, reason)
             self._ended()
 
+    def charge(self, work_ns: int) -> None:
+        """Nothing waits: the simulator has no shares of addresses."""
+
     def _lost(self, reason: CloseReason) -> None:
         del self.server.connections[self.connection_id]
         self.server.node.connection_lost(self, reason)

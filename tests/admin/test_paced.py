@@ -1,10 +1,17 @@
-"""How much of an HTTP connection's bytes is parsed in one turn of the event loop."""
+"""How much of an HTTP connection's bytes is parsed in one turn of the event loop, and how long its requests wait."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from time import perf_counter_ns
 from typing import Any
 
-from replicated_namesrv.admin.paced import PIECE_BYTES, PacedProtocol
-from replicated_namesrv.server.turn_shares import TurnShares
+import pytest
+from aiohttp import web
+
+from replicated_namesrv.admin.http_listener import HttpListener
+from replicated_namesrv.admin.paced import PIECE_BYTES, PacedProtocol, counted, in_share
+from replicated_namesrv.server.turn_shares import SHARE_NS, TurnShares
 
 
 class Handler(asyncio.Protocol):
@@ -82,3 +89,92 @@ async def test_what_waits_is_dropped_when_the_handler_closes_the_connection() ->
     socket.is_closed = True
     await turns()
     assert len(handler.pieces) == 1
+
+
+async def test_bytes_wait_until_the_share_of_their_address_is_paid() -> None:
+    protocol, handler, socket = connected()
+    protocol.shares.spend(protocol.share, SHARE_NS)
+    protocol.data_received(b"first")
+    assert handler.pieces == []
+    assert not socket.reads
+    await turns()
+    assert handler.pieces == [b"first"]
+    assert socket.reads
+
+
+def compute(needed_ns: int) -> None:
+    """Keep the loop busy for this time."""
+    until_ns = perf_counter_ns() + needed_ns
+    while perf_counter_ns() < until_ns:
+        pass
+
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+@asynccontextmanager
+async def listener(handled: list[str]) -> AsyncIterator[int]:
+    """The port of a listener whose requests take 2 ms. ``handled``: from where they came."""
+
+    async def handle(request: web.Request) -> web.Response:
+        handled.append(str(request.remote))
+        compute(2 * SHARE_NS)
+        return web.Response()
+
+    app = web.Application(middlewares=[in_share])
+    app.router.add_get("/", handle)
+    serving = HttpListener(app, 100, 100, 60, lambda: None, TurnShares())
+    await serving.start("127.0.0.1", 0, "")
+    assert serving.address is not None
+    try:
+        yield serving.address[1]
+    finally:
+        await serving.stop()
+
+
+async def test_requests_of_one_host_wait_and_those_of_others_do_not() -> None:
+    """The time of handlers was not counted: pipelines of costly requests were handled without a pause."""
+    handled = list[str]()
+    async with listener(handled) as port:
+        ends = [await asyncio.open_connection("127.0.0.1", port, local_addr=(f"127.0.0.{n}", 0)) for n in (1, 2, 2)]
+        for (reader, writer), requests in zip(ends, (1, 1, 1), strict=True):
+            writer.write(REQUEST * requests)
+            await reader.readuntil(b"\r\n\r\n")
+        handled.clear()
+        for (_, writer), requests in zip(reversed(ends), (10, 10, 1), strict=True):
+            writer.write(REQUEST * requests)
+        for (reader, writer), requests in zip(ends, (1, 10, 10), strict=True):
+            for _ in range(requests):
+                assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+        assert handled.count("127.0.0.2") == 20
+        assert handled.index("127.0.0.1") <= 3
+
+
+async def test_the_time_of_each_step_is_counted_and_the_outcome_is_that_of_the_work() -> None:
+    spent, go = list[int](), asyncio.Event()
+
+    async def work(fails: bool) -> str:
+        compute(SHARE_NS)
+        try:
+            await go.wait()
+        except asyncio.CancelledError:
+            return "cancelled"
+        if fails:
+            raise KeyError("it")
+        return "done"
+
+    async def run(fails: bool = False) -> str:
+        return await counted(work(fails), spent.append)
+
+    tasks = [asyncio.ensure_future(run()), asyncio.ensure_future(run(fails=True)), asyncio.ensure_future(run())]
+    await turns()
+    assert len(spent) == 3
+    assert min(spent) >= SHARE_NS
+    tasks[2].cancel()
+    go.set()
+    assert await tasks[0] == "done"
+    with pytest.raises(KeyError):
+        await tasks[1]
+    assert await tasks[2] == "cancelled"
+    assert len(spent) == 6

@@ -40,6 +40,8 @@ class Wire:
     def close(self, reason: CloseReason) -> None:
         self.closed.append(reason)
 
+    def charge(self, work_ns: int) -> None: ...
+
 
 @pytest.fixture
 def clock() -> Clock:

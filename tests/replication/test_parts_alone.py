@@ -10,7 +10,13 @@ from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.replication.broker_calls import BrokerCalls
 from replicated_namesrv.replication.command_kinds import BASE_VERSION
-from replicated_namesrv.replication.consensus import HEAVY_BYTES, HEAVY_TOPICS, CommandProposer
+from replicated_namesrv.replication.consensus import (
+    HEAVY_BYTES,
+    HEAVY_TOPICS,
+    NS_PER_COMMAND_BYTE,
+    NS_PER_TOPIC,
+    CommandProposer,
+)
 from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.liveness_context import LivenessContext
@@ -67,6 +73,10 @@ class FakeConnection:
     def __init__(self) -> None:
         self.connection_id = 1
         self.closed: CloseReason | None = None
+        self.charged_ns = 0
+
+    def charge(self, work_ns: int) -> None:
+        self.charged_ns += work_ns
 
     def close(self, reason: CloseReason) -> None:
         self.closed = reason
@@ -76,6 +86,16 @@ async def turns() -> None:
     """Let everything that is due happen."""
     for _ in range(10):
         await asyncio.sleep(0)
+
+
+async def test_a_connection_is_charged_for_the_work_of_all_nodes() -> None:
+    proposer, tasks = CommandProposer(FakeConsensus(), Tasks(), 1_000, lambda: False, 3), Tasks()
+    for size, topics in ((10, 0), (1_000, 0), (10, 1_000)):
+        data, connection = encode_plain(PutKVConfig("n", "k", "v" * size), 1), FakeConnection()
+        tasks.keep(proposer.propose(data, topics=topics, connection=connection))
+        await turns()
+        assert connection.charged_ns == 3 * (len(data) * NS_PER_COMMAND_BYTE + topics * NS_PER_TOPIC)
+    tasks.stop()
 
 
 async def test_proposals_end_with_the_outcome_in_the_log() -> None:

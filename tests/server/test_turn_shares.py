@@ -3,14 +3,20 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
 import pytest
 
-from replicated_namesrv.server import route_answers, turn_shares
+from benchmarks.hostile_host import registration
+from replicated_namesrv.client.remoting import encode_command
+from replicated_namesrv.server import registrations, route_answers, turn_shares
 from replicated_namesrv.server.connection import RemotingConnection
-from replicated_namesrv.server.turn_shares import SHARE_NS, TurnShares
-from tests.support.remoting_server import Peer, live_server, request
+from replicated_namesrv.server.registrations import Evaluation
+from replicated_namesrv.server.request import Outcome, Request
+from replicated_namesrv.server.turn_shares import DEBT_MAX_NS, LIGHT_PART, SHARE_NS, Share, TurnShares
+from tests.support.remoting_server import Peer, ServerThread, live_server, request
+from tests.support.waiting import wait_until
 
 
 async def next_turn() -> None:
@@ -58,21 +64,71 @@ async def test_an_address_that_uses_little_of_the_processor_never_waits() -> Non
         assert not light.is_used_up
         if heavy.is_used_up:
             waits += 1
-            shares._turn()
+            now_ns += 4 * heavy.debt_ns
+            shares._due(heavy)
+            assert not heavy.is_used_up
     assert waits > 100
 
 
-async def test_one_long_request_uses_the_share_up() -> None:
+async def test_an_address_waits_for_three_to_four_times_as_long_as_its_work_took() -> None:
     now_ns = 0
     shares = TurnShares(lambda: now_ns)
     share = shares.enter("h")
-    now_ns += 500 * SHARE_NS
-    shares.spend(share, 500 * SHARE_NS)
+    shares.enter("o")
+    for work in (1, 100):
+        now_ns += work * SHARE_NS
+        shares.spend(share, work * SHARE_NS)
+        waited = 0
+        while share.is_used_up:
+            now_ns += SHARE_NS // 10
+            waited += SHARE_NS // 10
+            shares._due(share)
+        assert 3 * work * SHARE_NS <= waited + SHARE_NS
+        assert waited <= 4 * work * SHARE_NS + SHARE_NS
+
+
+async def test_work_while_an_address_waits_prolongs_the_wait_up_to_a_limit() -> None:
+    now_ns = 0
+    shares = TurnShares(lambda: now_ns)
+    share = shares.enter("h")
+    shares.enter("o")
+    shares.spend(share, SHARE_NS)
+    shares.spend(share, 10 * DEBT_MAX_NS)
+    now_ns = LIGHT_PART * DEBT_MAX_NS - LIGHT_PART * SHARE_NS
+    shares._due(share)
     assert share.is_used_up
+    now_ns += 2 * LIGHT_PART * SHARE_NS
+    shares._due(share)
+    assert not share.is_used_up
+
+
+async def test_a_debt_outlives_the_connections_of_its_address() -> None:
+    shares, done = TurnShares(), list[str]()
+    share = shares.enter("h")
+    shares.enter("o")
+    shares.spend(share, 20 * SHARE_NS)
+    shares.wait(share, lambda: done.append("of a closed connection"))
+    shares.leave(share)
+    assert shares.enter("h") is share
+    assert share.is_used_up
+    shares.leave(share)
+    await until(lambda: not share.is_used_up)
+    assert done == ["of a closed connection"]
+    assert shares.enter("h") is not share, "it is forgotten when it is paid"
+
+
+async def test_a_small_debt_outlives_them_too() -> None:
+    """Otherwise an address that connects again for each request would never wait."""
+    shares = TurnShares()
+    share = shares.enter("h")
+    shares.enter("o")
+    shares.spend(share, SHARE_NS // 2)
+    shares.leave(share)
+    assert shares.enter("h") is share
 
 
 async def test_a_turn_does_what_the_share_permits_in_order() -> None:
-    shares, done = TurnShares(), list[int]()
+    shares, done = TurnShares(lambda: 0), list[int]()
     share = shares.enter("h")
 
     def work(number: int) -> Callable[[], None]:
@@ -158,3 +214,72 @@ def test_one_large_prepared_answer_is_written_before_the_next_is_made(tmp_path: 
         assert server.do(prepared) == 3 * 50
         monkeypatch.setattr(route_answers, "LARGE_ANSWER_BYTES", 10)
         assert server.do(prepared) == 3
+
+
+def test_the_evaluation_of_a_registration_counts_for_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registrations were evaluated for 4 ms of every turn, however many one host sent: compressed, 20,000 topics are 50 KB."""
+    with live_server(tmp_path) as server, Peer(server.port), Peer(server.port, source="127.0.0.2") as hostile:
+        queue, shares = server.server.dispatcher.registrations.queue, server.server.shares
+        evaluate, spend, taken_ns, spent_ns = queue._advance, shares.spend, list[int](), list[int]()
+
+        def evaluated(*arguments: Any) -> Any:
+            started_ns = perf_counter_ns()
+            try:
+                return evaluate(*arguments)
+            finally:
+                taken_ns.append(perf_counter_ns() - started_ns)
+
+        def spent(share: Share, work_ns: int) -> None:
+            if share.name == "127.0.0.2":
+                spent_ns.append(work_ns)
+            spend(share, work_ns)
+
+        monkeypatch.setattr(queue, "_advance", evaluated)
+        monkeypatch.setattr(shares, "spend", spent)
+        hostile.send(large_registration("hostile"))
+        assert hostile.answers(1)[0].code == 0
+        assert sum(spent_ns) >= sum(taken_ns) > SHARE_NS
+
+
+def test_a_registration_does_not_begin_while_its_address_has_debts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with live_server(tmp_path) as server, Peer(server.port) as other, Peer(server.port, source="127.0.0.2") as hostile:
+        shares, queue = server.server.shares, server.server.dispatcher.registrations.queue
+        evaluate, due, in_debt = queue.evaluate, shares._due, list[Share]()
+
+        def evaluated(by: Request, evaluation: Evaluation) -> Outcome:
+            outcome = evaluate(by, evaluation)
+            if by.connection.address == "127.0.0.2":
+                shares.spend(by.connection.share, DEBT_MAX_NS)
+                in_debt.append(by.connection.share)
+            return outcome
+
+        def paid(share: Share) -> None:
+            if share not in in_debt:
+                due(share)
+
+        monkeypatch.setattr(registrations, "SMALL_BYTES", 0)  # none begins at once
+        monkeypatch.setattr(queue, "evaluate", evaluated)
+        monkeypatch.setattr(shares, "_due", paid)
+        hostile.send(large_registration("hostile"))
+        wait_until(lambda: in_debt and in_debt[0].waiting, "the registration to wait")
+        other.send(large_registration("real"))
+        wait_until(lambda: names(server) == {"real"}, "the other one not to wait")
+
+        def pay() -> None:
+            share = in_debt.pop()
+            share.debt_ns = 0
+            due(share)
+
+        server.do(pay)
+        assert other.answers(1)[0].code == hostile.answers(1)[0].code == 0
+        assert names(server) == {"real", "hostile"}
+
+
+def large_registration(name: str) -> bytes:
+    """Of 20,000 topics."""
+    return encode_command(registration(name, f"{name}:10911", 20_000, 1))
+
+
+def names(server: ServerThread) -> set[str]:
+    """Of the registered brokers."""
+    return {each.broker_name for each in server.service.state.registrations()}

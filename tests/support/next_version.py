@@ -17,6 +17,7 @@ from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.commands import Command, PutKVConfig
 from replicated_namesrv.routes.results import Result
+from replicated_namesrv.service import Connection
 
 VERSION = newest_version() + 1
 NEW_KIND = 99
@@ -31,9 +32,11 @@ def encode_new(command: Command, time_ms: int) -> bytes:
 class NextNode(ReplicatedNode):
     """Writes the namespace by the new command, everything else as before."""
 
-    async def _propose_plain(self, command: Command, origin: ChangeOrigin | None = None) -> Result:
+    async def _propose_plain(
+        self, command: Command, origin: ChangeOrigin | None = None, connection: Connection | None = None
+    ) -> Result:
         if not (isinstance(command, PutKVConfig) and command.namespace == NAMESPACE):
-            return await super()._propose_plain(command, origin)
+            return await super()._propose_plain(command, origin, connection)
         return (await self.proposer.propose(encode_new(command, self.liveness.client.leader_time_ms))).result
 
 
