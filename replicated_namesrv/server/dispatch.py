@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 GO_AWAY = Answer(ResponseCode.GO_AWAY.value, "please go away")
 ROUTE_QUERY = RequestCode.GET_ROUTEINFO_BY_TOPIC.value
+UPDATE_CONFIG = RequestCode.UPDATE_NAMESRV_CONFIG.value
 
 Handler = Callable[[Request], Outcome]
 
@@ -181,9 +182,12 @@ class RequestDispatcher:
 
     def _done(self, request: Request, convert: Callable[[Any], Answer], started_ns: int, future: Future[Any]) -> None:
         self._count_pending(request, -1)
+        # the outcome of an update of settings is recorded; any other answer is not made if nobody can get it
+        is_lost = request.connection.is_closing and request.header.code != UPDATE_CONFIG
         answer: Answer | None
         try:
-            answer = convert(future.result())
+            result = future.result()
+            answer = None if is_lost else convert(result)
         except CancelledError:
             answer = None
         except Exception as error:

@@ -19,8 +19,9 @@ from replicated_namesrv.routes.commands import Command
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.server import connection, turn_shares
 from replicated_namesrv.server.idle import TICKS_PER_ADVANCE_MAX, IdleWheel
-from replicated_namesrv.service import CloseReason, Connection
+from replicated_namesrv.service import CloseReason, Connection, Freshness, ReadLevel
 from replicated_namesrv.settings import Settings
+from replicated_namesrv.wire import bodies
 from tests.support.nodes import running_command
 from tests.support.remoting_server import Peer, broker_fields, live_server, raw_frame, request, rss_bytes, topic_table
 from tests.support.waiting import wait_until
@@ -324,6 +325,49 @@ def test_overload(tmp_path: Path) -> None:
             server.do(lambda: node.complete(0))
         assert {answer.code for answer in peer.answers(3)} == {0}
         assert server.metrics.limits_hit == {"defaultThreadPoolQueueCapacity": 2}
+
+
+class UnconfirmedNode(IndependentNode):
+    """A node whose reads wait until the test confirms them, as they do where a majority must confirm them."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.reads: list[Future[Freshness]] = []
+
+    def barrier(self, level: ReadLevel | None, max_staleness_ms: int | None) -> Freshness | Future[Freshness]:
+        self.reads.append(get_running_loop().create_future())
+        return self.reads[-1]
+
+    def confirm(self) -> None:
+        freshness = super().barrier(None, None)
+        assert isinstance(freshness, Freshness)
+        for read in self.reads:
+            read.set_result(freshness)
+
+
+def test_answers_that_nobody_can_get_are_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a host had sent pipelines of 206 and reset its connections, a node made the lists for seconds."""
+    made = list[int]()
+    encode = bodies.encode_topic_list
+
+    def encoded(topics: Any) -> bytes:
+        made.append(1)
+        return encode(topics)
+
+    monkeypatch.setattr(bodies, "encode_topic_list", encoded)
+    with live_server(tmp_path, UnconfirmedNode) as server, Peer(server.port) as other:
+        node = server.service
+        assert isinstance(node, UnconfirmedNode)
+        with Peer(server.port) as gone:
+            gone.send(request(206) * 10)
+            wait_until(lambda: len(node.reads) == 10, "the requests")
+            gone.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        other.send(request(206))
+        wait_until(lambda: len(node.reads) == 11 and len(server.server.connections) == 1, "the other request and the end")
+        server.do(node.confirm)
+        assert other.answers(1)[0].code == 0
+        assert len(made) == 1
+        assert server.metrics.pending_requests == 0
 
 
 def test_half_closed_connection_gets_its_answers(tmp_path: Path) -> None:
