@@ -198,6 +198,14 @@ class RouteInfoManager:
         group = self._tables.groups.get(broker_name)
         return 0 if group is None else max(group.generation, self._tables.settings_revision)
 
+    def memo(self, cluster_name: str, broker_addr: str) -> object | None:
+        """The memo about a registered broker."""
+        return self._tables.memos.get((cluster_name, broker_addr))
+
+    def put_memo(self, registration: Registration, memo: object) -> None:
+        """Keep a memo about this live entry until it ends. It is not part of the state, and a restored state has none."""
+        self._tables.memos[registration.cluster_name, registration.broker_addr] = memo
+
     # -- queries
 
     def route(self, topic: str) -> TopicRouteData | None:

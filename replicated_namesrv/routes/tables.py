@@ -92,6 +92,8 @@ class Tables:
         self.clusters_sum = 0
         self.live: dict[tuple[str, str], Registration] = {}
         self.live_sum = 0
+        self.memos: dict[tuple[str, str], object] = {}
+        """Memos of the server about entries of ``live``, dropped with them. Not part of the state."""
         self.mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         self.shared_mappings: set[str] = set()
         """Names whose mappings a snapshot still reads: copy before changing."""
@@ -293,7 +295,9 @@ class Tables:
         """Remove a registration from both tables. The group stays, even if it is empty."""
         self.ended.append(registration)
         group = self.groups[registration.broker_name]
-        del self.live[registration.cluster_name, registration.broker_addr]
+        key = registration.cluster_name, registration.broker_addr
+        del self.live[key]
+        self.memos.pop(key, None)
         del group.members[registration.broker_id]
         self.live_sum = (self.live_sum - _live_hash(registration)) % PRIME
         self.sizes.registration(registration, -1)

@@ -1,12 +1,13 @@
 """``REGISTER_BROKER`` (103): registrations, recognised without decoding if nothing can have changed, otherwise evaluated in
 slices.
 
-**Recognised.** Brokers send the same registration every 30 s or less. For each (cluster, address) three things are remembered:
-the header fields that matter, a hash of the body (without the one time stamp in it that has no meaning), and the group's
-generation. They are remembered only if the registration was fully evaluated, changed nothing, and the generation did not change
-during the evaluation. ``RouteInfoManager.group_generation`` has the proof that the same registration changes nothing and has the
-same answer while the generation is the same; it is only a renewal then. The hash has 128 bits and is not cryptographic: a forged
-collision only suppresses the forger's own registration.
+**Recognised.** Brokers send the same registration every 30 s or less. For each registered broker a memo has two things: a
+hash of the header fields that matter and of the body (without the one time stamp in it that has no meaning), and the group's
+generation. The memo is made only if the registration was fully evaluated, changed nothing, and the generation did not change
+during the evaluation. It has a fixed size, and the state drops it when the registration ends.
+``RouteInfoManager.group_generation`` has the proof that the same registration changes nothing and has the same answer while
+the generation is the same; it is only a renewal then. The hash has 128 bits and is not cryptographic: a forged collision only
+suppresses the forger's own registration.
 
 The checksum of the body that brokers send along is compared each time. If a body differs from the remembered one only in its
 stamp, its checksum is derived from the remembered one (``wire.crc32``), so that the body is read only once, for the hash.
@@ -234,7 +235,6 @@ ERROR = ResponseCode.SYSTEM_ERROR.value
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 SLICE_BYTES = 1 << 20
 """Bytes of a body that are hashed, or checked, in one slice."""
-MEMO_ENTRIES_MAX = 100_000
 CRC_MASK = 0x7FFFFFFF
 WRONG_CRC = Answer(ERROR, "crc32 not match", {})
 
@@ -244,7 +244,7 @@ class RegistrationService(Protocol):
 
     @property
     def state(self) -> RouteInfoManager:
-        """Applied state; never write to it."""
+        """Applied state; never write to it, except for memos."""
 
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
         """Apply a registration, attach the broker to ``connection`` and count it as a heartbeat. The result has no epoch if the
@@ -261,10 +261,10 @@ class RegistrationService(Protocol):
 
 
 class Reading(NamedTuple):
-    """The key of a recognised registration."""
+    """What identifies a recognised registration. Its size does not depend on the request."""
 
-    fields: tuple[object, ...]
-    """Header fields on which the outcome depends, as they were sent."""
+    fields_hash: bytes
+    """Hash of the header fields on which the outcome depends, as they were sent."""
     body_hash: bytes
     """Hash of the part of the body on which the outcome depends, and the position of the rest."""
     crc: VariedCrc | None
@@ -294,7 +294,6 @@ class Registrations:
         self._service = service
         self._metrics = metrics
         self._wall_clock_ms = wall_clock_ms
-        self._memos: dict[tuple[str, str], Memo] = {}
         self._order_topics: tuple[int, bytes] | None = None
         """Revision of ORDER_TOPIC_CONFIG, and the answer made from it."""
 
@@ -330,25 +329,29 @@ class Registrations:
         sent = java_int(request.fields.get("bodyCrc32"))
         crc = None
         if sent:
-            memo = self._memos.get(key_of(request))
+            memo = self._memo(request)
             crc = memo.reading.crc if memo is not None and memo.reading.body_hash == body_hash else None
             if crc is None:
                 crc = yield from read_crc(body, start, end)
             if sent != crc.with_part(body[start:end]) & CRC_MASK:
                 return None
-        return Reading(memo_fields(request), body_hash, crc)
+        return Reading(hash_of_fields(request), body_hash, crc)
+
+    def _memo(self, request: Request) -> Memo | None:
+        memo = self._service.state.memo(*key_of(request))
+        assert memo is None or isinstance(memo, Memo), "only this module keeps memos"
+        return memo
 
     def _known(self, request: Request, body: memoryview, reading: Reading) -> Outcome | None:
         """The outcome if the body need not be decoded."""
-        cluster_name, broker_addr = key = key_of(request)
-        memo = self._memos.get(key)
+        memo = self._memo(request)
         if (
             memo is not None
             and memo.reading.body_hash == reading.body_hash
-            and memo.reading.fields == reading.fields
+            and memo.reading.fields_hash == reading.fields_hash
             and memo.generation == self._service.state.group_generation(request.fields["brokerName"])
         ):
-            outcome = self._service.renew_unchanged(cluster_name, broker_addr, request.connection)
+            outcome = self._service.renew_unchanged(*key_of(request), request.connection)
             if isinstance(outcome, Future):
                 self._metrics.registration_memo_hits += 1
                 done: Future[Answer] = asyncio.get_running_loop().create_future()
@@ -412,14 +415,10 @@ class Registrations:
         self, reading: Reading, command: RegisterBroker, generation: int, is_repeatable: bool, result: Result
     ) -> Answer:
         state = self._service.state
-        key = (command.cluster_name, command.broker_addr)
-        held = state.registration(*key)
-        is_held = held is not None and (held.broker_name, held.broker_id) == (command.broker_name, command.broker_id)
-        same_generation = generation == state.group_generation(command.broker_name)
-        if is_repeatable and is_held and same_generation and result.epoch is not None and not result.changed:
-            if len(self._memos) >= MEMO_ENTRIES_MAX:
-                self._memos.clear()
-            self._memos[key] = Memo(reading, generation)
+        held = state.registration(command.cluster_name, command.broker_addr)
+        is_same = generation == state.group_generation(command.broker_name) and state.is_registered(command)
+        if held is not None and is_same and is_repeatable and result.epoch is not None and not result.changed:
+            state.put_memo(held, Memo(reading, generation))
         return self._answer(result)
 
     def _answer(self, result: Result) -> Answer:
@@ -448,10 +447,10 @@ def key_of(request: Request) -> tuple[str, str]:
     return request.fields["clusterName"], request.fields["brokerAddr"]
 
 
-def memo_fields(request: Request) -> tuple[object, ...]:
-    """Header fields on which the outcome of a registration depends."""
+def hash_of_fields(request: Request) -> bytes:
+    """Hash of the header fields on which the outcome of a registration depends."""
     get = request.fields.get
-    return (
+    fields = (
         request.header.version,
         get("brokerName"),
         get("brokerId"),
@@ -461,6 +460,7 @@ def memo_fields(request: Request) -> tuple[object, ...]:
         get("__ZONE_NAME"),
         get("compressed"),
     )
+    return xxh3_128(repr(fields).encode()).digest()
 
 
 def read_crc(body: memoryview, start: int, end: int) -> Generator[None, None, VariedCrc]:

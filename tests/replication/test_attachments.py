@@ -1,5 +1,8 @@
 """Every row of the tables in ``liveness/attachments.py``."""
 
+import pytest
+
+from replicated_namesrv.replication.liveness import attachments as attachments_module
 from replicated_namesrv.replication.liveness.attachments import (
     BACKLOG_MS,
     PATIENCE_MS,
@@ -89,6 +92,26 @@ def test_what_a_connection_registered_is_known_until_it_closes() -> None:
     assert attachments.registered_epoch(KEY, 1) == 7, "a heartbeat may be of an earlier process"
     attachments.lose(1, in_peace=True)
     assert attachments.registered_epoch(KEY, 1) is None
+
+
+def test_what_connections_registered_is_bounded_and_gone_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attachments_module, "REGISTERED_TOTAL_MAX", 50)
+    attachments = Attachments()
+    for number in range(30):
+        for connection_id in (1, 2, 3):
+            key = (f"C{number}", "address" * 100)
+            attachments.attach(key, number + 1, connection_id, 0, 0, registers=True)
+            attachments.attach(key, number + 1, connection_id, 0, 0, registers=True)
+            assert attachments.registered_epoch(key, connection_id) == number + 1, "the newest has room"
+            attachments.remove(key, number + 1)
+    registered = attachments._registered
+    assert sum(map(len, registered.values())) == attachments._registered_total == 50
+    assert all(type(key) is int for keys in registered.values() for key in keys), "not the texts of the request"
+    attachments.attach(KEY, 99, 4, 0, 0, registers=True)
+    assert attachments.registered_epoch(KEY, 4) == 99, "a connection that has none gets one"
+    for connection_id in (1, 2, 3, 4):
+        attachments.lose(connection_id, in_peace=True)
+    assert (attachments._registered, attachments._registered_total) == ({}, 0)
 
 
 def test_unanswered_request() -> None:

@@ -80,6 +80,10 @@ def test_nothing_is_left_when_all_is_removed(seed: int) -> None:
             list(state.snapshot())
         if rng.random() < 0.3:
             state.digest()
+        for each in state.registrations():
+            state.put_memo(each, "a memo of the server")
+            assert state.memo(each.cluster_name, each.broker_addr)
+        assert len(state._tables.memos) == state.broker_count, f"seed {seed}"
     namespaces = list(state.kv_table())
     for command in removals(state):
         state.apply(command, 1_000)

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import pickle
 import socket
 import struct
 import threading
@@ -75,6 +76,27 @@ def test_the_checksum_of_an_unchanged_registration_is_still_compared(tmp_path: P
             assert peer.call(103, with_crc(body), body).code == 0
             assert peer.call(103, with_crc(other), body).code == (0 if body == other else 1)
         assert server.metrics.registration_memo_hits == hits + 4
+
+
+def test_memos_have_a_fixed_size_and_end_with_their_registrations(tmp_path: Path) -> None:
+    body = topic_table("T", "U")
+    with live_server(tmp_path) as server, Peer(server.port) as peer:
+        tables = server.do(lambda: server.server.dispatcher.registrations._service.state._tables)
+        sizes = []
+        for length in (1, 1_500_000):
+            fields = with_crc(body) | {"compressed": "x" * length}
+            hits = server.metrics.registration_memo_hits
+            for _ in range(3):
+                assert peer.call(103, fields, body).code == 0
+            assert server.metrics.registration_memo_hits > hits
+            sizes += [len(pickle.dumps(memo)) for memo in server.do(lambda: list(tables.memos.values()))]
+        assert len(sizes) == 2
+        assert max(sizes) < 1_000
+        names = ("clusterName", "brokerName", "brokerAddr", "brokerId")
+        assert peer.call(104, {name: fields[name] for name in names}).code == 0
+        wait_until(lambda: not server.do(lambda: tables.live), "the broker to be removed")
+        assert not server.do(lambda: tables.memos)
+        assert not [each for each in vars(server.server.dispatcher.registrations).values() if isinstance(each, dict) and each]
 
 
 def test_small_registrations_do_not_wait_for_large_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,8 @@ ROUND_MS = 1_000.0
 REGISTERED_MAX = 1_000
 """Ended registrations that are remembered for one connection: the newest. An ``UNREGISTER_BROKER`` (104) for an older one is
 handled as if its connection had never registered the broker."""
+REGISTERED_TOTAL_MAX = 200_000
+"""If there are as many for all connections, a connection that has any gets a new one only in place of its oldest."""
 SLOW_MS = 1_000.0
 """A broker may have closed the connection before a slower answer. A stall of this length makes all answers slow."""
 PATIENCE_MS = 3_000.0
@@ -58,8 +60,10 @@ class Attachments:
 
     def __init__(self) -> None:
         self._brokers: dict[Key, _Broker] = {}
-        self._registered: dict[int, dict[Key, int]] = {}
-        """By open connection: the epochs of its last registrations, in force or not; the newest is last."""
+        self._registered: dict[int, dict[int, int]] = {}
+        """By open connection: the epochs of its last registrations, in force or not, by hash of their keys, because a key can
+        have 2 KB; the newest is last."""
+        self._registered_total = 0
         self._carried: dict[int, dict[Key, None]] = {}
         """By open connection: the brokers attached to it, in an order that does not depend on hashes."""
         self.changed: dict[Key, None] = {}
@@ -80,12 +84,17 @@ class Attachments:
         broker.connections[connection_id] = opened_ms
         self._carried.setdefault(connection_id, {})[key] = None
         if registers:
-            registered = self._registered.setdefault(connection_id, {})
-            registered.pop(key, None)
-            registered[key] = epoch
-            if len(registered) > REGISTERED_MAX:
-                del registered[next(iter(registered))]
+            self._register(hash(key), epoch, self._registered.setdefault(connection_id, {}))
         self.changed[key] = None
+
+    def _register(self, key_hash: int, epoch: int, registered: dict[int, int]) -> None:
+        is_full = len(registered) >= REGISTERED_MAX or (registered and self._registered_total >= REGISTERED_TOTAL_MAX)
+        if registered.pop(key_hash, None) is None:
+            if is_full:
+                del registered[next(iter(registered))]
+            else:
+                self._registered_total += 1
+        registered[key_hash] = epoch
 
     def detach(self, key: Key, connection_id: int) -> None:
         """The broker unregistered over this connection, which may carry other brokers."""
@@ -98,7 +107,7 @@ class Attachments:
         """The connection has ended. ``in_peace``: the broker closed it, and this node did not cause that. Returns whether a
         broker was attached.
         """
-        self._registered.pop(connection_id, None)
+        self._registered_total -= len(self._registered.pop(connection_id, ()))
         keys = self._carried.pop(connection_id, ())
         for key in keys:
             broker = self._brokers[key]
@@ -124,7 +133,7 @@ class Attachments:
 
     def registered_epoch(self, key: Key, connection_id: int) -> int | None:
         """The epoch of the last registration of the broker over this connection, whether or not it is still in force."""
-        return self._registered.get(connection_id, {}).get(key)
+        return self._registered.get(connection_id, {}).get(hash(key))
 
     def newest_opened_ms(self, key: Key) -> float | None:
         """When the newest connection of the broker was opened; None: there is none."""
