@@ -58,7 +58,7 @@ class BrokerGroup:
         "is_summed",
         "kinds",
         "members",
-        "shared",
+        "readers",
         "shown",
         "stale",
         "topics",
@@ -90,15 +90,25 @@ class BrokerGroup:
         """The hash of this group in ``Tables.groups_sum``."""
         self.shown: tuple[int, Shown] | None = None
         """Cache: generation, and the part of routes at that generation. Not part of the state."""
-        self.shared = False
-        """A snapshot still reads ``topics``: copy before changing."""
+        self.readers = 0
+        """Number of snapshots that still read ``topics``: copy before changing."""
 
     def own(self) -> dict[str, QueueData]:
-        """``topics``, copied if a snapshot shares it."""
-        if self.shared:
+        """``topics``, copied if a snapshot still reads it."""
+        if self.readers:
             self.topics = self.topics.copy()
-            self.shared = False
+            self.readers = 0
         return self.topics
+
+    def share(self) -> dict[str, QueueData]:
+        """``topics`` as they are now, which do not change until ``release``."""
+        self.readers += 1
+        return self.topics
+
+    def release(self, shared: dict[str, QueueData]) -> None:
+        """A snapshot has read ``shared``, or will not read it."""
+        if self.topics is shared:
+            self.readers -= 1
 
     def count(self, values: Sequence[QueueData], hashes: Sequence[int], sign: int) -> None:
         """Add (``sign`` 1) or remove (-1) these topics in the counts and sums. The arguments are their queue settings and
@@ -124,7 +134,7 @@ class BrokerGroup:
 
     def clear(self) -> None:
         """Remove all topics, without a step for each."""
-        self.topics, self.shared = {}, False
+        self.topics, self.readers = {}, 0
         self.kinds = {}
         self.topics_sum, self.stale = 0, False
 

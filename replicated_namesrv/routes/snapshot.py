@@ -1,15 +1,16 @@
 """Snapshots: the whole state as JSON lines, written from a view that later changes do not affect.
 
-Taking the view copies the small tables and the references, and marks each group's topics as shared. A later change first copies
-that group's dictionary (``BrokerGroup.own``). So the lines can be produced a few at a time, over seconds, while commands are
-applied. Topics are numbered once and referred to by number. A line has at most SLICE entries, and at most SLICE_CHARACTERS of
-text unless one entry alone has more, so it takes a few milliseconds to write or to read. Lines are returned in parts of at most
-PART_BYTES_MAX.
+Taking the view copies the small tables and the references, and marks each group's topics as shared until they are written or
+the snapshot is dropped. A change before that first copies that group's dictionary (``BrokerGroup.own``). So the lines can be
+produced a few at a time, over seconds, while commands are applied. Topics are numbered once and referred to by number. A line
+has at most SLICE entries, and at most SLICE_CHARACTERS of text unless one entry alone has more, so it takes a few milliseconds
+to write or to read. Lines are returned in parts of at most PART_BYTES_MAX.
 
 A snapshot contains everything on which an answer, a digest or a later command may depend, including visible orders. So
 restoring it and taking another one gives the same bytes, and a restored node behaves exactly like one that was not restored.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import chain, count, islice
@@ -45,23 +46,43 @@ V = TypeVar("V")
 
 
 class _GroupView(NamedTuple):
+    group: BrokerGroup
     head: list[Any]
     is_overridden: bool
-    topics: Mapping[str, QueueData]
+    topics: dict[str, QueueData]
+
+
+class _GroupViews:
+    """Groups that a snapshot has not yet written. Their topics are shared until then, or until nobody refers to this object."""
+
+    def __init__(self, groups: Iterable[BrokerGroup]) -> None:
+        self._views: deque[_GroupView] = deque()
+        for group in groups:
+            head = [group.broker_name, group.cluster, group.zone_name, group.enable_acting_master, group.generation]
+            self._views.append(_GroupView(group, head, group.is_overridden, group.share()))
+
+    def each(self) -> Iterator[_GroupView]:
+        """Every group; a view must not be read after the next one."""
+        while self._views:
+            yield self._views[0]
+            self._release()
+
+    def _release(self) -> None:
+        view = self._views.popleft()
+        view.group.release(view.topics)
+
+    def __del__(self) -> None:
+        while self._views:
+            self._release()
 
 
 def snapshot(tables: Tables) -> Iterator[bytes]:
     """Lines of the state as of this call, however late the iterator is consumed."""
-    groups = []
-    for group in tables.groups.values():
-        group.shared = True
-        head = [group.broker_name, group.cluster, group.zone_name, group.enable_acting_master, group.generation]
-        groups.append(_GroupView(head, group.is_overridden, group.topics))
     tables.shared_mappings.update(tables.mappings)
     header = [SNAPSHOT_FORMAT, tables.revision, tables.settings_revision, asdict(tables.settings)]
     lines = chain(
         [["head", *header]],
-        _topic_lines(dict(tables.topic_revisions), groups),
+        _topic_lines(dict(tables.topic_revisions), _GroupViews(tables.groups.values())),
         _cluster_lines({cluster: list(names) for cluster, names in tables.cluster_names.items()}),
         _live_lines(list(tables.live.values())),
         _mapping_lines(dict(tables.mappings)),
@@ -112,12 +133,12 @@ def _item_slices(table: Mapping[str, V], characters: Callable[[str], int] | None
         yield names, list(islice(values, len(names)))
 
 
-def _topic_lines(revisions: Mapping[str, int], groups: list[_GroupView]) -> Iterator[list[Any]]:
+def _topic_lines(revisions: Mapping[str, int], groups: _GroupViews) -> Iterator[list[Any]]:
     numbers: dict[str, int] = {}
     for names, values in _item_slices(revisions, len):
         numbers.update(zip(names, count(len(numbers)), strict=False))
         yield ["topics", names, values]
-    for head, is_overridden, topics in groups:
+    for _, head, is_overridden, topics in groups.each():
         yield ["group", *head]
         if is_overridden:  # a line of its own: version 0.1, which does not know it, reads all other groups
             yield ["overridden"]

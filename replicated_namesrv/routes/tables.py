@@ -23,7 +23,7 @@ that never expire. Here both end together.
 
 Every change goes through a method of this class, which stamps the revision in progress on what a reader or a later command
 may depend on: ``topic_revisions`` for answers of route queries, ``BrokerGroup.generation`` for registrations of the group.
-Dictionaries are shared with a snapshot being taken until they are changed: ``own`` makes a group's copy at that moment.
+Dictionaries are shared with a snapshot until it has written them: ``own`` makes a group's copy if it changes before that.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -4,7 +4,7 @@ state.
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import NamedTuple
 
 import pytest
@@ -277,6 +277,49 @@ def test_steps_of_a_snapshot_and_of_reading_it_do_not_grow(monkeypatch: pytest.M
     for one, twice in zip(*most, strict=True):
         assert twice.lines <= one.lines + LINES_SLACK, most
         assert twice.hashes <= one.hashes + HASHES_SLACK, most
+
+
+def ended(state: RouteInfoManager, lines: Iterator[bytes]) -> None:
+    assert list(lines)
+
+
+def dropped(state: RouteInfoManager, lines: Iterator[bytes]) -> None:
+    """Nobody but the caller's frame, which ends, refers to them."""
+    list(islice(lines, 5))
+
+
+@pytest.mark.parametrize("end", [ended, dropped, lambda state, lines: None])
+def test_the_first_change_after_a_snapshot_copies_nothing(
+    end: Callable[[RouteInfoManager, Iterator[bytes]], None],
+) -> None:
+    works = []
+    for size in (SIZE, 2 * SIZE):
+        state = shared(size, "abcd")
+        lasting = state.snapshot()
+        end(state, state.snapshot())
+        next(lasting)
+        del lasting
+        works.append(work_of(partial(state.apply, DeleteTopic("topic-1", None), 9)))
+        assert "topic-1" not in state.topic_revisions
+    assert_alike("after a snapshot", *works)
+
+
+def test_a_change_during_a_snapshot_copies_what_is_not_yet_written() -> None:
+    state = shared(SIZE, "abcd")
+    groups = state._tables.groups
+    expected = list(state.snapshot())
+    lines = state.snapshot()
+    taken: list[bytes] = []
+    while not taken or not taken[-1].startswith(b'["group","c"'):
+        taken.append(next(lines))
+    copied = []
+    for topic in ("topic-1", "topic-2"):
+        before = {name: group.topics for name, group in groups.items()}
+        state.apply(DeleteTopic(topic, None), 9)
+        copied.append([name for name, topics in before.items() if groups[name].topics is not topics])
+    assert copied == [["c", "d"], []]
+    assert [*taken, *lines] == expected
+    assert not any(group.readers for group in groups.values())
 
 
 def take(lines: Iterator[bytes], taken: list[bytes]) -> None:

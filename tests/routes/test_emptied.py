@@ -59,7 +59,7 @@ def fields(value: Any) -> Any:
     if isinstance(value, Tables):
         return {name: fields(each) for name, each in vars(value).items() if name not in NO_STATE}
     if isinstance(value, BrokerGroup):
-        names = [name for name in BrokerGroup.__slots__ if name not in ("shown", "shared")]
+        names = [name for name in BrokerGroup.__slots__ if name != "shown"]
         kinds = {queue_data: (kind.count, kind.sum) for queue_data, kind in value.kinds.items()}
         return {name: fields(getattr(value, name)) for name in names if name != "kinds"} | {"kinds": kinds}
     if isinstance(value, Holders):
