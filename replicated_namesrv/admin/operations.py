@@ -72,6 +72,7 @@ async def restore(request: web.Request) -> web.Response:
     except NamesrvError:
         await _drop_rest(request)
         raise
+    state.compares_content = service.state.compares_content  # nodes of version 0.1 read it, too
     result = await service.restore(_lines_of(state))
     if result.code:
         remedy = "form a new cluster with empty data directories, or add KV config and settings: namesrv restore --merge FILE"

@@ -36,8 +36,7 @@ SLICE = 5_000
 SLICE_CHARACTERS = 64 << 10
 """Escaped, a character takes 12 bytes at most."""
 CLUSTER_CHARACTERS = 512 << 10
-"""Limit on the names of one cluster in one line. No real cluster exceeds it, so earlier versions can read the snapshots of real
-clusters."""
+"""Limit on the names of one cluster in one line."""
 PART_BYTES_MAX = 1 << 20
 LINE_BYTES_MAX = 1 << 30
 """Limit of a line that is read. Earlier versions wrote lines of any length, so it is as large as a machine's memory permits."""
@@ -76,14 +75,16 @@ class _GroupViews:
             self._release()
 
 
-def snapshot(tables: Tables) -> Iterator[bytes]:
-    """Lines of the state as of this call, however late the iterator is consumed."""
+def snapshot(tables: Tables, has_listed: bool = True) -> Iterator[bytes]:
+    """Lines of the state as of this call, however late the iterator is consumed. ``has_listed``: False if version 0.1 may have
+    to read them, which does not know lines of kind ``listed``.
+    """
     tables.shared_mappings.update(tables.mappings)
     header = [SNAPSHOT_FORMAT, tables.revision, tables.settings_revision, asdict(tables.settings)]
     lines = chain(
         [["head", *header]],
         _topic_lines(dict(tables.topic_revisions), _GroupViews(tables.groups.values())),
-        _cluster_lines({cluster: list(names) for cluster, names in tables.cluster_names.items()}),
+        _cluster_lines({cluster: list(names) for cluster, names in tables.cluster_names.items()}, has_listed),
         _live_lines(list(tables.live.values())),
         _mapping_lines(dict(tables.mappings)),
         _kv_lines({namespace: dict(entries) for namespace, entries in tables.kv.items()}),
@@ -147,13 +148,13 @@ def _topic_lines(revisions: Mapping[str, int], groups: _GroupViews) -> Iterator[
             yield ["queues", list(map(numbers.__getitem__, names)), table, queue_numbers]
 
 
-def _cluster_lines(clusters: Mapping[str, list[str]]) -> Iterator[list[Any]]:
-    """Names of a cluster that do not fit into its line follow in lines of kind ``listed``. Earlier versions write a single line.
-    They refuse lines of kind ``listed``, and would read a second line of kind ``clusters`` as the complete list."""
+def _cluster_lines(clusters: Mapping[str, list[str]], has_listed: bool) -> Iterator[list[Any]]:
+    """Names of a cluster that do not fit into its line follow in lines of kind ``listed``, if there may be any. Version 0.1
+    refuses this kind, and would read a second line of kind ``clusters`` as the complete list of a cluster."""
     line: list[Any] = []
     size = 0
     for cluster, names in clusters.items():
-        parts = _slices(names, len, CLUSTER_CHARACTERS)
+        parts = _slices(names, len, CLUSTER_CHARACTERS) if has_listed else iter([names])
         first = next(parts)
         more = len(cluster) + sum(map(len, first)) + 4 * len(first)
         if line and (len(line) == SLICE or size + more > SLICE_CHARACTERS):

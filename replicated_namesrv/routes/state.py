@@ -55,8 +55,8 @@ class RouteInfoManager:
         changed since the last one; ``advance_digest`` computes it in parts."""
         self._tables = Tables(settings, keeps_sums)
         self.compares_content = True
-        """Whether registrations are applied by rule 11 of routes/DESIGN.md. False: by the rule of version 0.1. It is no part of
-        the state, so the owner of a replicated one derives it from the log."""
+        """Whether registrations are applied by rule 11 of routes/DESIGN.md. False: by the rule of version 0.1, which may still
+        run, so snapshots have its form. It is no part of the state, so the owner of a replicated one derives it from the log."""
         self._digested: tuple[int, bytes] | None = None
         """The last digest and its revision."""
         self.topic_revisions: Mapping[str, int] = self._tables.topic_revisions
@@ -134,7 +134,7 @@ class RouteInfoManager:
 
     def snapshot(self) -> Iterator[bytes]:
         """The state as it is now, as JSON lines of some milliseconds' work each. Changes may continue while they are consumed."""
-        return snapshot(self._tables)
+        return snapshot(self._tables, has_listed=self.compares_content)
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Become the state of a snapshot, whose bytes may be cut anywhere. Raises RouteFormatError; the state is then

@@ -186,6 +186,38 @@ def test_a_state_of_many_lines_comes_back_from_parts_cut_anywhere(brokers: int, 
     assert b"".join(twin.snapshot()) == b"".join(machine.snapshot())
 
 
+@pytest.mark.parametrize(("brokers", "size"), [(600, 1_000), (6_000, 20)])
+def test_large_clusters_are_written_as_the_version_before_reads_them_until_all_nodes_are_upgraded(
+    brokers: int, size: int
+) -> None:
+    machine = RestorableMachine(RouteStateMachine())
+    machine.apply(encode_lead(RouteSettings(), 1, 1))
+    for number in range(brokers):
+        machine.apply(logged(register(filling(size, "n", f"b{number}-"), 0, f"a{number}:1", topics=["t"]), 10))
+    for is_upgraded in (False, True):
+        if is_upgraded:
+            machine.apply(encode_suspect([], 20, 1, machine.machine.serial))
+        disk = Disk()
+        writer = Writer(disk, METADATA)
+        for chunk in machine.snapshot():
+            writer.write(chunk)
+        writer.finish()
+        data = bytes(disk.files[WRITING].data)
+        if is_upgraded:
+            assert b'\n["listed"' in b"".join(machine.snapshot())
+            with pytest.raises(AssertionError):
+                as_the_version_before_reads_it(data)
+        else:
+            assert as_the_version_before_reads_it(data) == facts(machine.machine.state)
+        twin = RestorableMachine(RouteStateMachine())
+        restoration = twin.restore()
+        for chunk in Reader(disk, WRITING).chunks():
+            restoration.feed(chunk)
+        restoration.finish()
+        assert twin.digest() == machine.digest()
+        assert b"".join(twin.snapshot()) == b"".join(machine.snapshot())
+
+
 # What the previous version reads. These rules never change.
 
 OLD_BLOCK_BYTES_MAX = 64 << 20
