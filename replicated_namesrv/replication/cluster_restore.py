@@ -99,10 +99,12 @@ async def _pieces(snapshot: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 class Incoming:
     """A backup that is being received."""
 
-    def __init__(self, restore_id: str) -> None:
+    def __init__(self, restore_id: str, revision: int) -> None:
+        """``revision``: that of the current state. If it is still lower than the backup's at the end, the work of the last
+        command is short."""
         self.restore_id = restore_id
         self.pieces: list[bytes] = []
-        self.reader = SnapshotReader()
+        self.reader = SnapshotReader(anew=lambda revision_of_backup: max(revision, revision_of_backup) + REVISIONS_SKIPPED)
         self._hash = blake2b(restore_id.encode(), digest_size=16)
 
     def feed(self, piece: bytes) -> None:
@@ -134,7 +136,7 @@ class RestorableMachine:
             return ProposalResult(Result(code=REFUSED, remark=refusal), leftover=leftover)
         incoming = self.incoming
         if kind == BEGIN:
-            self.incoming = Incoming(restore_id)
+            self.incoming = Incoming(restore_id, self.machine.state.revision)
         elif kind == ABANDON or incoming is None:
             self.incoming = None
         else:
@@ -229,7 +231,7 @@ class _Restoring:
                 raise RouteFormatError(
                     f"snapshot version {version} is not supported here, only {VERSION}: use a release that supports it"
                 )
-            self._incoming = None if restore_id is None else Incoming(restore_id)
+            self._incoming = None if restore_id is None else Incoming(restore_id, self._machine.machine.state.revision)
         elif self._left and self._incoming is not None:
             self._left -= 1
             self._incoming.feed(chunk)

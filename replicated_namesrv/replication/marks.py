@@ -10,12 +10,12 @@ blank.
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 from replicated_namesrv.routes.encoding import RouteFormatError, dump
 from replicated_namesrv.routes.snapshot import in_parts
-from replicated_namesrv.routes.sums import SummedTable, entry_hash
+from replicated_namesrv.routes.sums import SummedTable, entry_hash, entry_hashes
 
 ROWS_MAX = 1_000
 """Rows of a table written in one step: about 100 KB and a millisecond."""
@@ -55,6 +55,12 @@ def _mark_hash(key: Key, mark: Mark) -> int:
 
 def _unregistered_hash(key: Key, revision: int) -> int:
     return entry_hash("unregistered", *key, revision)
+
+
+def mark_hashes(keys: Iterable[Key], mark: Mark) -> list[int]:
+    """The hash of each entry, if all these brokers have this mark."""
+    keys = list(keys)
+    return entry_hashes("mark", *zip(*keys, strict=True), *map(repeat, mark)) if keys else []
 
 
 def marks_table() -> SummedTable[Key, Mark]:

@@ -50,6 +50,7 @@ from replicated_namesrv.replication.marks import (
     Mark,
     OwnLineReader,
     Suspicion,
+    mark_hashes,
     marks_table,
     own_line,
     suspected_table,
@@ -425,14 +426,16 @@ class RouteStateMachine:
         state is then unchanged."""
         before = self.state.revision
         self.state.adopt(reader)
-        self.state.begin_anew(max(before, self.state.revision) + revisions_skipped)
+        revision = max(before, self.state.revision) + revisions_skipped
+        self.state.begin_anew(revision, is_stamped=reader.begun == revision)
         self.serial += 1
-        self.history.restart(self.state.revision, self.time_ms)
+        self.history.restart(revision, self.time_ms)
         self.suspected = suspected_table()
-        for registration in self.state.registrations():
-            key = (registration.cluster_name, registration.broker_addr)
-            self.marks.put(key, Mark(self.state.revision, self.serial, ""))
-            self.on_registered(key, registration.epoch, "")
+        mark, registrations = Mark(revision, self.serial, ""), self.state.registrations()
+        marks = {(registration.cluster_name, registration.broker_addr): mark for registration in registrations}
+        self.marks.put_all(marks, mark_hashes(marks, mark))
+        for key in marks:
+            self.on_registered(key, revision, "")
         self.on_settings()
 
 

@@ -202,8 +202,13 @@ def _kv_lines(kv: Mapping[str, Mapping[str, str | None]]) -> Iterator[list[Any]]
 class SnapshotReader:
     """Builds a state from the bytes of a snapshot, fed in arbitrary pieces. The work per byte is constant."""
 
-    def __init__(self, trusted: bool = False) -> None:
-        """``trusted``: only this cluster's own nodes can have written it, so values are not checked (SnapshotChecks)."""
+    def __init__(self, trusted: bool = False, anew: Callable[[int], int] | None = None) -> None:
+        """``trusted``: only this cluster's own nodes can have written it, so values are not checked (SnapshotChecks).
+        ``anew``: the state will probably begin anew (``RouteInfoManager.begin_anew``) at this function of its revision. So
+        everything gets this revision as it is read, which leaves little work for the end."""
+        self._anew = anew
+        self.begun: int | None = None
+        """The revision that everything has instead of its own."""
         self._tables = Tables(RouteSettings())
         self._checks = None if trusted else SnapshotChecks()
         self._topics: list[str] = []
@@ -271,16 +276,19 @@ class SnapshotReader:
             )
         self._tables.settings = RouteSettings(**settings)
         self._tables.revision, self._tables.settings_revision = revision, settings_revision
+        if self._anew is not None:
+            self.begun = self._anew(revision)
 
     def _topic(self, topics: list[str], revisions: list[int]) -> None:
         self._topics += topics
         self._hashes += topic_hashes(topics)
-        self._tables.load_revisions(topics, revisions)
+        self._tables.load_revisions(topics, revisions if self.begun is None else [self.begun] * len(topics))
 
     def _group_head(self, name: str, cluster: str, zone_name: str | None, enable_acting_master: bool, generation: int) -> None:
         self._tables.count_groups()  # the one before is complete
         group = self._tables.groups[name] = self._group = BrokerGroup(name, cluster)
-        group.zone_name, group.enable_acting_master, group.generation = zone_name, enable_acting_master, generation
+        group.zone_name, group.enable_acting_master = zone_name, enable_acting_master
+        group.generation = generation if self.begun is None else self.begun
         self._tables.sizes.group(group, 1)
         self._tables.uncounted[name] = None
 
@@ -310,7 +318,9 @@ class SnapshotReader:
         for fields in registrations:
             registration = Registration(*fields)
             registration = registration._replace(
-                data_version=DataVersion(*registration.data_version), filter_servers=tuple(registration.filter_servers)
+                epoch=registration.epoch if self.begun is None else self.begun,
+                data_version=DataVersion(*registration.data_version),
+                filter_servers=tuple(registration.filter_servers),
             )
             self._tables.load_registration(self._tables.groups[registration.broker_name], registration)
 

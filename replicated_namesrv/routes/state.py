@@ -156,10 +156,10 @@ class RouteInfoManager:
         self._tables = tables
         self._digested = None
 
-    def begin_anew(self, revision: int) -> None:
+    def begin_anew(self, revision: int, is_stamped: bool = False) -> None:
         """Count everything as changed at ``revision`` and brokers as begun there. This invalidates everything cached at
-        earlier revisions, also by other processes."""
-        self._tables.begin_anew(revision)
+        earlier revisions, also by other processes. ``is_stamped``: the reader of the state has done so (``SnapshotReader``)."""
+        self._tables.begin_anew(revision, is_stamped)
 
     # -- versions
 

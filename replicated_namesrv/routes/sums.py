@@ -7,7 +7,7 @@ constructed collisions.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Generic, TypeVar
 
@@ -81,6 +81,13 @@ class SummedTable(OrderedDict[K, V], Generic[K, V]):
         self.take(key)
         self[key] = value
         self.sum = (self.sum + self._hash_of(key, value)) % PRIME
+
+    def put_all(self, entries: Mapping[K, V], hashes: Iterable[int]) -> None:
+        """Store entries with these hashes as the newest."""
+        for key in filter(self.__contains__, entries):
+            self.take(key)
+        self.update(entries)
+        self.sum = (self.sum + sum(hashes)) % PRIME
 
     def take(self, key: K) -> None:
         """Remove the entry, if there is one."""

@@ -139,10 +139,12 @@ class Tables:
                 self.effects.append(BrokerRemoved(gone.cluster_name, gone.broker_addr, gone.broker_name, gone.epoch))
         return self.changed
 
-    def begin_anew(self, revision: int) -> None:
-        """Stamp everything with ``revision``."""
+    def begin_anew(self, revision: int, is_stamped: bool = False) -> None:
+        """Stamp everything with ``revision``. ``is_stamped``: topics, groups and registrations have it already."""
         self.revision = self.settings_revision = self.kv_revision = revision
         self.kv_index.begin(revision)
+        if is_stamped:
+            return
         self._stamp_all(revision)
         self.uncounted.update(dict.fromkeys(self.groups))
         for group in self.groups.values():

@@ -25,10 +25,11 @@ from replicated_namesrv.replication.command_kinds import ABANDON, BEGIN, FINISH,
 from replicated_namesrv.replication.marks import Mark
 from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine, encode_plain
 from replicated_namesrv.routes import snapshot as snapshot_module
-from replicated_namesrv.routes.commands import ChangeWritePerm, PutKVConfig, RegisterBroker
+from replicated_namesrv.routes.commands import ChangeWritePerm, PutKVConfig, RegisterBroker, UpdateSettings
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from tests.support.replicated_cluster import live_cluster
+from tests.support.routes import register
 from tests.support.waiting import wait_until
 from tests.support.work import Work, work_of
 
@@ -88,6 +89,39 @@ def test_the_state_is_that_of_the_backup_with_revisions_of_its_own() -> None:
     changes = machine.machine.history.after(state.revision - 1, 1)
     assert [change.kind for change in changes] == ["restored"]
     assert machine.machine.history.oldest == state.revision - 1, "nobody may go on from before"
+
+
+@pytest.mark.parametrize("position", [1, -1])
+def test_a_state_that_changes_meanwhile_gives_the_same_revisions(position: int) -> None:
+    """While pieces arrive, the revision at the end is estimated. These changes make the estimate wrong."""
+    settings = [encode_plain(UpdateSettings({"support_acting_master": on}), 1) for on in (True, False) * 50]
+    before, expected, machine = origin(), fresh(), fresh()
+    for command in [*settings, *commands(before)]:
+        expected.apply(command)
+    log = list(commands(before))
+    for command in [*log[:position], *settings, *log[position:]]:
+        machine.apply(command)
+    assert machine.machine.state.revision == len(settings) + REVISIONS_SKIPPED
+    assert answers(machine.machine.state) == answers(before)
+    assert machine.digest() == expected.digest()
+    assert list(machine.snapshot()) == list(expected.snapshot())
+
+
+def test_the_end_of_a_restore_takes_few_steps_for_each_broker() -> None:
+    works = []
+    for count in (100, 200):
+        before, machine = RouteInfoManager(), fresh()
+        for number in range(count):
+            before.apply(register(f"b{number}", 0, f"b{number}:1", topics=["shared", f"own-{number}"]), 1)
+        *log, last = commands(before)
+        for command in log:
+            machine.apply(command)
+        works.append(work_of(partial(machine.apply, last)))
+        assert answers(machine.machine.state) == answers(before)
+        works.append(work_of(machine.digest))
+    one, digest_of_one, twice, digest_of_twice = works
+    assert twice.lines - one.lines <= 5 * 100, works
+    assert digest_of_twice.lines <= digest_of_one.lines + 10, works
 
 
 def test_a_node_that_comes_in_the_middle_ends_up_alike() -> None:
