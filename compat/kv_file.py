@@ -3,7 +3,8 @@
 Source: ``KVConfigManager`` and ``KVConfigSerializeWrapper``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 import orjson
@@ -13,6 +14,13 @@ from replicated_namesrv.files import Ballast, write_atomically
 
 KVTable = dict[str, dict[str, str | None]]
 """namespace to key to value; None is a stored null, which is never persisted."""
+
+Table = Mapping[str, Mapping[str, str | None]]
+NO_CHANGES: Table = {}
+PART_CHARACTERS = 256 << 10
+"""An entry that reaches it ends a part of the file, so a part has at most one entry more."""
+ENTRY_CHARACTERS = 6
+"""Quotes, colon and comma."""
 
 _REMEDY = "restore it from its .bak or move it away to start with an empty KV config"
 
@@ -42,12 +50,36 @@ def _text(value: object) -> str | None:
     return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def write_kv_file(path: Path, table: Mapping[str, Mapping[str, str | None]], ballast: Ballast | None = None) -> int:
-    """Replace the file and keep the old content as ``.bak``. Returns the number of bytes written. Raises StorageError: the old
-    file is in place."""
-    persisted = {
-        namespace: {key: value for key, value in entries.items() if value is not None} for namespace, entries in table.items()
-    }
-    content = orjson.dumps({"configTable": persisted})
-    write_atomically(path, content, backup=True, ballast=ballast)
-    return len(content)
+def write_kv_file(path: Path, table: Table, ballast: Ballast | None = None, changes: Table = NO_CHANGES) -> int:
+    """Replace the file and keep the old content as ``.bak``. ``changes`` replace entries of ``table``; None: the entry is not
+    persisted. Returns the number of bytes written. Raises StorageError: the old file is in place."""
+    parts = list(_parts(table, changes))
+    write_atomically(path, parts, backup=True, ballast=ballast)
+    return sum(map(len, parts))
+
+
+def _parts(table: Table, changes: Table) -> Iterator[bytes]:
+    """The content. While a part is encoded, no other thread of the process runs, so the parts are short."""
+    begin = b'{"configTable":{'
+    for namespace in chain(table, (name for name in changes if name not in table)):
+        yield begin + orjson.dumps(namespace) + b":{"
+        begin, comma = b"},", b""
+        for part in _slices(table.get(namespace, {}), changes.get(namespace, {})):
+            yield comma + orjson.dumps(part)[1:-1]
+            comma = b","
+    yield b"}}}" if begin == b"}," else begin + b"}}"
+
+
+def _slices(held: Mapping[str, str | None], changed: Mapping[str, str | None]) -> Iterator[dict[str, str]]:
+    new = ((key, value) for key, value in changed.items() if key not in held)
+    part: dict[str, str] = {}
+    size = 0
+    for key, value in chain(((key, changed.get(key, value)) for key, value in held.items()), new):
+        if value is not None:
+            part[key] = value
+            size += len(key) + len(value) + ENTRY_CHARACTERS
+        if size >= PART_CHARACTERS:
+            yield part
+            part, size = {}, 0
+    if part:
+        yield part

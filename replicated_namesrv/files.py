@@ -36,15 +36,19 @@ _turns: dict[Path, threading.Lock] = {}
 """Locks by path. A process writes few paths."""
 
 
-def write_atomically(path: Path, content: bytes, *, backup: bool = False, ballast: "Ballast | None" = None) -> None:
-    """Replace the content of ``path``; folders are created. ``backup``: keep the old content as ``<path>.bak``. ``ballast``:
-    space to release when the disk is full.
+def write_atomically(
+    path: Path, content: bytes | Sequence[bytes], *, backup: bool = False, ballast: "Ballast | None" = None
+) -> None:
+    """Replace the content of ``path``. Folders are created.
+
+    ``content``: the whole, or its parts. ``backup``: keep the old content as ``<path>.bak``. ``ballast``: space to release when
+    the disk is full.
 
     Raises StorageError: the old content is still in place. Raises OutcomeUnknownError: the new content is in place, but the
     folder could not be synced, so the old content may return after a power loss.
     """
     with _turns.setdefault(path.absolute(), threading.Lock()):
-        _replace(path, content, backup, ballast)
+        _replace(path, [content] if isinstance(content, bytes) else content, backup, ballast)
         try:
             _sync_folder(path.parent)
         except OSError as cause:
@@ -54,14 +58,14 @@ def write_atomically(path: Path, content: bytes, *, backup: bool = False, ballas
             ) from cause
 
 
-def _replace(path: Path, content: bytes, backup: bool, ballast: "Ballast | None") -> None:
+def _replace(path: Path, parts: Sequence[bytes], backup: bool, ballast: "Ballast | None") -> None:
     aside = path.with_name(path.name + ".new")
     saved_aside = path.with_name(path.name + ".bak.new")
     try:
         _create_folder(path.parent)
         mode = _mode(path)
         saved = path.with_name(path.name + ".bak")
-        while not _is_written(aside, content, mode, saved, ballast):
+        while not _is_written(aside, parts, mode, saved, ballast):
             pass
         if backup and path.exists():
             _save_old(path, saved_aside, mode)
@@ -71,18 +75,18 @@ def _replace(path: Path, content: bytes, backup: bool, ballast: "Ballast | None"
         for leftover in (aside, saved_aside):
             with contextlib.suppress(OSError):
                 leftover.unlink(missing_ok=True)
-        why = cause.strerror if cause.errno not in NO_SPACE else no_space_text(path, len(content))
+        why = cause.strerror if cause.errno not in NO_SPACE else no_space_text(path, sum(map(len, parts)))
         raise StorageError(f"{path}: could not be written ({why}); the old content is unchanged") from cause
 
 
-def _is_written(path: Path, content: bytes, mode: int | None, saved: Path, ballast: "Ballast | None") -> bool:
+def _is_written(path: Path, parts: Sequence[bytes], mode: int | None, saved: Path, ballast: "Ballast | None") -> bool:
     """Write the file; False: the disk is full, and ballast or else ``saved`` was given up for another try. Raises OSError."""
     try:
-        _write_synced(path, content, mode)
+        _write_synced(path, parts, mode)
     except OSError as error:
         if error.errno not in NO_SPACE or ballast is None:
             raise
-        if not ballast.give_up(len(content)):
+        if not ballast.give_up(sum(map(len, parts))):
             if not saved.exists():
                 raise
             saved.unlink()  # the content that it was kept for is still in place
@@ -98,7 +102,7 @@ def _save_old(path: Path, saved: Path, mode: int | None) -> None:
             raise OSError(errno.EMLINK, "a link is not the content")
         os.link(path, saved)
     except OSError:
-        _write_synced(saved, path.read_bytes(), mode)
+        _write_synced(saved, [path.read_bytes()], mode)
 
 
 def no_space_text(path: Path, wanted: int) -> str:
@@ -239,11 +243,11 @@ def _mode(path: Path) -> int | None:
         return None
 
 
-def _write_synced(path: Path, content: bytes, mode: int | None) -> None:
+def _write_synced(path: Path, parts: Sequence[bytes], mode: int | None) -> None:
     with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o666 if mode is None else 0o600)) as file:
         if mode is not None:
             os.fchmod(file.fileno(), mode)
-        file.write(content)
+        file.writelines(parts)
         file.flush()
         os.fsync(file.fileno())
 
