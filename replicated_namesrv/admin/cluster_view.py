@@ -14,13 +14,14 @@ from replicated_namesrv.admin.json_views import status_fields
 from replicated_namesrv.admin.other_nodes import OTHER_NODES, NodeAnswerError, OtherNode
 from replicated_namesrv.admin.responses import json_error, json_response
 
-VIEWS = ("brokers", "samples", "contents", "status")
+VIEWS = ("brokers", "samples", "contents", "status", "members")
 """Views of another node that are passed on. They need no more rights than this node has checked."""
 READY_WAIT_S = 0.3
 """How long this node's readiness may take to confirm, so that the answer comes soon while there is no majority."""
 FIRST_SEEN = web.AppKey("first_seen", dict[str, int])
 _STATUS_KEYS = (
-    *("nodeId", "mode", "version", "pid", "uptimeSeconds", "ready", "failedLayer", "layers", "listen", "advertisedAddress"),
+    *("nodeId", "mode", "version", "pid", "uptimeSeconds", "ready", "failedLayer", "layers", "drained"),
+    *("listen", "advertisedAddress"),
     *("dataDir", "revision", "counts", "connections", "requests", "suspectedBrokers", "brokersExpired", "brokersLost"),
     *("loopLagRecentMaxMs", "diskFreeBytes", "diskWarning", "quotas"),
 )

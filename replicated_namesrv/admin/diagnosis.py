@@ -63,6 +63,8 @@ def _service(status: dict[str, Any]) -> Iterable[NodeProblem]:
         yield NodeProblem(
             "bad", f"{str(problem)[:1].upper()}{str(problem)[1:]}.", "See docs/operations.md and the log of the node."
         )
+    elif status.get("drained"):
+        yield NodeProblem("warn", "It is drained, so brokers and clients use other nodes.", "Let it serve again, or restart it.")
     elif not status["ready"]:
         layer = next((layer for layer in status.get("layers", ()) if not layer["ok"]), None)
         failed = f"{layer['name']}: {layer['problem']}" if layer else status.get("failedLayer")

@@ -101,6 +101,7 @@ async def status_fields(context: AdminContext, layer_timeout_s: float) -> dict[s
         "ready": health["ready"],
         "failedLayer": health["failedLayer"],
         "layers": health["layers"],
+        "drained": context.node.is_drained,
         "listen": f"{settings.listen_address[0]}:{context.remoting.port}" if context.remoting.is_listening else None,
         "advertisedAddress": advertised_address(context),
         "nameServerAddresses": [address.strip() for address in addresses.split(";") if address.strip()],

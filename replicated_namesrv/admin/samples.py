@@ -61,7 +61,15 @@ class Ring:
         """Number of the newest slot, in steps since 1970."""
 
     def put(self, slot: int, values: Mapping[str, float]) -> None:
-        """Write the values of ``slot``. Slots that were left out, and series without a value, become NaN."""
+        """Write the values of ``slot``. Slots that were left out, and series without a value, become NaN.
+
+        A slot before the newest one means that the clock was set back: the slots after it are dropped."""
+        if slot < self.newest:
+            dropped = range(max(slot + 1, self.newest - self.count + 1), self.newest + 1)
+            for values_of in self.series.values():
+                for late in dropped:
+                    values_of[late % self.count] = math.nan
+            self.newest = slot
         first = max(self.newest + 1, slot - self.count + 1)
         for skipped in range(first, slot + 1):
             for values_of in self.series.values():
@@ -75,9 +83,11 @@ class Ring:
             self.series[name][slot % self.count] = value
 
     def slots(self, since_ms: int) -> range:
-        """Slots after ``since_ms`` that may have values."""
-        oldest = max(self.newest - self.count + 1, int(since_ms / 1000 / self.step_s) + 1)
-        return range(oldest, self.newest + 1)
+        """Slots after ``since_ms`` that may have values; all of them if ``since_ms`` is in the future."""
+        after = int(since_ms / 1000 / self.step_s)
+        if after > self.newest:  # the clock was set back since
+            after = 0
+        return range(max(self.newest - self.count + 1, after + 1), self.newest + 1)
 
 
 class _Before(NamedTuple):

@@ -64,6 +64,7 @@ def view(name: str, error: str | None = None, **fields: Any) -> NodeView:
             "maxKvBytes is used to 95 %",
             "raise the setting",
         ),
+        (view("n1", drained=True, ready=False), "It is drained", "serve again"),
         (view("n1", loopLagRecentMaxMs=900), "delayed by 900 ms", "more CPU"),
     ],
 )
@@ -166,6 +167,19 @@ def test_ring_forgets_what_is_old_and_marks_gaps() -> None:
     assert math.isnan(ring.series["a"][100 % 4])
     ring.put(101, {f"s{number}": 1.0 for number in range(2 * SERIES_MAX)})
     assert len(ring.series) == SERIES_MAX
+
+
+def test_ring_drops_what_lies_after_a_clock_that_was_set_back() -> None:
+    ring = Ring(2.0, 4)
+    for slot in (100, 101, 102):
+        ring.put(slot, {"a": float(slot)})
+    ring.put(101, {"a": 7.0})
+    assert list(ring.slots(0)) == [98, 99, 100, 101]
+    assert [ring.series["a"][slot % 4] for slot in (100, 101)] == [100.0, 7.0]
+    assert math.isnan(ring.series["a"][102 % 4])
+    assert list(ring.slots(102 * 2000)) == list(ring.slots(0)), "a reader that knows a later time gets everything"
+    ring.put(50, {"a": 8.0})
+    assert [math.isnan(ring.series["a"][slot % 4]) for slot in ring.slots(0)] == [True, True, True, False]
 
 
 def test_samples_are_rates_and_quantiles_of_what_was_counted_in_between() -> None:

@@ -46,7 +46,11 @@ class ProgressLines:
             print(f"\n{now - self._began:.0f} s, {doing}", end="", file=self._stream, flush=True)
 
 
+_LINES = None if "PYTEST_XDIST_WORKER" in os.environ else ProgressLines()
+"""Begins when the plugin is loaded, because the tests' modules are imported next. Workers do not print."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin, in the process that prints."""
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(ProgressLines(), "progress lines")
+    """Count the tests."""
+    if _LINES is not None:
+        config.pluginmanager.register(_LINES, "progress lines")

@@ -15,8 +15,13 @@ export class ApiError extends Error {
 }
 
 export const token = {
+  session: 0, // increases with each change, so that an answer to an earlier token is not shown
   get: () => sessionStorage.getItem("token") ?? "",
-  set: (text) => (text ? sessionStorage.setItem("token", text) : sessionStorage.removeItem("token")),
+  set: (text) => {
+    token.session += 1;
+    if (text) sessionStorage.setItem("token", text);
+    else sessionStorage.removeItem("token");
+  },
 };
 
 export const authorized = (more = {}) => (token.get() ? { ...more, Authorization: `Bearer ${token.get()}` } : more);
@@ -24,13 +29,13 @@ export const authorized = (more = {}) => (token.get() ? { ...more, Authorization
 export async function ask(path, options = {}) {
   const ends = new AbortController();
   const timer = setTimeout(() => ends.abort(), options.timeoutMs ?? TIMEOUT_MS);
+  options.signal?.addEventListener("abort", () => ends.abort());
   try {
     const answer = await fetch(path, {
       method: options.method ?? "GET", body: options.body, headers: authorized(), cache: "no-store", signal: ends.signal,
     });
-    const body = await answer.json().catch(() => ({}));
-    if (!answer.ok) throw new ApiError(answer.status, body);
-    return body;
+    if (!answer.ok) throw new ApiError(answer.status, await answer.json().catch(() => ({})));
+    return await answer.json(); // an answer that is cut off is none
   } catch (error) {
     if (error instanceof ApiError) throw error;
     throw new ApiError(0, { error: "this node does not answer", remedy: "Open the console of another node.", outcome: "unknown" });

@@ -25,32 +25,34 @@ const POLL_MS = { hour: 2000, day: 30000 };
 const COLOURS = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5"];
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [4, 2]];
 
-// Keeps the answers of each node and asks only for newer samples.
+// Keeps the answers of each node and asks only for newer samples. What a node that does not answer has said before is kept.
 function useSamples(nodes, asked, span) {
-  const kept = useRef({}), [, draw] = useState(0);
-  const names = nodes.filter((node) => node.answers).map((node) => node.nodeId).join("\n");
+  const [kept, set] = useState({}), present = useRef(nodes);
+  present.current = nodes;
   useEffect(() => {
-    kept.current = {};
-    let ended = false, timer = 0;
+    if (!asked) return undefined;
+    let own = {}, timer = 0;
+    const ends = new AbortController();
+    set(own);
     const look = async () => {
-      await Promise.all(names.split("\n").filter(Boolean).map(async (name) => {
-        const before = kept.current[name];
+      await Promise.all(present.current.filter((node) => node.answers).map(async ({ nodeId }) => {
+        const before = own[nodeId];
         const since = before?.timesMs.at(-2) ?? 0; // the newest may have been incomplete
-        const path = `${name === asked ? "v1" : `v1/nodes/${encodeURIComponent(name)}`}/samples?span=${span}&since=${since}`;
+        const path = `${nodeId === asked ? "v1" : `v1/nodes/${encodeURIComponent(nodeId)}`}/samples?span=${span}&since=${since}`;
         try {
-          kept.current[name] = merged(before, await ask(path), span);
+          own[nodeId] = merged(before, await ask(path, { signal: ends.signal }), span);
         } catch {
           // the node's line ends
         }
       }));
-      if (ended) return;
-      draw((n) => n + 1);
+      if (ends.signal.aborted) return;
+      set(own = { ...own });
       timer = setTimeout(look, document.hidden ? 10 * POLL_MS[span] : POLL_MS[span]);
     };
     look();
-    return () => { ended = true; clearTimeout(timer); };
-  }, [names, asked, span]);
-  return kept.current;
+    return () => { ends.abort(); clearTimeout(timer); };
+  }, [asked, span]);
+  return kept;
 }
 
 function merged(before, answer, span) {
@@ -95,6 +97,7 @@ function Chart({ title, data, labels, show }) {
         series: [{ value: (_, value) => (value ? new Date(value * 1000).toLocaleTimeString("en-GB") : "–") },
           ...labels.map((label, at) => ({ label, stroke: colour(COLOURS[at % 5]), dash: DASHES[at % 5], width: 1.5, spanGaps: false, points: { show: false }, value: (_, value) => show(value) }))],
       }, data.current, box.current);
+      watch?.disconnect();
       watch = new ResizeObserver(() => drawn.current?.setSize({ width: Math.max(240, box.current.clientWidth), height: 170 }));
       watch.observe(box.current);
     };

@@ -1,7 +1,7 @@
 // The cluster page: who leads, whether the nodes agree, what is wrong with each, and in AP where their contents differ.
 import { ask, authorized, bytes, clock, count, duration, html, moment, plural } from "./api.js";
 import { live, poll, useData, useLive } from "./live.js";
-import { Action, Problem, change } from "./parts.js";
+import { Action, Problem, Table, change } from "./parts.js";
 import { link } from "./route.js";
 
 const sinceFetch = () => performance.now() - live.at;
@@ -99,7 +99,7 @@ export function Cluster() {
     <tbody>${facts.map((fact) => html`<tr key=${fact[0]}><th scope="row">${fact[0]}</th>
       ${cluster.nodes.map((node) => html`<td key=${node.nodeId} class=${node.answers ? "" : "stale"}>${cell(fact, node, cluster)}</td>`)}</tr>`)}</tbody></table></div>
     ${cluster.nodes.length > 1 && cluster.mode === "ap" && html`<${Differences} />`}
-    <${Operations} cluster=${cluster} />`;
+    <${Nodes} cluster=${cluster} /><${Operations} cluster=${cluster} />`;
 }
 
 function Differences() {
@@ -134,20 +134,46 @@ async function download() {
   return "The browser saves the file.";
 }
 
+async function drain() {
+  const done = await ask("v1/drain", { method: "POST", timeoutMs: 60000 });
+  return `Drained: ${plural(done.moved + done.cut, "connection was", "connections were")} closed${done.cut ? `, ${count(done.cut)} of them with an unanswered request` : ""}. Others that serve: ${done.othersServing.join(", ") || "not known"}.`;
+}
+
+// The members with their addresses and progress, and what can be done with each. In CP the leader knows the progress.
+function Nodes({ cluster }) {
+  const { asked, leader, mode } = cluster;
+  const { data } = useData(mode !== "cp" ? null : leader && leader !== asked ? `v1/nodes/${encodeURIComponent(leader)}/members` : "v1/members", 2000);
+  const rows = cluster.nodes.map((node) => ({ node, member: data?.members.find((member) => member.nodeId === node.nodeId) }));
+  const others = rows.filter(({ node }) => node.nodeId !== asked && node.status?.listen && node.answers).map(({ node }) => node.status.advertisedAddress);
+  const serves = ({ node, member }) => (!node.answers ? (member?.serves ? "yes, says the leader" : html`<span class="bad">not known</span>`)
+    : node.status.drained ? html`<span class="warn">drained</span>` : node.status.listen ? "yes" : html`<span class="bad">no</span>`);
+  const cannot = ({ nodeId, answers }) => (nodeId === leader ? "It leads." : !leader ? "No node leads." : leader !== asked ? `Only the leader can: open the console of ${leader}.` : answers ? null : "It does not answer.");
+  const transfer = ({ node }) => html`<${Action} label="Transfer leadership" needs="operate" title=${`Transfer leadership to ${node.nodeId}`} disabled=${cannot(node)} done=${poll}
+    preview=${html`<p>${asked} stops to lead, and ${node.nodeId} leads. Requests wait for some milliseconds.</p>`}
+    run=${() => change("POST", `v1/leader/transfer?to=${encodeURIComponent(node.nodeId)}`)} />`;
+  const ownDrain = ({ node }) => html`<${Action} label="Drain" needs="operate" title=${`Drain ${asked}`} confirm=${asked} run=${drain} done=${poll} disabled=${node.status?.drained ? "It is drained." : null}
+      preview=${html`<p>Closes the ${plural(node.status?.connections ?? 0, "connection")} of brokers and clients to ${asked} once their requests are answered, and takes no new ones until “Serve again” or a restart. Clients use the other name servers: ${others.join(", ") || "none of them is known to serve"}.</p>`} />
+    <${Action} label="Serve again" needs="operate" title=${`${asked} serves again after a drain`} done=${poll} disabled=${node.status?.drained ? null : "It is not drained."}
+      preview=${html`<p>${asked} listens for brokers and clients again.</p>`} run=${async () => { await ask("v1/drain", { method: "DELETE" }); return "It serves."; }} />`;
+  const columns = [
+    { title: "Node", cell: ({ node }) => html`<bdi>${node.nodeId}</bdi>` },
+    { title: "Role", cell: ({ node, member }) => member?.role ?? node.replication?.role ?? (mode === "cp" ? "–" : "independent") },
+    ...(mode === "cp" ? [
+      { title: "Raft address", cell: ({ member }) => member?.peerAddress ?? "–" },
+      { title: "Log index", number: true, cell: ({ member }) => count(member?.matchIndex) },
+      { title: "Lag", number: true, cell: ({ member }) => count(member?.lag) },
+    ] : []),
+    { title: "RocketMQ address", cell: ({ node, member }) => member?.address ?? node.status?.advertisedAddress ?? "–" },
+    { title: "Serves", cell: serves },
+    { title: "Actions", cell: (row) => html`${mode === "cp" && row.node.nodeId !== asked && transfer(row)}
+      ${row.node.nodeId === asked ? ownDrain(row) : html`<${Action} label="Drain" disabled=${`Open the console of ${row.node.nodeId}.`} />`}` },
+  ];
+  return html`<section class="nodes"><h2>Nodes</h2><${Table} caption="Nodes and actions" columns=${columns} rows=${rows} keyOf=${({ node }) => node.nodeId} /></section>`;
+}
+
 function Operations({ cluster }) {
-  const leads = cluster.leader === cluster.asked;
-  const why = cluster.mode !== "cp" ? "Independent nodes have no leader." : leads ? null : cluster.leader ? `Only the leader can transfer leadership: open the console of ${cluster.leader}.` : "No node leads.";
-  const followers = cluster.nodes.filter((node) => node.nodeId !== cluster.asked && node.answers).map((node) => node.nodeId);
   return html`<h2>Operations</h2><div class="actions">
-    <${Action} label="Transfer leadership" needs="operate" disabled=${why} title="Transfer leadership"
-      preview=${html`<p>${cluster.asked} stops to lead, and another node leads. Requests wait for some milliseconds. Nodes that answer: ${followers.join(", ") || "none"}.</p>`}
-      input=${{ label: "To node (empty: the one with the longest log)", rows: 1, value: "" }}
-      run=${async (to) => change("POST", `v1/leader/transfer${to.trim() ? `?to=${encodeURIComponent(to.trim())}` : ""}`)} done=${poll} />
-    <${Action} label="Drain this node" needs="operate" title=${`Drain ${cluster.asked}`} confirm=${cluster.asked}
-      preview=${html`<p>Sends brokers and clients of ${cluster.asked} to the other nodes, and takes no new ones until “Serve again” or a restart. Use it before maintenance.</p>`}
-      run=${async () => { const done = await ask("v1/drain", { method: "POST", timeoutMs: 60000 }); return `Drained: ${done.moved} connections moved, ${done.cut} cut.`; }} done=${poll} />
-    <${Action} label="Serve again" needs="operate" title=${`${cluster.asked} serves again after a drain`}
-      preview=${html`<p>${cluster.asked} listens for brokers and clients again.</p>`} run=${async () => { await ask("v1/drain", { method: "DELETE" }); return "It serves."; }} done=${poll} />
+    ${cluster.mode !== "cp" && html`<${Action} label="Transfer leadership" disabled="Independent nodes have no leader." />`}
     <${Action} label="Back up" needs="backup" title="Back up the state"
       preview=${html`<p>Reads the whole state at one revision: topics, brokers, KV config and shared settings. Nothing is changed. <code>namesrv restore</code> loads the file into a new cluster.</p>`} run=${download} />
     </div>`;

@@ -26,7 +26,7 @@ export function Topics() {
     { title: "Changed at revision", sort: "revision", number: true, cell: (row) => count(row.revision) },
   ];
   return html`<h1>Topics</h1><${Search} label="Search topics" /><${Problem} error=${error} />
-    ${data && html`<${Table} caption="Topics" columns=${columns} rows=${data.topics} keyOf=${(row) => row.topic} empty="No topic matches." />`}
+    ${data && html`<${Table} caption="Topics" columns=${columns} rows=${data.topics} keyOf=${(row) => row.topic} empty=${read().fields.q ? "No topic matches." : "No topic is registered."} />`}
     <${Pager} answer=${data} shown=${data?.topics.length} />`;
 }
 
@@ -73,7 +73,7 @@ export function Brokers() {
   const { cluster } = useLive();
   const { data, error } = useData(cluster && ofMode(paged("v1/brokers"), cluster.mode));
   return html`<h1>Brokers</h1><${Search} label="Search brokers" /><${Problem} error=${error} />
-    ${data && html`<${Table} caption="Brokers" columns=${BROKER_COLUMNS} rows=${data.brokers} keyOf=${(row) => `${row.clusterName}|${row.brokerAddr}`} empty="No broker matches." />`}
+    ${data && html`<${Table} caption="Brokers" columns=${BROKER_COLUMNS} rows=${data.brokers} keyOf=${(row) => `${row.clusterName}|${row.brokerAddr}`} empty=${read().fields.q ? "No broker matches." : "No broker is registered."} />`}
     <${Pager} answer=${data} shown=${data?.brokers.length} />`;
 }
 
@@ -157,7 +157,7 @@ export function Kv() {
     return put(namespace.trim(), key.join("/").trim())(rest.join("="));
   };
   return html`<h1>KV config</h1><${Search} label="Search namespaces, keys and values" /><${Problem} error=${error} />
-    ${data && html`<${Table} caption="KV config" columns=${columns} rows=${data.entries} keyOf=${(row) => `${row.namespace}|${row.key}`} empty="No entry matches." />`}
+    ${data && html`<${Table} caption="KV config" columns=${columns} rows=${data.entries} keyOf=${(row) => `${row.namespace}|${row.key}`} empty=${read().fields.q ? "No entry matches." : "There is no entry."} />`}
     <${Pager} answer=${data} shown=${data?.entries.length} />
     <div class="actions"><${Action} label="Put an entry" disabled=${why} title="Put an entry" done=${reload}
       preview=${html`<p>An entry that exists is replaced.</p>`} input=${{ label: "NAMESPACE/KEY=VALUE", rows: 2, value: "" }} run=${async (text) => parse(text)} /></div>`;

@@ -1,6 +1,6 @@
 // What is known now: /v1/cluster every second, and /v1/watch, whose events say that something has changed. The stream is read
 // with fetch because an EventSource cannot send the token. It continues after the last event that it has received.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, ask, authorized, token } from "./api.js";
 
 const POLL_MS = 1000, HIDDEN_POLL_MS = 10000, RETRY_MS = 1000, SETTLE_MS = 300, WITHOUT_STREAM_MS = 5000;
@@ -36,16 +36,19 @@ export async function poll() {
     return;
   }
   polling = true;
-  try {
-    live.cluster = await ask("v1/cluster", { timeoutMs: 2500 });
-    live.at = performance.now();
-    live.error = null;
-    live.failingSince = 0;
-  } catch (error) {
-    live.error = error;
-    live.failingSince ||= performance.now();
-  }
+  const { session } = token;
+  const [cluster, error] = await ask("v1/cluster", { timeoutMs: 2500 }).then((answer) => [answer, null], (failure) => [null, failure]);
   polling = false;
+  if (session === token.session) {
+    live.error = error;
+    if (error) {
+      live.failingSince ||= performance.now();
+    } else {
+      live.cluster = cluster;
+      live.at = performance.now();
+      live.failingSince = 0;
+    }
+  }
   tell();
   pollTimer = setTimeout(poll, again ? 50 : document.hidden ? HIDDEN_POLL_MS : POLL_MS);
   again = false;
@@ -60,12 +63,17 @@ function changed() {
   }, SETTLE_MS);
 }
 
-let position = null, attempt = null;
+let position = null, attempt = null, wake = null;
+const pause = (ms) => new Promise((resolve) => {
+  wake = resolve;
+  setTimeout(resolve, ms);
+});
+
 async function follow() {
   for (;;) {
-    attempt = new AbortController();
-    const { signal } = attempt;
-    let silence = setTimeout(() => attempt.abort(), STREAM_SILENT_MS);
+    const own = new AbortController(), { signal } = own, { session } = token;
+    attempt = own;
+    let silence = setTimeout(() => own.abort(), STREAM_SILENT_MS);
     try {
       const answer = await fetch("v1/watch", {
         headers: authorized(position === null ? {} : { "Last-Event-ID": position }), cache: "no-store", signal,
@@ -85,7 +93,7 @@ async function follow() {
         const part = await reader.read();
         if (part.done) break;
         clearTimeout(silence);
-        silence = setTimeout(() => attempt.abort(), STREAM_SILENT_MS);
+        silence = setTimeout(() => own.abort(), STREAM_SILENT_MS);
         text += part.value;
         const events = text.split("\n\n");
         text = events.pop();
@@ -99,8 +107,9 @@ async function follow() {
       clearTimeout(silence);
     }
     tell();
+    if (session !== token.session) continue;
     if (live.stream === "refused") changed();
-    await new Promise((resolve) => setTimeout(resolve, live.stream === "refused" ? WITHOUT_STREAM_MS : RETRY_MS));
+    await pause(live.stream === "refused" ? WITHOUT_STREAM_MS : RETRY_MS);
   }
 }
 
@@ -112,11 +121,15 @@ function received(event) {
   changed();
 }
 
+// What another token has shown is forgotten, also by the pages: the frame mounts them anew for each session.
 export function useToken(text) {
   token.set(text.trim());
+  Object.assign(live, { cluster: null, at: 0, error: null, failingSince: 0 });
   position = null;
   attempt?.abort();
+  wake?.();
   poll();
+  tell();
 }
 
 export function begin() {
@@ -125,24 +138,43 @@ export function begin() {
   follow();
 }
 
-// Reads `path` at once, when it changes, and when something has changed on the node. Shows the old answer until then.
+const dialogIsOpen = () => document.querySelector("dialog[open]") !== null;
+
+// Reads `path` at once, when it changes, and when something has changed on the node. Shows the old answer until then. One request
+// is under way at a time, so answers come in order, also if changes come faster than answers. While a dialog is open nothing is
+// read, so that its row stays.
 export function useData(path, everyMs = 0) {
   const [found, set] = useState({ path: null, data: null, error: null });
-  const version = useLive().version;
-  const [turn, again] = useState(0);
+  const { version } = useLive();
+  const reader = useRef(null), seen = useRef(version);
   useEffect(() => {
     if (!path) return undefined;
-    let ended = false;
-    ask(path).then(
-      (data) => ended || set({ path, data, error: null }),
-      (error) => ended || set((before) => ({ path, data: before.path === path ? before.data : null, error })),
-    );
-    return () => { ended = true; };
-  }, [path, version, turn]);
+    const ends = new AbortController();
+    let busy = false, again = false;
+    const read = async () => {
+      again = busy || dialogIsOpen();
+      if (again) return;
+      busy = true;
+      const [data, error] = await ask(path, { signal: ends.signal }).then((answer) => [answer, null], (failure) => [null, failure]);
+      busy = false;
+      if (ends.signal.aborted) return;
+      set((before) => ({ path, data: error && before.path === path ? before.data : data, error }));
+      if (again) read();
+    };
+    const closed = () => again && read();
+    reader.current = read;
+    read();
+    document.addEventListener("close", closed, true); // of a dialog: it does not bubble
+    const timer = everyMs ? setInterval(read, everyMs) : 0;
+    return () => {
+      ends.abort();
+      clearInterval(timer);
+      document.removeEventListener("close", closed, true);
+    };
+  }, [path, everyMs]);
   useEffect(() => {
-    if (!everyMs) return undefined;
-    const timer = setInterval(() => again((n) => n + 1), everyMs);
-    return () => clearInterval(timer);
-  }, [everyMs]);
-  return { ...found, reload: () => again((n) => n + 1) };
+    if (seen.current !== version) reader.current?.();
+    seen.current = version;
+  }, [version]);
+  return { ...found, reload: () => reader.current?.() };
 }

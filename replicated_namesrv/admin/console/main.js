@@ -52,13 +52,13 @@ function App() {
   useEffect(() => { document.title = `${name || title} · ${cluster?.asked ?? "name server"}`; }, [title, name, cluster?.asked]);
   const Page = name && One ? One : List;
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
-    <header><p class="title">Name server <strong>${cluster?.asked}</strong></p>
+    <header><p class="title">Name server <strong><bdi>${cluster?.asked}</bdi></strong></p>
       ${own && html`<span class="badge">${cluster.mode.toUpperCase()}</span>`}
       <${State} />
       <span class="weak stream">${error?.status === 0 ? "disconnected" : { open: "live", connecting: "connecting", refused: "not live" }[stream]}</span></header>
     <nav aria-label="Pages"><ul>${PAGES.map(([each, label]) => html`<li key=${each}><a href=${link(each)} aria-current=${each === id ? "page" : undefined}>${label}</a></li>`)}</ul></nav>
     <${Token} />
-    <main id="main" tabindex="-1">${error && error.status !== 0 && error.status !== 401 && html`<${Problem} error=${error} />`}<${Page} key=${`${id}/${name}`} name=${name} /></main>`;
+    <main id="main" tabindex="-1">${error && error.status !== 0 && error.status !== 401 && html`<${Problem} error=${error} />`}<${Page} key=${`${token.session}/${id}/${name}`} name=${name} /></main>`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

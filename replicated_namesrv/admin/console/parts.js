@@ -11,17 +11,26 @@ export function Problem({ error }) {
   return html`<p class="problem" role="alert"><strong>${error.message}.</strong> ${error.remedy}</p>`;
 }
 
+// The text in the URL counts, unless it is what was typed here a moment ago: then the newer text in the box does.
 export function Search({ label }) {
   const given = read().fields.q ?? "";
   const [text, set] = useState(given);
-  const timer = useRef(0);
-  useEffect(() => { if ((read().fields.q ?? "") !== text) set(read().fields.q ?? ""); }, [given]);
-  useEffect(() => clearTimeout(timer.current), [location.hash]); // the URL has been changed since: it counts
+  const timer = useRef(0), own = useRef(given);
+  useEffect(() => {
+    if (given === own.current) return;
+    clearTimeout(timer.current);
+    own.current = given;
+    set(given);
+  }, [given]);
+  useEffect(() => () => clearTimeout(timer.current), []); // the page was left
   const typed = (event) => {
     const q = event.target.value;
     set(q);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => setFields({ q, after: "", page: "" }, true), SEARCH_DELAY_MS);
+    timer.current = setTimeout(() => {
+      own.current = q;
+      setFields({ q, after: "", page: "" }, true);
+    }, SEARCH_DELAY_MS);
   };
   return html`<label class="search">${label} <input type="search" value=${text} onInput=${typed} /></label>`;
 }
@@ -29,6 +38,13 @@ export function Search({ label }) {
 // columns: {title, sort, number, cell: row => content}. Rows are keyed, so that focus stays on a row when data changes.
 export function Table({ caption, columns, rows, keyOf, empty }) {
   const { sort = "" } = read().fields;
+  const region = useRef(null), focused = useRef(null);
+  useEffect(() => {
+    if (focused.current === null || focused.current.isConnected) return;
+    focused.current = null; // its row is gone: the focus stays at the table
+    if (document.activeElement === document.body) region.current.focus({ preventScroll: true });
+  });
+  const left = ({ target }) => setTimeout(() => { if (target.isConnected && focused.current === target) focused.current = null; });
   const heading = (column) => {
     if (!column.sort) return html`<th scope="col" class=${column.number ? "number" : ""}>${column.title}</th>`;
     const name = sort.replace("-", "");
@@ -38,7 +54,8 @@ export function Table({ caption, columns, rows, keyOf, empty }) {
     return html`<th scope="col" aria-sort=${direction} class=${column.number ? "number" : ""}>
       <button type="button" class="sort" onClick=${() => setFields({ sort: next, after: "", page: "" })}>${column.title}${mark}</button></th>`;
   };
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}>
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption} ref=${region}
+    onFocusIn=${({ target }) => { focused.current = target; }} onFocusOut=${left}>
     <table><caption class="hidden">${caption}</caption>
       <thead><tr>${columns.map(heading)}</tr></thead>
       <tbody>${rows.length === 0 && html`<tr key="none"><td class="empty" colspan=${columns.length}>${empty ?? "Nothing here."}</td></tr>`}
@@ -59,12 +76,14 @@ export function Pager({ answer, shown }) {
 // An action: its button, why it is disabled, what it touches, and what has to be typed before it is done.
 export function Action({ label, disabled = null, title, preview, confirm = "", input = null, needs = "change", run, done }) {
   useLive();
-  const dialog = useRef(null), id = useId();
+  const dialog = useRef(null), id = useId(), turn = useRef(0);
   const [typed, setTyped] = useState(""), [value, setValue] = useState(""), [result, setResult] = useState(null);
   const [busy, setBusy] = useState(false);
   const why = live.cluster?.may[needs] ?? disabled;
   const open = () => {
     if (why) return;
+    turn.current += 1; // the answer to a request of an earlier turn is not shown here
+    setBusy(false);
     setTyped("");
     setValue(input?.value ?? "");
     setResult(null);
@@ -74,12 +93,14 @@ export function Action({ label, disabled = null, title, preview, confirm = "", i
     event.preventDefault();
     if (typed !== confirm || busy) return;
     setBusy(true);
-    try {
-      setResult({ good: true, text: (await run(value)) ?? "Done." });
-      done?.();
-    } catch (error) {
-      setResult({ good: false, text: `${error.outcome === "unknown" ? "Outcome unknown" : "Not done"}: ${error.message}. ${error.remedy ?? ""}` });
-    }
+    const own = turn.current;
+    const outcome = await run(value).then(
+      (text) => ({ good: true, text: text ?? "Done." }),
+      (error) => ({ good: false, text: `${error.outcome === "unknown" ? "Outcome unknown" : "Not done"}: ${error.message}. ${error.remedy ?? ""}` }),
+    );
+    done?.();
+    if (own !== turn.current) return;
+    setResult(outcome);
     setBusy(false);
   };
   return html`<span class="action">

@@ -4,9 +4,10 @@ import { useData } from "./live.js";
 import { Problem, Search } from "./parts.js";
 import { link, read } from "./route.js";
 
-const broker = (entry) => html`<a href=${link("brokers", entry.brokerName)}>${entry.brokerName}</a> ${entry.brokerId === 0 ? "master" : entry.brokerId === undefined ? "" : `slave ${entry.brokerId}`} ${entry.brokerAddr} of ${entry.clusterName}`;
-const topics = (entry) => (!entry.topics?.length ? "" : html` (${entry.topics.map((topic, at) => html`${at ? ", " : ""}<a href=${link("topics", topic)}>${topic}</a>`)}${entry.topicCount > entry.topics.length ? ` and ${count(entry.topicCount - entry.topics.length)} more` : ""})`);
-const kv = (entry) => html`<a href=${link("kv", "", { q: entry.key })}>${entry.namespace} / ${entry.key}</a>`;
+const address = (entry) => html`<bdi>${entry.brokerAddr}</bdi> of <bdi>${entry.clusterName}</bdi>`;
+const broker = (entry) => html`<a href=${link("brokers", entry.brokerName)}><bdi>${entry.brokerName}</bdi></a> ${entry.brokerId === 0 ? "master" : entry.brokerId === undefined ? "" : `slave ${entry.brokerId}`} ${address(entry)}`;
+const topics = (entry) => (!entry.topics?.length ? "" : html` (${entry.topics.map((topic, at) => html`${at ? ", " : ""}<a href=${link("topics", topic)}><bdi>${topic}</bdi></a>`)}${entry.topicCount > entry.topics.length ? ` and ${count(entry.topicCount - entry.topics.length)} more` : ""})`);
+const kv = (entry) => html`<a href=${link("kv", "", { q: entry.key })}><bdi>${entry.namespace}</bdi> / <bdi>${entry.key}</bdi></a>`;
 
 const TEXTS = {
   leader: (entry) => (entry.leader ? html`<strong>${entry.leader}</strong> leads in term ${entry.term}` : html`no leader is known in term ${entry.term}`),
@@ -19,17 +20,17 @@ const TEXTS = {
   "broker-unregistered": (entry) => html`broker ${broker(entry)} unregistered`,
   "broker-expired": (entry) => html`broker ${broker(entry)} was removed: no contact within its time-out`,
   "broker-lost": (entry) => html`broker ${broker(entry)} was removed: its connections ended`,
-  "broker-suspected": (entry) => html`broker ${entry.brokerAddr} of ${entry.clusterName} is silent for a third of its time-out`,
-  "broker-cleared": (entry) => html`broker ${entry.brokerAddr} of ${entry.clusterName} is no longer suspected`,
-  "broker-group-changed": (entry) => html`a refused registration changed broker <a href=${link("brokers", entry.brokerName)}>${entry.brokerName}</a>`,
+  "broker-suspected": (entry) => html`broker ${address(entry)} is silent for a third of its time-out`,
+  "broker-cleared": (entry) => html`broker ${address(entry)} is no longer suspected`,
+  "broker-group-changed": (entry) => html`a refused registration changed broker <a href=${link("brokers", entry.brokerName)}><bdi>${entry.brokerName}</bdi></a>`,
   "topic-registered": (entry) => html`topic registered${topics(entry)}`,
   "topic-deleted": (entry) => html`topic deleted${topics(entry)}`,
-  "write-perm-wiped": (entry) => html`write permission of <a href=${link("brokers", entry.brokerName)}>${entry.brokerName}</a> wiped${topics(entry)}`,
-  "write-perm-added": (entry) => html`write permission of <a href=${link("brokers", entry.brokerName)}>${entry.brokerName}</a> restored${topics(entry)}`,
+  "write-perm-wiped": (entry) => html`write permission of <a href=${link("brokers", entry.brokerName)}><bdi>${entry.brokerName}</bdi></a> wiped${topics(entry)}`,
+  "write-perm-added": (entry) => html`write permission of <a href=${link("brokers", entry.brokerName)}><bdi>${entry.brokerName}</bdi></a> restored${topics(entry)}`,
   "kv-put": (entry) => html`KV entry ${kv(entry)} put`,
   "kv-deleted": (entry) => html`KV entry ${kv(entry)} deleted`,
   "settings-changed": (entry) => html`settings changed: <a href=${link("settings", "", { q: Object.keys(entry.settings ?? {})[0] })}>${Object.entries(entry.settings ?? {}).map(([name, value]) => `${name}=${value}`).join(", ")}</a>`,
-  requested: (entry) => html`<strong>${entry.by}</strong> requested ${entry.method} ${entry.path} here: ${entry.status === 200 ? "done" : `status ${entry.status}`}`,
+  requested: (entry) => html`<strong><bdi>${entry.by}</bdi></strong> requested ${entry.method} <bdi>${entry.path}</bdi> here: ${entry.status === 200 ? "done" : `status ${entry.status}`}`,
   restored: () => "the whole state was replaced, by a backup or the leader's snapshot",
   "changes-missed": () => "older changes are no longer kept",
 };

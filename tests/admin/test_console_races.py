@@ -1,0 +1,159 @@
+"""What happens at the same time in the console: requests, typing, dialogs, tokens, changes on the nodes. In a real browser."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, Route
+
+from tests.admin.test_console import admin_port, console, one_node
+from tests.admin.test_http import QUEUES, propose, registration
+from tests.support.browser import browser_page, shows
+from tests.support.nodes import http, running_node
+from tests.support.replicated_processes import eventually, replicated_processes
+
+TYPED = "a-name-that-is-typed-fast"
+KEY_MS = 35
+"""Between two keys. A search begins 60 ms after the last key, so some begin between two keys."""
+SLOW_S = 0.6
+"""Of an answer: longer than the time between two looks while there are changes, 0.3 s."""
+LONG = "very-long-" * 12
+RIGHT_TO_LEFT = "\u05e0\u05d5\u05e9\u05d0"
+OVERRIDE = "\u202egnorw"
+"""Shows what follows it in the opposite direction, unless that is isolated."""
+
+
+async def the_first_is_slow(page: Page, path: str) -> list[str]:
+    """Hold answers of ``path`` back for a while. Returns the list of its requests, which grows."""
+    asked: list[str] = []
+
+    async def hold(route: Route) -> None:
+        asked.append(route.request.url)
+        await asyncio.sleep(SLOW_S)
+        await route.continue_()
+
+    await page.route(path, hold)
+    return asked
+
+
+async def test_typing_dialogs_and_odd_names(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (node, port), browser_page() as page:
+        propose(node, registration("broker-c", {LONG: QUEUES, RIGHT_TO_LEFT: QUEUES, OVERRIDE: QUEUES}))
+        await page.goto(console(port, "topics"))
+        await shows(page, LONG, "tbody")
+        widths = "[document.documentElement.scrollWidth, innerWidth]"
+        wide, window = await page.evaluate(widths)
+        assert wide <= window, "a long name makes the page wider than the window"
+        for name in (RIGHT_TO_LEFT, OVERRIDE):
+            cell = page.locator("tbody a", has_text=name)
+            assert await cell.evaluate("element => getComputedStyle(element).unicodeBidi") == "isolate"
+        search = page.get_by_label("Search topics")
+        await search.press_sequentially(TYPED, delay=KEY_MS)
+        await shows(page, "No topic matches", "tbody")
+        await page.wait_for_url(f"**q={TYPED}")
+        assert await search.input_value() == TYPED
+        await page.go_back()
+        await page.go_forward()
+        await page.goto(console(port, "topics?q=T1"))
+        await page.wait_for_function("document.querySelector('input[type=search]').value === 'T1'")
+
+        await page.goto(console(port, "kv"))
+        await page.get_by_role("button", name="Delete").click()
+        dialog = page.locator("dialog[open]")
+        await dialog.get_by_label("to confirm").fill("key")
+        await dialog.locator("button.danger").click()
+        await shows(page, "Done, revision", "dialog[open]")
+        assert "a value to find" in await page.locator("tbody").inner_text(), "the dialog's row went before the dialog"
+        await dialog.get_by_role("button", name="Close").click()
+        await shows(page, "There is no entry", "tbody")
+        await page.wait_for_function("document.activeElement.getAttribute('aria-label') === 'KV config'")
+
+
+async def test_answers_that_are_slow_cut_off_or_of_another_page(tmp_path: Path) -> None:
+    async with running_node(tmp_path, nodeId="first") as (node, port), browser_page() as page:
+        await page.goto(console(port, "topics"))
+        await shows(page, "No topic is registered", "tbody")
+        asked = await the_first_is_slow(page, "**/v1/topics?*")
+        changing = asyncio.create_task(change_forever(node))
+        try:
+            await shows(page, "T-40", "tbody")  # changes come faster than answers, and the page shows them
+            looks = len(asked)
+        finally:
+            changing.cancel()
+        assert looks > 1
+        await page.goto(console(port, "brokers"))  # leaves a page whose answer is under way
+        await shows(page, "broker-a", "tbody")
+        await page.get_by_role("link", name="Topics").click()
+        await page.get_by_role("link", name="T-1", exact=True).click()
+        await shows(page, "Topic T-1", "h1")
+        await shows(page, "Every broker name has a master", ".summary")
+
+        await page.route("**/v1/cluster", lambda route: route.fulfill(body='{"nodes": [', content_type="application/json"))
+        await shows(page, "this node does not answer for", "header")
+        await page.unroute("**/v1/cluster")
+        await shows(page, "nothing is wrong", "header")
+
+
+async def change_forever(node: object) -> None:
+    """A registration with one more topic every 50 ms."""
+    for number in range(1, 2_000):
+        propose(node, registration("broker-a", {f"T-{each}": QUEUES for each in range(number)}))  # type: ignore[arg-type]
+        await asyncio.sleep(0.05)
+
+
+async def test_a_forgotten_token_takes_what_it_showed_with_it(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a token that is long enough\n")
+    async with one_node(tmp_path / "data", adminTokenFile=str(token)) as (node, port), browser_page() as page:
+        await page.goto(console(port, "kv"))
+        await page.get_by_label("Token").fill("a token that is long enough")
+        await page.get_by_role("button", name="Use").click()
+        await shows(page, "a value to find", "tbody")
+        await shows(page, "live", ".stream")
+        asked = await the_first_is_slow(page, "**/v1/kv?*")
+        propose(node, registration("broker-d", {"T1": QUEUES, "T2": QUEUES}))
+        await eventually(lambda: asyncio.sleep(0.01, bool(asked)), "an answer to the old token is under way")
+        await page.get_by_role("button", name="Forget the token").click()
+        await shows(page, "This node needs its token", "form.token")
+        await page.locator("text=a value to find").wait_for(state="detached")
+        await asyncio.to_thread(token.write_text, "another token that is long enough\n")
+        await page.get_by_label("Token").fill("another token that is long enough")
+        await page.get_by_role("button", name="Use").click()
+        await shows(page, "a value to find", "tbody")
+        await shows(page, "live", ".stream")
+
+
+@pytest.mark.slow
+async def test_leadership_is_transferred_and_a_node_drained_from_the_browser(tmp_path: Path) -> None:
+    async with replicated_processes(tmp_path) as cluster, browser_page() as page:
+        leader = await cluster.leader()
+        heir, third = cluster.others(leader)
+
+        def row(name: str) -> str:
+            return f"section.nodes tbody tr:has(bdi:text-is('{name}'))"
+
+        await page.goto(console(admin_port(cluster, leader)))
+        await shows(page, "leader", row(leader))
+        await page.locator(row(heir)).get_by_role("button", name="Transfer leadership").click()
+        await shows(page, f"{leader} stops to lead, and {heir} leads", "dialog[open]")
+        await page.locator("dialog[open] button.danger").click()
+        await shows(page, "Done", "dialog[open]")
+        await page.locator("dialog[open]").get_by_role("button", name="Close").click()
+        await shows(page, f"{heir} leads", ".summary")
+        await shows(page, f"open the console of {heir}", row(third))
+
+        await page.locator(row(leader)).get_by_role("button", name="Drain").click()
+        assert await page.locator("dialog[open] button.danger").is_disabled()
+        await page.locator("dialog[open]").get_by_label("to confirm").fill(leader)
+        await page.locator("dialog[open] button.danger").click()
+        await shows(page, "Drained:", "dialog[open]")
+        await page.locator("dialog[open]").get_by_role("button", name="Close").click()
+        await shows(page, "drained", row(leader))
+        await shows(page, "It is drained", ".findings")
+        status = await http(admin_port(cluster, leader), "/v1/status")
+        assert (status.json["drained"], status.json["listen"]) == (True, None)
+        await page.locator(row(leader)).get_by_role("button", name="Serve again").click()
+        await page.locator("dialog[open] button.danger").click()
+        await shows(page, "It serves", "dialog[open]")
+        await page.locator("dialog[open]").get_by_role("button", name="Close").click()
+        await shows(page, "nothing is wrong", "header")
