@@ -1,5 +1,6 @@
 """All nodes as this node sees them: ``GET /v1/cluster``, ``GET /v1/differences`` and views of another node."""
 
+import asyncio
 from time import monotonic, time
 from typing import Any
 
@@ -11,7 +12,7 @@ from replicated_namesrv.admin.contents import contents_of, differences
 from replicated_namesrv.admin.context import CONTEXT
 from replicated_namesrv.admin.diagnosis import NodeView, digests_equal, findings, leader_of
 from replicated_namesrv.admin.json_views import status_fields
-from replicated_namesrv.admin.other_nodes import OTHER_NODES, NodeAnswerError, OtherNode
+from replicated_namesrv.admin.other_nodes import OTHER_NODES, NodeAnswerError, OtherNode, OtherNodes
 from replicated_namesrv.admin.responses import json_error, json_response
 
 VIEWS = ("brokers", "samples", "contents", "status", "members")
@@ -139,16 +140,26 @@ async def compare(request: web.Request) -> web.Response:
     own = await contents_of(request, request.app[CONTEXT].service.state)
     by_node = {str(own["nodeId"]): own}
     missing = []
-    for node in others.nodes:
-        try:
-            if node.error is not None or node.status is None:
-                raise node.error or NodeAnswerError("no answer yet")
-            if node.contents is None or node.contents_of != (node.status["pid"], node.status["revision"]):
-                node.contents_of = (node.status["pid"], node.status["revision"])
-                node.contents = await others.ask(node, "/v1/contents?readConsistency=stale", authorization)
-            by_node[node.shown_name] = node.contents
-        except NodeAnswerError as error:
-            node.contents = None
-            missing.append({"node": node.shown_name, "why": str(error)})
+    answers = await asyncio.gather(*(_contents_of(others, node, authorization) for node in others.nodes))
+    for node, answer in zip(others.nodes, answers, strict=True):
+        if isinstance(answer, NodeAnswerError):
+            missing.append({"node": node.shown_name, "why": str(answer)})
+        else:
+            by_node[node.shown_name] = answer
     found = differences(dict(sorted(by_node.items())), request.app[FIRST_SEEN], int(time() * 1000))
     return json_response({**found, "notCompared": missing})
+
+
+async def _contents_of(others: OtherNodes, node: OtherNode, authorization: str | None) -> dict[str, Any] | NodeAnswerError:
+    """The contents of another node, asked for again if it has changed since."""
+    try:
+        if node.error is not None or node.status is None:
+            raise node.error or NodeAnswerError("no answer yet")
+        of = (node.status["pid"], node.status["revision"])
+        if node.contents is None or node.contents_of != of:
+            node.contents = await others.ask(node, "/v1/contents?readConsistency=stale", authorization)
+            node.contents_of = of
+        return node.contents
+    except NodeAnswerError as error:
+        node.contents = None
+        return error

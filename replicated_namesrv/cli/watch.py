@@ -128,7 +128,8 @@ def _show(event: Event, address: str, as_json: bool) -> None:
         text = f"watching {event.data['nodeId']} ({address}) after revision {event.data['from']}{leader}"
         print(text, file=sys.stderr, flush=True)
         return
-    when = datetime.fromtimestamp(event.data["timeMs"] / 1000).isoformat(" ", "milliseconds") if "timeMs" in event.data else "-"
+    when_s = event.data.get("timeMs", time.time() * 1000) / 1000  # a change of the leader has no time of its own
+    when = datetime.fromtimestamp(when_s).isoformat(" ", "milliseconds")
     print(f"{event.data.get('revision', '-') if event.id else '-'}  {when}  {event.kind}  {_words(event)}".rstrip(), flush=True)
 
 

@@ -94,6 +94,7 @@ async def test_page_continues_after_its_node_restarts(tmp_path: Path) -> None:
         await page.get_by_role("button", name="Put an entry").click()
         await page.get_by_label("NAMESPACE/KEY=VALUE").fill("SPACE/after=the restart")
         await page.locator("dialog[open] button.danger").click()
+        await page.locator("dialog[open]").get_by_role("button", name="Close").click()
         await shows(page, "the restart", "td .value")
 
 

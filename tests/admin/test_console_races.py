@@ -4,11 +4,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Page, Route
 
 from tests.admin.test_console import admin_port, console, one_node
 from tests.admin.test_http import QUEUES, propose, registration
-from tests.support.browser import browser_page, shows
+from tests.support.browser import answers_come_late, browser_page, repeat, shows
 from tests.support.nodes import http, running_node
 from tests.support.replicated_processes import eventually, replicated_processes
 
@@ -16,24 +15,12 @@ TYPED = "a-name-that-is-typed-fast"
 KEY_MS = 35
 """Between two keys. A search begins 60 ms after the last key, so some begin between two keys."""
 SLOW_S = 0.6
-"""Of an answer: longer than the time between two looks while there are changes, 0.3 s."""
+"""How late answers are: longer than the time between two looks while there are changes, 0.3 s."""
+CHANGE_S = 0.05
 LONG = "very-long-" * 12
 RIGHT_TO_LEFT = "\u05e0\u05d5\u05e9\u05d0"
 OVERRIDE = "\u202egnorw"
 """Shows what follows it in the opposite direction, unless that is isolated."""
-
-
-async def the_first_is_slow(page: Page, path: str) -> list[str]:
-    """Hold answers of ``path`` back for a while. Returns the list of its requests, which grows."""
-    asked: list[str] = []
-
-    async def hold(route: Route) -> None:
-        asked.append(route.request.url)
-        await asyncio.sleep(SLOW_S)
-        await route.continue_()
-
-    await page.route(path, hold)
-    return asked
 
 
 async def test_typing_dialogs_and_odd_names(tmp_path: Path) -> None:
@@ -73,8 +60,12 @@ async def test_answers_that_are_slow_cut_off_or_of_another_page(tmp_path: Path) 
     async with running_node(tmp_path, nodeId="first") as (node, port), browser_page() as page:
         await page.goto(console(port, "topics"))
         await shows(page, "No topic is registered", "tbody")
-        asked = await the_first_is_slow(page, "**/v1/topics?*")
-        changing = asyncio.create_task(change_forever(node))
+        asked = await answers_come_late(page, "**/v1/topics?*", SLOW_S)
+
+        def change(number: int) -> None:
+            propose(node, registration("broker-a", {f"T-{each}": QUEUES for each in range(number + 1)}))
+
+        changing = asyncio.create_task(repeat(change, CHANGE_S))
         try:
             await shows(page, "T-40", "tbody")  # changes come faster than answers, and the page shows them
             looks = len(asked)
@@ -94,13 +85,6 @@ async def test_answers_that_are_slow_cut_off_or_of_another_page(tmp_path: Path) 
         await shows(page, "nothing is wrong", "header")
 
 
-async def change_forever(node: object) -> None:
-    """A registration with one more topic every 50 ms."""
-    for number in range(1, 2_000):
-        propose(node, registration("broker-a", {f"T-{each}": QUEUES for each in range(number)}))  # type: ignore[arg-type]
-        await asyncio.sleep(0.05)
-
-
 async def test_a_forgotten_token_takes_what_it_showed_with_it(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a token that is long enough\n")
@@ -110,12 +94,16 @@ async def test_a_forgotten_token_takes_what_it_showed_with_it(tmp_path: Path) ->
         await page.get_by_role("button", name="Use").click()
         await shows(page, "a value to find", "tbody")
         await shows(page, "live", ".stream")
-        asked = await the_first_is_slow(page, "**/v1/kv?*")
+        asked = await answers_come_late(page, "**/v1/kv?*", SLOW_S)
         propose(node, registration("broker-d", {"T1": QUEUES, "T2": QUEUES}))
-        await eventually(lambda: asyncio.sleep(0.01, bool(asked)), "an answer to the old token is under way")
+
+        async def is_asked() -> bool:
+            return bool(asked)
+
+        await eventually(is_asked, "an answer to the old token is under way")
         await page.get_by_role("button", name="Forget the token").click()
         await shows(page, "This node needs its token", "form.token")
-        await page.locator("text=a value to find").wait_for(state="detached")
+        await page.locator("text=a value to find").first.wait_for(state="detached")
         await asyncio.to_thread(token.write_text, "another token that is long enough\n")
         await page.get_by_label("Token").fill("another token that is long enough")
         await page.get_by_role("button", name="Use").click()

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page, Route, async_playwright
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LIMIT_MS = 60_000
@@ -31,13 +31,13 @@ async def browser_page(**options: Any) -> AsyncIterator[Page]:
         try:
             page = await browser.new_page(**options)
             page.set_default_timeout(LIMIT_MS)
-            page.on("pageerror", lambda error: wrong.append(str(error)))
+            page.on("pageerror", lambda error: wrong.append(f"{error}\n{error.stack}"))
             page.on("dialog", lambda dialog: wrong.append(f"dialog: {dialog.message}"))
             page.on("console", lambda text: wrong.append(text.text) if "Content Security Policy" in text.text else None)
             yield page
         finally:
             await browser.close()
-    assert not wrong
+    assert not wrong, wrong
 
 
 async def shows(page: Page, text: str, selector: str = "body") -> None:
@@ -50,3 +50,27 @@ async def seconds_until(condition: Callable[[], Awaitable[object]]) -> float:
     began = asyncio.get_running_loop().time()
     await condition()
     return asyncio.get_running_loop().time() - began
+
+
+async def answers_come_late(page: Page, path: str, late_s: float) -> list[str]:
+    """Delay all answers of ``path``, a pattern. Returns the list of its requests, which grows."""
+    asked: list[str] = []
+
+    async def delay(route: Route) -> None:
+        asked.append(route.request.url)
+        until = asyncio.get_running_loop().time() + late_s
+        while asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 - the delay is the subject
+            await asyncio.sleep(late_s / 10)
+        await route.continue_()
+
+    await page.route(path, delay)
+    return asked
+
+
+async def repeat(work: Callable[[int], None], every_s: float) -> None:
+    """Call ``work`` with 0, 1, … until this is cancelled."""
+    number = 0
+    while True:
+        work(number)
+        number += 1
+        await asyncio.sleep(every_s)

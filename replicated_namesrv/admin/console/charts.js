@@ -86,7 +86,7 @@ function Chart({ title, data, labels, show }) {
     let ended = false, watch = null, scheme = matchMedia("(prefers-color-scheme: dark)");
     const build = async () => {
       const { default: UPlot } = await import("./vendor/uPlot.esm.js");
-      if (ended) return;
+      if (ended || !box.current) return;
       drawn.current?.destroy();
       const style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
       const axis = { stroke: colour("--text"), grid: { stroke: colour("--border"), width: 1 }, ticks: { stroke: colour("--border") } };
@@ -98,7 +98,8 @@ function Chart({ title, data, labels, show }) {
           ...labels.map((label, at) => ({ label, stroke: colour(COLOURS[at % 5]), dash: DASHES[at % 5], width: 1.5, spanGaps: false, points: { show: false }, value: (_, value) => show(value) }))],
       }, data.current, box.current);
       watch?.disconnect();
-      watch = new ResizeObserver(() => drawn.current?.setSize({ width: Math.max(240, box.current.clientWidth), height: 170 }));
+      // The page may have been left: then its elements are gone before this effect ends.
+      watch = new ResizeObserver(([{ target }]) => target.isConnected && drawn.current?.setSize({ width: Math.max(240, target.clientWidth), height: 170 }));
       watch.observe(box.current);
     };
     build();

@@ -103,8 +103,8 @@ export function Cluster() {
 }
 
 function Differences() {
-  const { data, error } = useData("v1/differences", 5000);
-  if (!data) return html`<${Problem} error=${error} />`;
+  const { data, error } = useData("v1/differences", 5000, 8000); // a node that stops to answer is waited for 5 s
+  if (!data) return html`<h2 id="differences">Where the nodes differ</h2>${error ? html`<${Problem} error=${error} />` : html`<p>Comparing the nodes …</p>`}`;
   const rows = [
     ...data.brokers.map((row) => ({ key: row.broker, kind: "broker", name: row.broker.split("|")[1], text: row.broker.split("|").join(" "), ...row })),
     ...data.topics.map((row) => ({ key: row.topic, kind: "topic", name: row.topic, text: row.topic, ...row })),

@@ -143,7 +143,7 @@ const dialogIsOpen = () => document.querySelector("dialog[open]") !== null;
 // Reads `path` at once, when it changes, and when something has changed on the node. Shows the old answer until then. One request
 // is under way at a time, so answers come in order, also if changes come faster than answers. While a dialog is open nothing is
 // read, so that its row stays.
-export function useData(path, everyMs = 0) {
+export function useData(path, everyMs = 0, timeoutMs = undefined) {
   const [found, set] = useState({ path: null, data: null, error: null });
   const { version } = useLive();
   const reader = useRef(null), seen = useRef(version);
@@ -155,7 +155,7 @@ export function useData(path, everyMs = 0) {
       again = busy || dialogIsOpen();
       if (again) return;
       busy = true;
-      const [data, error] = await ask(path, { signal: ends.signal }).then((answer) => [answer, null], (failure) => [null, failure]);
+      const [data, error] = await ask(path, { signal: ends.signal, timeoutMs }).then((answer) => [answer, null], (failure) => [null, failure]);
       busy = false;
       if (ends.signal.aborted) return;
       set((before) => ({ path, data: error && before.path === path ? before.data : data, error }));
