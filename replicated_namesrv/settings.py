@@ -48,7 +48,7 @@ def camel_case(snake: str) -> str:
     return head + "".join(part.capitalize() for part in tail)
 
 
-_NEVER_BY_REMOTING = {
+NEVER_BY_REMOTING = {
     *("electionTimeoutMs", "peerHeartbeatMs", "leaderPriority"),
     *("clusterId", "peers", "peerListen", "peerDial", "peerSecretFile", "fenceAfterMs", "noQuorumPolicy", "readConsistency"),
     *(
@@ -376,7 +376,7 @@ class Settings:
         home = Path(self.data_dir).expanduser() if self.data_dir else Path.home() / "namesrv"
         self.kv_config_path = self.kv_config_path or str(home / "kvConfig.json")
         self.config_store_path = self.config_store_path or str(home / "namesrv.properties")
-        fixed = {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"} | _NEVER_BY_REMOTING
+        fixed = {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"} | NEVER_BY_REMOTING
         if "use_tls" not in self.origins:
             self.use_tls = self.tls_server_mode == "enforcing"
         self.black_list = frozenset(fixed | {key for key in self.config_black_list.split(";") if key})

@@ -49,11 +49,12 @@ async def backup(request: web.Request) -> web.StreamResponse:
     }
     parts = backups.encode(origin, state.snapshot())
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream", **freshness})
-    await response.prepare(request)
-    for part in parts:
-        async with asyncio.timeout(WRITE_TIMEOUT_S):
-            await response.write(part)
-        await asyncio.sleep(0)
+    with contextlib.suppress(ConnectionResetError):  # the client left before it had everything
+        await response.prepare(request)
+        for part in parts:
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                await response.write(part)
+            await asyncio.sleep(0)
     return response
 
 

@@ -66,7 +66,7 @@ def add_admin_arguments(parser: argparse.ArgumentParser, examples: str, exit_cod
     )
 
 
-def add_admin_options(parser: argparse.ArgumentParser, default: str) -> None:
+def add_admin_options(parser: argparse._ActionsContainer, default: str) -> None:
     """Add the options that name the admin ports and give access to them."""
     parser.add_argument(
         "-a",

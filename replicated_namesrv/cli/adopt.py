@@ -101,7 +101,7 @@ async def _adopt(servers: NameServers, arguments: argparse.Namespace) -> int:
         raise SettingError("adopt compares each server with the others and was given one: give all with -n 'host:port;host:port'")
     if unknown := [address for address in arguments.only if address not in servers.addresses]:
         raise SettingError(f"--only {unknown[0]}: not in the list of -n ({', '.join(servers.addresses)})")
-    if arguments.swap and not shlex.split(arguments.swap):
+    if arguments.swap is not None and not shlex.split(arguments.swap):
         raise SettingError("--swap: give a command")
     configs = await _configs(servers)
     comparison = await _compare(servers, arguments)

@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from replicated_namesrv.cli.admin import add_admin_options
 from replicated_namesrv.cli.client import (
     BAD,
     FOUND,
@@ -35,18 +36,30 @@ _EXAMPLES = """\
   namesrv kv delete ORDER_TOPIC_CONFIG TopicTest
   namesrv kv import kvConfig.json                                       put every entry of a RocketMQ or AP name server's file,
                                                                         or of a file made by 'namesrv backup'
+  namesrv kv export kvConfig.json -n 10.0.0.1:9876                      write all entries of one name server to such a file
 """
 
-_OPERANDS = {"get": ("KEY",), "put": ("KEY", "VALUE"), "delete": ("KEY",), "list": (), "import": ()}
+_OPERANDS = {"get": ("KEY",), "put": ("KEY", "VALUE"), "delete": ("KEY",), "list": (), "import": (), "export": ()}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("action", choices=tuple(_OPERANDS))
-    parser.add_argument("namespace", metavar="NAMESPACE|FILE", help="FILE for import, else a namespace")
+    parser.add_argument("namespace", metavar="NAMESPACE|FILE", help="FILE for import and export, else a namespace")
     parser.add_argument(
-        "operands", nargs="*", metavar="KEY [VALUE]", help="KEY for get and delete, KEY VALUE for put, none for list and import"
+        "operands", nargs="*", metavar="KEY [VALUE]", help="KEY for get and delete, KEY VALUE for put, none for the others"
     )
+    export = parser.add_argument_group("export")
+    export.add_argument(
+        "--namespace",
+        dest="only",
+        action="append",
+        default=[],
+        metavar="NS",
+        help="only this namespace; may be given several times",
+    )
+    export.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    add_admin_options(export, "the name server's port plus 10")
     add_consistency_arguments(parser)
     add_client_arguments(parser, _EXAMPLES)
     parser.set_defaults(usage_error=parser.error)
@@ -56,12 +69,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code."""
     expected = _OPERANDS[arguments.action]
     if len(arguments.operands) != len(expected):
-        wanted = "FILE" if arguments.action == "import" else " ".join(("NAMESPACE", *expected))
+        wanted = "FILE" if arguments.action in ("import", "export") else " ".join(("NAMESPACE", *expected))
         arguments.usage_error(
             f"'kv {arguments.action}' needs {wanted}, got {1 + len(arguments.operands)} of {1 + len(expected)} words"
         )
     if arguments.action not in ("get", "list"):
         refuse_consistency(arguments)
+    if arguments.action != "export" and (arguments.only or arguments.force or arguments.admin):
+        arguments.usage_error("--namespace, --force and --admin are for 'kv export': leave them out here")
+    if arguments.action == "export":
+        from replicated_namesrv.cli.kv_export import run_export  # imported here because the other actions do not need it
+
+        return run_export(arguments)
     if arguments.action == "import":
         from replicated_namesrv.cli.kv_import import run_import  # imported here because the other actions do not need it
 

@@ -1,4 +1,4 @@
-"""docs/admin-http.md names every path and limit there is, docs/metrics.md every metric."""
+"""docs/admin-http.md names every path and limit there is, docs/metrics.md every metric, docs/schemas every JSON output."""
 
 import inspect
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from replicated_namesrv.admin import app, http_changes, paging
 from replicated_namesrv.admin.paths import ROUTES
 from replicated_namesrv.routes import history
-from tests.packaging import metrics_page
+from tests.packaging import json_page, metrics_page
 
 TEXT = (Path(__file__).parents[2] / "docs" / "admin-http.md").read_text()
 
@@ -48,3 +48,11 @@ def test_limits_are_those_of_the_code() -> None:
     assert f"at most 1 MiB, and has to arrive within {http_changes.BODY_TIMEOUT_S:g} s" in words
     assert f"(1 to {paging.ROWS_MAX}, default {paging.ROWS_DEFAULT})" in words
     assert f"slices of {paging.SLICE_S * 1000:g} ms" in words
+
+
+def test_schemas_of_json_output_are_those_that_outputs_are_tested_with() -> None:
+    for path, text in json_page.files().items():
+        assert path.read_text(encoding="utf-8") == text, (
+            f"stale: run .venv/bin/python -m tests.packaging.json_page and commit {path.name}"
+        )
+    assert {path.stem for path in json_page.FOLDER.iterdir()} == json_page.OUTPUTS.keys()

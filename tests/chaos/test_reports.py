@@ -16,6 +16,7 @@ from replicated_namesrv.chaos.suite import finished
 from replicated_namesrv.chaos.timeline_page import COLOURS
 from replicated_namesrv.cli.main import main
 from tests.chaos.traces import NODES, Script
+from tests.support.json_outputs import check_output
 
 NAMING = {"schema": 1, "run": "by hand", "suite": "full", "seed": 1, "cut": "held", "read_consistency": None}
 
@@ -113,7 +114,9 @@ def test_check_exits_by_the_verdict(tmp_path: Path, script: Script, status: int,
     assert main(["chaos", "check", str(folder)]) == status
     assert "judged as cp" in capsys.readouterr().out
     assert main(["chaos", "check", str(folder), "--json", "--judge-as", "ap"]) in (0, 2)
-    assert json.loads(capsys.readouterr().out)["judged_as"] == "ap"
+    printed = capsys.readouterr().out
+    check_output(("chaos", "check", "--json"), printed)
+    assert json.loads(printed)["judged_as"] == "ap"
 
 
 def test_a_broken_off_run_that_was_judged_is_no_finished_one(tmp_path: Path) -> None:

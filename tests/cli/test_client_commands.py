@@ -18,6 +18,7 @@ from replicated_namesrv.client.topics import BrokerTopics, TopicConfig, TopicTab
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.wire.codes import RequestCode
 from tests.support.client_peers import Behaviour, scripted_server
+from tests.support.json_outputs import check_output
 from tests.support.nodes import running_command, running_node
 from tests.support.waiting import wait_until
 
@@ -52,6 +53,7 @@ def namesrv(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
         except SystemExit as ended:  # argparse
             code = int(ended.code or 0)
         captured = capsys.readouterr()
+        check_output(arguments, captured.out)
         return Said(code, captured.out, captured.err)
 
     return run

@@ -10,6 +10,7 @@ import pytest
 from replicated_namesrv.chaos.demonstration import ANY, Demonstration, LookUp
 from replicated_namesrv.cli.demo import answer_text, facts, summary
 from tests.support import provision
+from tests.support.json_outputs import check_output
 
 
 def story_of(*looks: LookUp) -> Demonstration:
@@ -54,6 +55,7 @@ def demo(*options: str) -> tuple[dict[str, Any], str]:
     command = [sys.executable, "-m", "replicated_namesrv", "demo", "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
+    check_output(("demo", "--json"), done.stdout)
     (found,) = json.loads(done.stdout)["summary"]
     return found, done.stderr
 

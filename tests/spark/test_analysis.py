@@ -18,6 +18,7 @@ from replicated_namesrv.spark.report import write_report
 from replicated_namesrv.spark.sources import InputError, find_runs
 from replicated_namesrv.spark.storage import SparkStorage
 from tests.spark import dictionary
+from tests.support.json_outputs import check_output
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -90,6 +91,7 @@ def test_report_stands_on_its_own(traces: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "replicated_namesrv", "analyze", str(traces), "--out", str(tmp_path), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
+    check_output(("analyze", "--json"), done.stdout)
     assert json.loads(done.stdout)["summary"]
     page = (tmp_path / "report" / "index.html").read_text()
     assert not re.search(r"""src=|<link|@import|url\((?!#)""", page), "nothing is loaded from elsewhere"

@@ -16,6 +16,7 @@ from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.process import ServingNode
 from replicated_namesrv.settings import load_settings
 from replicated_namesrv.wire.codes import RequestCode
+from tests.support.json_outputs import check_output
 
 DEADLINE_S = 60.0
 
@@ -91,8 +92,8 @@ def command(*arguments: str) -> list[str]:
 
 
 def run_command(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run ``namesrv`` to its end."""
-    return subprocess.run(
+    """Run ``namesrv`` to its end. JSON is checked with its schema."""
+    done = subprocess.run(
         command(*arguments),
         env=clean_environment(**(environment or {})),
         capture_output=True,
@@ -100,6 +101,8 @@ def run_command(*arguments: str, environment: Mapping[str, str] | None = None) -
         timeout=DEADLINE_S * 3,
         check=False,
     )
+    check_output(arguments, done.stdout)
+    return done
 
 
 @dataclass
@@ -108,12 +111,15 @@ class RunningCommand:
 
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
+    arguments: tuple[str, ...] = ()
+    """Of ``namesrv``. With ``--json`` each line is checked with its schema."""
 
     def wait_line(self, part: str) -> str:
         """The first further line of stdout that contains ``part``; fails with everything read if the output ends before."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip("\n"))
+            check_output(self.arguments, line)
             if part in line:
                 return self.lines[-1]
         raise AssertionError(f"no line with {part!r} before the process ended: {self.lines}, code {self.process.wait()}")
@@ -139,7 +145,7 @@ def running_command(
             process_group=0,
         )
     try:
-        yield RunningCommand(process)
+        yield RunningCommand(process, arguments=() if program else arguments)
     finally:
         if process.poll() is None:
             process.kill()

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from replicated_namesrv.cli.main import run_command
 from replicated_namesrv.process import ServingNode
 from replicated_namesrv.settings import load_settings
+from tests.support.json_outputs import check_output
 from tests.support.ports import free_ports
 from tests.support.waiting import until
 
@@ -65,7 +66,8 @@ class Operated:
 
 
 async def run(*arguments: str) -> Output:
-    """``namesrv COMMAND …`` in a thread of this process, so that the nodes in this loop can answer it."""
+    """``namesrv COMMAND …`` in a thread of this process, so that the nodes in this loop can answer it. JSON is
+    checked with its schema."""
 
     def work() -> Output:
         out, err = io.StringIO(), io.StringIO()
@@ -74,6 +76,7 @@ async def run(*arguments: str) -> Output:
                 code = run_command(arguments[0], arguments[1:])
             except SystemExit as end:
                 code = int(end.code or 0)
+        check_output(arguments, out.getvalue())
         return Output(code, out.getvalue(), err.getvalue())
 
     async with asyncio.timeout(DEADLINE_S):

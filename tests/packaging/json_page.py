@@ -1,0 +1,623 @@
+"""docs/json.md and docs/schemas: ``python -m tests.packaging.json_page`` writes them. The schemas here are their only source.
+
+``tests/support/json_outputs.py`` checks the real output of commands with these schemas.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.packaging.tree import ROOT
+
+PAGE, FOLDER = ROOT / "docs" / "json.md", ROOT / "docs" / "schemas"
+
+Schema = dict[str, Any]
+
+TEXT: Schema = {"type": "string"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+INTEGER: Schema = {"type": "integer"}
+NUMBER: Schema = {"type": "number"}
+TRUTH: Schema = {"type": "boolean"}
+ANYTHING: Schema = {}
+
+
+def one_of(*values: str | None) -> Schema:
+    """One of these values."""
+    return {"enum": list(values)}
+
+
+def maybe(schema: Schema) -> Schema:
+    """This, or null."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def either(*schemas: Schema) -> Schema:
+    """One of these forms."""
+    return {"anyOf": list(schemas)}
+
+
+def many(schema: Schema) -> Schema:
+    """A list of these."""
+    return {"type": "array", "items": schema}
+
+
+def table(schema: Schema) -> Schema:
+    """An object whose keys are names."""
+    return {"type": "object", "additionalProperties": schema}
+
+
+def record(optional: dict[str, Schema] | None = None, **fields: Schema) -> Schema:
+    """An object with exactly these fields; ``optional`` ones may be missing."""
+    properties = {name.rstrip("_"): schema for name, schema in fields.items()}
+    required = list(properties)
+    return {
+        "type": "object",
+        "properties": {**properties, **(optional or {})},
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def open_record(**fields: Schema) -> Schema:
+    """An object with at least these fields."""
+    return {**record(**fields), "additionalProperties": True}
+
+
+BROKER = record(brokerName=TEXT, cluster=TEXT, brokerAddrs=table(TEXT), enableActingMaster=TRUTH, zoneName=maybe(TEXT))
+ROUTE_FIELDS = {
+    "brokers": many(BROKER),
+    "queues": many(record(brokerName=TEXT, perm=INTEGER, readQueueNums=INTEGER, writeQueueNums=INTEGER, topicSysFlag=INTEGER)),
+    "orderTopicConf": maybe(TEXT),
+    "filterServers": table(many(TEXT)),
+    "staticMappings": table(
+        record(
+            bname=maybe(TEXT),
+            currIdMap=table(INTEGER),
+            dirty=TRUTH,
+            epoch=INTEGER,
+            scope=maybe(TEXT),
+            topic=maybe(TEXT),
+            totalQueues=INTEGER,
+        )
+    ),
+}
+FRESHNESS: dict[str, Schema] = {
+    "freshness": maybe(
+        record(readLevel=TEXT, revision=COUNT, raftTerm=COUNT, stalenessMs=INTEGER, leader=maybe(TEXT)),
+    )
+}
+"""Only if --read-consistency or --max-staleness-ms was given; null: the server does not report it."""
+WRITES = many(
+    record(
+        {"value": TEXT, "code": INTEGER, "detail": TEXT},
+        nameServer=TEXT,
+        outcome=one_of("done", "refused", "not done", "unknown"),
+    )
+)
+SILENT_NODE = {"admin": TEXT, "answers": {"const": False}, "refused": TRUTH, "problem": TEXT}
+NODE = {
+    "admin": TEXT,
+    "answers": {"const": True},
+    "nodeId": TEXT,
+    "mode": one_of("ap", "cp"),
+    "version": TEXT,
+    "ready": TRUTH,
+    "revision": COUNT,
+    "role": maybe(TEXT),
+    "leader": maybe(TEXT),
+    "term": maybe(COUNT),
+    "commitIndex": maybe(COUNT),
+    "appliedIndex": maybe(COUNT),
+    "members": maybe(many(TEXT)),
+    "digest": maybe(TEXT),
+    "problem": maybe(TEXT),
+}
+
+
+def deployment(more: dict[str, Schema], more_of_node: dict[str, Schema]) -> Schema:
+    """What ``status`` prints, with further fields."""
+    return record(
+        {"members": many(TEXT), "quorum": COUNT, "serving": COUNT, "mayFail": COUNT},
+        mode=one_of("ap", "cp", None),
+        leader=maybe(TEXT),
+        term=maybe(COUNT),
+        digestsEqual=maybe(TRUTH),
+        revision=maybe(COUNT),
+        nodes=many(either(record(**SILENT_NODE, **more_of_node), record({"lag": INTEGER}, **NODE, **more_of_node))),
+        problems=many(TEXT),
+        **more,
+    )
+
+
+RATES = record(**dict.fromkeys(("requests", "lookUps", "failed", "proposals", "connections", "brokers"), NUMBER))
+VERDICT_NAME = one_of("valid", "violated", "unknown")
+VERDICT_FIELDS: dict[str, Schema] = {
+    "schema": COUNT,
+    "run": TEXT,
+    "suite": TEXT,
+    "seed": INTEGER,
+    "mode": TEXT,
+    "read_consistency": maybe(TEXT),
+    "cut": TEXT,
+    "scenario": TEXT,
+    "nodes": COUNT,
+    "product": maybe(TEXT),
+    "commit": maybe(TEXT),
+    "source_sha256": maybe(TEXT),
+    "complete": TRUTH,
+    "trace": record(records=COUNT, torn=COUNT, corrupt=COUNT),
+    "verdict": VERDICT_NAME,
+    "judged_as": one_of("ap", "cp"),
+    "checks": many(
+        record(
+            check=TEXT,
+            promised=TRUTH,
+            verdict=VERDICT_NAME,
+            due=TRUTH,
+            looked_at=COUNT,
+            left_out=table(COUNT),
+            wrong=COUNT,
+            findings=many(ANYTHING),
+        )
+    ),
+    "figures": table(maybe(NUMBER)),
+}
+BACKUP_HEAD = {
+    "format": TEXT,
+    "version": COUNT,
+    "revision": COUNT,
+    "mode": one_of("ap", "cp"),
+    "clusterId": TEXT,
+    "nodeId": TEXT,
+    "timeMs": COUNT,
+    "softwareVersion": TEXT,
+}
+PROCESS_EVENTS = ("failed", "leader", "node-ended", "node-serves", "node-failed", "stopped")
+CLUSTER_NODE = record(nodeId=TEXT, listen=TEXT, admin=TEXT, pid=maybe(COUNT), dataDir=TEXT, log=TEXT)
+
+
+class JsonOutput(NamedTuple):
+    """The output of one command or action."""
+
+    commands: tuple[str, ...]
+    """Command lines, without options: ``kv get``."""
+    meaning: str
+    schema: Schema
+    in_lines: bool = False
+    """Each line is one document."""
+
+
+OUTPUTS: dict[str, JsonOutput] = {
+    "route": JsonOutput(
+        ("route",),
+        "the route of a topic, in RocketMQ's field names; only the first three fields if there is no route",
+        either(
+            record(FRESHNESS, topic=TEXT, nameServer=TEXT, found={"const": False}),
+            record(FRESHNESS, topic=TEXT, nameServer=TEXT, found={"const": True}, **ROUTE_FIELDS),
+        ),
+    ),
+    "topics": JsonOutput(
+        ("topics", "topics list"),
+        "topic names",
+        record(FRESHNESS, nameServer=TEXT, topics=many(TEXT), brokerAddr=maybe(TEXT)),
+    ),
+    "brokers": JsonOutput(
+        ("brokers", "brokers list"), "registered brokers", record(FRESHNESS, nameServer=TEXT, brokers=many(BROKER))
+    ),
+    "clusters": JsonOutput(
+        ("clusters",), "broker names by cluster", record(FRESHNESS, nameServer=TEXT, clusters=table(many(TEXT)))
+    ),
+    "writes": JsonOutput(
+        ("topics delete", "brokers wipe-write", "brokers add-write", "kv put", "kv delete", "config set", "config import"),
+        "the outcome of a change at each server of the list",
+        WRITES,
+    ),
+    "kv-get": JsonOutput(
+        ("kv get",),
+        "one value; null if `found` is false",
+        record(FRESHNESS, nameServer=TEXT, namespace=TEXT, key=TEXT, found=TRUTH, value=maybe(TEXT)),
+    ),
+    "kv-list": JsonOutput(
+        ("kv list",),
+        "all keys of a namespace; null if `found` is false",
+        record(FRESHNESS, nameServer=TEXT, namespace=TEXT, found=TRUTH, table=maybe(table(maybe(TEXT)))),
+    ),
+    "kv-import": JsonOutput(
+        ("kv import",),
+        "the number of entries that each server accepted, and the first problem",
+        many(record(nameServer=TEXT, entries=COUNT, of=COUNT, problem=maybe(TEXT))),
+    ),
+    "export": JsonOutput(
+        ("kv export", "config export"), "what was written to the file", record(nameServer=TEXT, file=TEXT, entries=COUNT)
+    ),
+    "config": JsonOutput(
+        ("config get",),
+        "settings by server, and why servers did not answer",
+        record(nameServers=table(table(TEXT)), failed=table(TEXT)),
+    ),
+    "diff": JsonOutput(
+        ("diff",),
+        "what differs, with the answer of each server; null: the server does not have it",
+        record(
+            equal=TRUTH,
+            compared=many(TEXT),
+            unreachable=table(TEXT),
+            brokers=table(table(maybe(BROKER))),
+            topics=table(table(maybe(record(**ROUTE_FIELDS)))),
+            keys=many(record(namespace=TEXT, key=TEXT, values=table(maybe(TEXT)))),
+            settings=table(table(TEXT)),
+            namespacesUnknown=table(TEXT),
+        ),
+    ),
+    "adopt": JsonOutput(
+        ("adopt",),
+        "the kind of each server, and what was swapped",
+        record(
+            servers=table(one_of("ours", "rocketmq", "no answer")),
+            equal=TRUTH,
+            settings=table(table(TEXT)),
+            swapped=many(record(address=TEXT, from_=TEXT, to=TEXT, seconds=NUMBER)),
+            savedTo=maybe(TEXT),
+        ),
+    ),
+    "status": JsonOutput(
+        ("status",),
+        "every node and what is wrong; fields from `members` to `mayFail` with mode=cp only",
+        deployment({}, {}),
+    ),
+    "top": JsonOutput(
+        ("top",),
+        "as `status`, with rates per second and the changes since the line before",
+        deployment({"changes": table(COUNT)}, {"rates": maybe(RATES)}),
+        in_lines=True,
+    ),
+    "doctor": JsonOutput(
+        ("doctor",),
+        "findings with remedy, and the histogram of disk syncs",
+        record(
+            findings=many(record(check=TEXT, level=one_of("ok", "warning", "problem"), text=TEXT, remedy=TEXT)),
+            syncs=record(count=COUNT, meanMs=maybe(NUMBER), withinMs=table(COUNT)),
+        ),
+    ),
+    "watch": JsonOutput(
+        ("watch",),
+        "one event; its further fields are those of [GET /v1/watch](admin-http.md#watching)",
+        open_record(event=TEXT, id=maybe(TEXT), node=TEXT),
+        in_lines=True,
+    ),
+    "members": JsonOutput(
+        ("members list",),
+        "the members of a cluster; null: only the leader knows it",
+        record(
+            nodeId=TEXT,
+            leader=maybe(TEXT),
+            term=COUNT,
+            members=many(
+                open_record(
+                    nodeId=TEXT,
+                    peerAddress=TEXT,
+                    address=maybe(TEXT),
+                    serves=TRUTH,
+                    drained=TRUTH,
+                    role=TEXT,
+                    matchIndex=maybe(COUNT),
+                    lag=maybe(INTEGER),
+                )
+            ),
+        ),
+    ),
+    "leader": JsonOutput(("leader", "leader show"), "the leader", record(leader=TEXT, term=COUNT, admin=TEXT)),
+    "leader-transfer": JsonOutput(
+        ("leader transfer",), "the old leader, the new one, its term", record(from_=TEXT, leader=TEXT, term=COUNT)
+    ),
+    "drain": JsonOutput(
+        ("drain",),
+        "connections that ended by themselves or were cut; with --undo only `admin` and `drained`",
+        record({"moved": COUNT, "cut": COUNT, "othersServing": many(TEXT)}, admin=TEXT, drained=TRUTH),
+    ),
+    "backup": JsonOutput(
+        ("backup",),
+        "the file and its head",
+        record(
+            {"readLevel": TEXT, "stalenessMs": TEXT, "recoveredFromDisk": record(lastIndex=COUNT, lastTerm=COUNT)},
+            file=TEXT,
+            bytes=COUNT,
+            **BACKUP_HEAD,
+        ),
+    ),
+    "restore": JsonOutput(
+        ("restore",),
+        "the revisions; with --merge, what was added at each node",
+        either(
+            record(file=TEXT, backupRevision=COUNT, revision=COUNT),
+            record(
+                file=TEXT,
+                merged=many(
+                    record(
+                        admin=TEXT,
+                        kvEntriesAdded=COUNT,
+                        kvEntriesEqual=COUNT,
+                        settingsChanged=table(TRUTH),
+                        brokersThere=COUNT,
+                        topicsThere=COUNT,
+                        topicsOnlyInBackup=COUNT,
+                    )
+                ),
+            ),
+        ),
+    ),
+    "recover": JsonOutput(
+        ("recover",),
+        "what the disk of a stopped node holds; `file` null: nothing was saved",
+        record(
+            nodeId=TEXT,
+            clusterId=TEXT,
+            members=many(TEXT),
+            lastIndex=COUNT,
+            lastTerm=COUNT,
+            commitIndexAtLeast=COUNT,
+            votes=TRUTH,
+            lastWriteMs=COUNT,
+            revision=COUNT,
+            brokers=COUNT,
+            topics=COUNT,
+            kvEntries=COUNT,
+            damage=many(TEXT),
+            file=maybe(TEXT),
+        ),
+    ),
+    "switch": JsonOutput(
+        ("switch",),
+        "what was done, or would be (`done` false)",
+        record(
+            to=one_of("cp", "ap"),
+            directory=TEXT,
+            winner=TEXT,
+            conflicts=many(
+                either(
+                    record(namespace=TEXT, key=TEXT, values=table(maybe(TEXT)), winner=TEXT),
+                    record(setting=TEXT, values=table(TRUTH), winner=TEXT),
+                )
+            ),
+            steps=many(TEXT),
+            done=TRUTH,
+        ),
+    ),
+    "access-check": JsonOutput(
+        ("access check",),
+        "identities and roles of an access file",
+        record(
+            identities=many(
+                record(
+                    name=TEXT,
+                    roles=many(TEXT),
+                    brokers=many(TEXT),
+                    addresses=many(TEXT),
+                    certificates=many(TEXT),
+                    networks=many(TEXT),
+                    accessKeys=many(TEXT),
+                    tokens=COUNT,
+                )
+            ),
+            warnings=many(TEXT),
+            sha256=TEXT,
+        ),
+    ),
+    "access-token": JsonOutput(("access token",), "a token, and its hash for the access file", record(token=TEXT, hash=TEXT)),
+    "log": JsonOutput(
+        ("log inspect",),
+        "the files of a node; `entries` with --entries only",
+        record(
+            {
+                "entries": many(
+                    open_record(index=COUNT, term=COUNT, file=TEXT, offset=COUNT, kind=TEXT),
+                )
+            },
+            directory=TEXT,
+            identity=maybe(open_record(node=TEXT, cluster=TEXT, members=many(TEXT), incarnation=COUNT, boot=COUNT)),
+            segments=many(
+                record(
+                    name=TEXT,
+                    bytes=COUNT,
+                    firstNumber=maybe(COUNT),
+                    lastNumber=maybe(COUNT),
+                    records=table(COUNT),
+                    firstIndex=maybe(COUNT),
+                    lastIndex=maybe(COUNT),
+                    readableBytes=COUNT,
+                )
+            ),
+            snapshots=many(record(name=TEXT, bytes=COUNT, lastIndex=maybe(COUNT), lastTerm=maybe(COUNT), problem=maybe(TEXT))),
+            terms=many(record(file=TEXT, offset=COUNT, term=COUNT, votedFor=maybe(TEXT))),
+            lastIndex=COUNT,
+            commitIndexAtLeast=COUNT,
+            tornTail=maybe(TEXT),
+            damage=many(TEXT),
+        ),
+    ),
+    "cluster": JsonOutput(
+        ("cluster",),
+        "first the nodes, then an event in each line",
+        either(
+            record(mode=one_of("ap", "cp"), namesrvAddr=TEXT, nodes=many(CLUSTER_NODE)),
+            open_record(event=one_of(*PROCESS_EVENTS)),
+        ),
+        in_lines=True,
+    ),
+    "demo": JsonOutput(
+        ("demo",),
+        "what clients saw in each mode: figures, and every look-up",
+        record(
+            summary=many(
+                record(
+                    mode=one_of("ap", "cp"),
+                    cutNode=TEXT,
+                    cutBy=one_of("pause", "toxiproxy"),
+                    brokers=one_of("rocketmq", "simulated"),
+                    outdatedAnswers=COUNT,
+                    lastOutdatedAfterChange_s=maybe(NUMBER),
+                    changeVisibleAfter_s=maybe(NUMBER),
+                    longestGapOfCutNodesClient_s=NUMBER,
+                    longestGapOfClientWithAllAddresses_s=NUMBER,
+                    nodesAgreeAfterCut_s=maybe(NUMBER),
+                )
+            ),
+            stories=many(
+                open_record(
+                    mode=one_of("ap", "cp"),
+                    cut_node=TEXT,
+                    paused=TRUTH,
+                    looks=many(
+                        record(client=TEXT, asked_s=NUMBER, answered_s=NUMBER, queues=maybe(COUNT), refused=TRUTH),
+                    ),
+                )
+            ),
+        ),
+    ),
+    "broker": JsonOutput(
+        ("broker",),
+        "an event in each line; the last has the totals",
+        either(
+            record(event={"const": "end"}, registered=COUNT, expected=COUNT, counts=table(COUNT)),
+            record(
+                event=TEXT,
+                time_ms=COUNT,
+                sequence=maybe(COUNT),
+                cluster=TEXT,
+                broker=TEXT,
+                brokerId=COUNT,
+                brokerAddr=TEXT,
+                nameServer=maybe(TEXT),
+                code=maybe(INTEGER),
+                oneway=TRUTH,
+                dataVersion=maybe(open_record()),
+                topics=ANYTHING,
+                detail=maybe(TEXT),
+            ),
+        ),
+        in_lines=True,
+    ),
+    "simulate": JsonOutput(
+        ("simulate",),
+        "a run in each line; the last has the totals",
+        either(
+            record(
+                summary={"const": True},
+                seeds=COUNT,
+                failed_seeds=many(INTEGER),
+                violations=table(COUNT),
+                virtual_s=NUMBER,
+                wall_s=NUMBER,
+                catch_up_s_max=maybe(NUMBER),
+                counts=table(COUNT),
+            ),
+            record(
+                seed=INTEGER,
+                nodes=COUNT,
+                violation=maybe(TEXT),
+                text=TEXT,
+                at_s=maybe(NUMBER),
+                trace_digest=TEXT,
+                catch_up_s=NUMBER,
+                virtual_s=NUMBER,
+                wall_s=NUMBER,
+                repeat=TEXT,
+                counts=table(COUNT),
+            ),
+        ),
+        in_lines=True,
+    ),
+    "chaos-list": JsonOutput(
+        ("chaos list",),
+        "scenarios with the fields of their files",
+        many(open_record(name=TEXT, title=TEXT, about=TEXT, complaint=TEXT, fault=many(open_record(kind=TEXT)), smoke=TRUTH)),
+    ),
+    "chaos-run": JsonOutput(
+        ("chaos run", "chaos check"),
+        "verdict.json of a run; `folder` with `chaos run` only",
+        record({"folder": TEXT}, **VERDICT_FIELDS),
+    ),
+    "chaos-suite": JsonOutput(
+        ("chaos suite",),
+        "verdict.json of a run in each line; the last has the totals",
+        either(
+            record({"folder": TEXT}, **VERDICT_FIELDS),
+            record(summary={"const": True}, suite=TEXT, runs=COUNT, valid=COUNT, violated=COUNT, unknown=COUNT),
+        ),
+        in_lines=True,
+    ),
+    "chaos-compare": JsonOutput(
+        ("chaos compare",),
+        "verdict.json of each mode by its name, for each scenario",
+        many({**open_record(scenario=TEXT, page=TEXT), "additionalProperties": record(**VERDICT_FIELDS)}),
+    ),
+    "chaos-sabotage": JsonOutput(
+        ("chaos sabotage",),
+        "what was found of each sabotage; with --list one sabotage in each line",
+        either(
+            open_record(name=TEXT, mode=one_of("ap", "cp"), file=TEXT, old=TEXT, new=TEXT, breaks=TEXT),
+            record(
+                sabotages=many(open_record(name=TEXT, found=TEXT, runs=many(open_record(scenario=TEXT, verdict=TEXT)))),
+                caught=COUNT,
+                missed=COUNT,
+                unknown=COUNT,
+                share_asked=NUMBER,
+            ),
+        ),
+        in_lines=True,
+    ),
+    "analyze": JsonOutput(
+        ("analyze",),
+        "figures of each group of runs ([tables.md](tables.md)), and the paired comparison of modes",
+        record(out=TEXT, summary=many(open_record()), paired=many(open_record())),
+    ),
+}
+
+HEAD = """# JSON output
+
+<!-- Made by: python -m tests.packaging.json_page -->
+
+This page is for people who write scripts around `namesrv`. With `--json` a command prints one JSON document to stdout, or one in
+each line where the table says so. Each form has a [JSON schema](https://json-schema.org) (draft 2020-12) in the folder
+[schemas](schemas). Names and meanings of fields stay; new fields may come. So a script should ignore fields that it does not
+know. The exit code says how the command ended (`namesrv COMMAND --help`). If it failed before it had an answer, stdout is empty
+and stderr says why.
+
+    namesrv status --json | tee status.json | jq .leader
+    check-jsonschema --schemafile docs/schemas/status.json status.json
+
+| Commands | Schema | Documents | Content |
+|---|---|---|---|
+"""
+
+
+def document(name: str) -> str:
+    """The file of one schema."""
+    output = OUTPUTS[name]
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"namesrv {', '.join(output.commands)} --json" + (", each line" if output.in_lines else ""),
+    }
+    return json.dumps({**head, **output.schema}, indent=1) + "\n"
+
+
+def page() -> str:
+    """The whole text of the page."""
+    rows = (
+        f"| {', '.join(f'`{command}`' for command in output.commands)} | [{name}.json](schemas/{name}.json) | "
+        f"{'one a line' if output.in_lines else 'one'} | {output.meaning} |\n"
+        for name, output in OUTPUTS.items()
+    )
+    return HEAD + "".join(rows)
+
+
+def files() -> dict[Path, str]:
+    """All files and their content."""
+    return {PAGE: page(), **{FOLDER / f"{name}.json": document(name) for name in OUTPUTS}}
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8")
+    print(f"wrote {PAGE} and {len(OUTPUTS)} schemas")
