@@ -1,6 +1,7 @@
 """An authority that signs the certificates of nodes."""
 
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -39,11 +40,14 @@ class Authority:
             builder = builder.add_extension(extension, critical=False)
         return builder.sign(self.key, hashes.SHA256())
 
-    def files(self, node: str, days: int = 10, trusted: Path | None = None, prefix: str = "") -> TlsFiles:
-        """Key and certificate of ``node``, written to files of the folder; ``days``: how long it is valid."""
+    def files(
+        self, node: str, days: int = 10, trusted: Path | None = None, prefix: str = "", others: Sequence[str] = ()
+    ) -> TlsFiles:
+        """Key and certificate of ``node``, and of ``others``, written to files of the folder; ``days``: how long it is valid."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)])
-        certificate = self._sign(subject, key.public_key(), days, x509.SubjectAlternativeName([x509.DNSName(node)]))
+        names = [x509.DNSName(name) for name in (node, *others)]
+        certificate = self._sign(subject, key.public_key(), days, x509.SubjectAlternativeName(names))
         paths = TlsFiles(self.directory / f"{prefix}{node}.pem", self.directory / f"{prefix}{node}.key", trusted or self.path)
         paths.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         paths.key.write_bytes(

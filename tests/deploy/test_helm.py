@@ -1,0 +1,245 @@
+"""The Helm chart: what it renders is valid for three versions of Kubernetes, the product can start with it, and wrong values are
+refused with a remedy."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import kubernetes_validate
+import pytest
+from ruamel.yaml import YAML
+
+from replicated_namesrv.cli.main import parser_of
+from replicated_namesrv.replication.peer_settings import transport_settings
+from replicated_namesrv.settings import Settings, load_settings
+from tests.packaging.test_deploy import image_environment
+from tests.packaging.tree import ROOT
+from tests.support.authority import Authority
+from tests.support.helm import TEST_TIMEOUT_S, run_helm
+
+pytestmark = pytest.mark.timeout(TEST_TIMEOUT_S)
+CHART = ROOT / "deploy" / "helm" / "namesrv"
+KUBERNETES = ("1.28.0", "1.32.0", "1.37.0")
+"""An old, a middle and a new version: those whose schemas are checked."""
+TOKEN, CLAIM = "adminTokenSecret=token", "backup.enabled=true"
+ALL = (
+    *(TOKEN, CLAIM, "serviceMonitor.enabled=true", "access.policy=enforce", "access.secret=access"),
+    *("tls.peers.secret=peers", "tls.remoting.secret=remoting", "tls.remoting.mode=enforcing", "tls.admin.secret=admin"),
+    *("persistence.storageClass=fast", "antiAffinity=preferred", "settings.needWaitForService=true", "priorityClassName=high"),
+    *("nodeSelector.disk=ssd", "podAnnotations.a=b", "imagePullSecrets[0].name=pull", "tolerations[0].operator=Exists"),
+)
+
+
+class Case(NamedTuple):
+    """Values, and the kinds of object that they render."""
+
+    values: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+
+BASIC = ("NetworkPolicy", "PodDisruptionBudget", "Service", "Service", "StatefulSet")
+EVERYTHING = ("CronJob", "PersistentVolumeClaim", "ServiceMonitor", *BASIC)
+CASES = {
+    "cp-3": Case((), BASIC),
+    "cp-5": Case(("replicas=5",), BASIC),
+    "ap-3": Case(("mode=ap",), BASIC),
+    "ap-5": Case(("mode=ap", "replicas=5"), BASIC),
+    "cp-all": Case(ALL, EVERYTHING),
+    "ap-all": Case(("mode=ap", *ALL), EVERYTHING),
+    "bare": Case(
+        ("replicas=1", "networkPolicy.enabled=false", "podDisruptionBudget.enabled=false", "antiAffinity=none"), BASIC[2:]
+    ),
+}
+
+
+def render(values: tuple[str, ...], version: str = KUBERNETES[-1]) -> subprocess.CompletedProcess[str]:
+    """``helm template`` with these values."""
+    sets = [word for value in values for word in ("--set-string" if "settings." in value else "--set", value)]
+    return run_helm("template", "mq", str(CHART), "--namespace", "rocketmq", "--kube-version", version, *sets)
+
+
+def objects(text: str) -> list[Any]:
+    """The rendered objects."""
+    return [found for found in YAML(typ="safe", pure=True).load_all(text) if found]
+
+
+def only(found: list[Any], kind: str) -> Any:
+    """The object of this kind."""
+    (one,) = [each for each in found if each["kind"] == kind]
+    return one
+
+
+def test_chart_has_no_lint() -> None:
+    done = run_helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rendered_objects_are_valid_for_three_versions_of_kubernetes(name: str) -> None:
+    """The schemas are those of kubernetes-validate, which come with its wheel. A ServiceMonitor has none there."""
+    case = CASES[name]
+    for version in KUBERNETES:
+        rendered = render(case.values, version)
+        assert rendered.returncode == 0, rendered.stderr
+        found = objects(rendered.stdout)
+        assert sorted(each["kind"] for each in found) == sorted(case.kinds)
+        assert len({(each["kind"], each["metadata"]["name"]) for each in found}) == len(found)
+        for each in found:
+            if each["kind"] != "ServiceMonitor":
+                kubernetes_validate.validate(each, version, strict=True)
+    if "ServiceMonitor" in case.kinds:
+        monitor, peers = (
+            only(found, "ServiceMonitor")["spec"],
+            next(each for each in found if each["metadata"]["name"].endswith("peers")),
+        )
+        assert monitor["selector"]["matchLabels"].items() <= peers["metadata"]["labels"].items()
+        assert [endpoint["port"] for endpoint in monitor["endpoints"]] == ["admin"]
+
+
+class Secrets:
+    """Files with which the product reads what the pods mount."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        files = Authority(folder).files("mq-namesrv-0", others=("mq-namesrv-1", "mq-namesrv-2"))
+        self._texts = {
+            "peer-secret": b"a secret that is long enough for this\n",
+            "token": b"a token that is long enough for this\n",
+            "access.toml": b"[anonymous]\nroles = ['read']\n",
+            "tls.crt": files.certificate.read_bytes(),
+            "tls.key": files.key.read_bytes(),
+            "ca.crt": files.authority.read_bytes(),
+        }
+
+    def place(self, path: str) -> str:
+        """A file in place of the one that the pod mounts at ``path``."""
+        file = self._folder / path.removeprefix("/").replace("/", "-")
+        file.touch(0o600)
+        file.write_bytes(self._texts[path.rpartition("/")[2]])
+        return str(file)
+
+
+def settings_of_pods(stateful_set: Any, secrets: Secrets) -> list[Settings]:
+    """The settings of each pod, read by the product."""
+    (container,) = stateful_set["spec"]["template"]["spec"]["containers"]
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    found = []
+    for number in range(stateful_set["spec"]["replicas"]):
+        environment = {
+            each["name"]: each.get("value", f"{stateful_set['metadata']['name']}-{number}") for each in container["env"]
+        }
+        for name, value in environment.items():
+            if value.startswith("/etc/namesrv/"):
+                assert value.rpartition("/")[0] in mounts, f"{name}={value} is not mounted"
+                environment[name] = secrets.place(value)
+        arguments = parser_of("serve")[0].parse_args(container["args"][1:])
+        flags = dict(pair.split("=", 1) for pair in arguments.set)
+        found.append(load_settings(None, flags, {**image_environment(), **environment}))
+        assert not found[-1].extra
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_product_accepts_the_settings_of_every_pod(name: str, tmp_path: Path) -> None:
+    found = objects(render(CASES[name].values).stdout)
+    nodes = settings_of_pods(only(found, "StatefulSet"), Secrets(tmp_path))
+    assert len({node.node_id for node in nodes}) == len(nodes)
+    addresses = {tuple(node.name_server_addresses.split(";")) for node in nodes}
+    assert [len(each) for each in addresses] == [len(nodes)]
+    if nodes[0].mode == "cp":
+        transports = [transport_settings(node) for node in nodes]
+        assert {node.node_id for node in nodes} == set(transports[0].addresses)
+        assert all(each.addresses == transports[0].addresses and each.secret for each in transports)
+    if name.endswith("-all"):
+        assert {node.access_policy for node in nodes} == {"enforce"}
+        assert {node.need_wait_for_service for node in nodes} == {True}
+
+
+def test_pods_are_hardened_drained_and_apart() -> None:
+    found = objects(render(()).stdout)
+    spec = only(found, "StatefulSet")["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert (pod["securityContext"]["runAsNonRoot"], container["securityContext"]["readOnlyRootFilesystem"]) == (True, True)
+    shell, option, line = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert (shell, option) == ("sh", "-c")
+    program, name, *rest = line.split()
+    assert (program, parser_of(name)[0].parse_args(rest).within) == ("namesrv", 10)
+    assert container["livenessProbe"]["httpGet"]["path"] == "/livez", "never the quorum"
+    policy = only(found, "NetworkPolicy")["spec"]
+    opened = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
+    assert opened == {port["name"] for port in container["ports"]}
+    assert policy["podSelector"]["matchLabels"] == spec["selector"]["matchLabels"]
+    assert only(found, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+
+
+@pytest.mark.parametrize("mode", ["cp", "ap"])
+def test_the_backup_keeps_the_newest_files(mode: str, tmp_path: Path) -> None:
+    """The script of the CronJob runs, with a program in place of namesrv that writes the file it is given."""
+    job = only(objects(render((f"mode={mode}", TOKEN, CLAIM, "backup.keep=2")).stdout), "CronJob")
+    (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    (script,) = container["args"]
+    for line in script.splitlines():
+        if line.startswith("namesrv "):
+            parser_of("backup")[0].parse_args(line.replace('"', "").split()[2:])
+    folder, program = tmp_path / "backup", tmp_path / "bin" / "namesrv"
+    folder.mkdir()
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nfor file; do :; done\n[ ! -e "$file" ] && : > "$file"\n')
+    program.chmod(0o700)
+    names = ["namesrv"] if mode == "cp" else [f"mq-namesrv-{number}" for number in range(3)]
+    for name in names:
+        for year in (2024, 2025):
+            (folder / f"{name}-{year}0101T000000Z.backup").touch()
+    subprocess.run(
+        [*container["command"], script.replace("/backup/", f"{folder}/")],
+        check=True,
+        env={"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"},
+        timeout=60,
+    )
+    for name in names:
+        left = sorted(file.name for file in folder.glob(f"{name}-2*.backup"))
+        assert len(left) == 2
+        assert left[0] == f"{name}-20250101T000000Z.backup"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (("replicas=2",), "replicas"),
+        (("replicas=4",), "replicas"),
+        (("mode=xp",), "mode"),
+        (("peerSecret=",), "peerSecret: with mode=cp the nodes have to authenticate each other; give the name of a Secret"),
+        (("access.policy=enforce",), "access.secret: access.policy=enforce needs a Secret with the key access.toml"),
+        ((CLAIM,), "adminTokenSecret: backup.enabled=true needs a Secret with the key token"),
+        (("tls.admin.secret=x",), "adminTokenSecret: with tls.admin.secret"),
+        (("drainSeconds=60",), "terminationGracePeriodSeconds=60: give at least drainSeconds + 30"),
+        (("replica=3",), "replica"),
+        (("image.digest=latest",), "digest"),
+        (("serviceMonitor.interval=often",), "interval"),
+    ],
+)
+def test_wrong_values_are_refused(values: tuple[str, ...], said: str) -> None:
+    done = render(values)
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_every_value_is_in_the_schema_and_has_a_default() -> None:
+    """This one needs no Helm."""
+    values = YAML(typ="safe", pure=True).load(CHART / "values.yaml")
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+
+    def compare(given: dict[str, Any], described: dict[str, Any], path: str) -> None:
+        properties = described.get("properties")
+        if properties is None:
+            return
+        assert given.keys() == properties.keys() - {"global"}, f"values.yaml and values.schema.json differ at {path or 'the top'}"
+        for name, value in given.items():
+            if isinstance(value, dict):
+                compare(value, properties[name], f"{path}.{name}")
+
+    compare(values, schema, "")

@@ -1,0 +1,3 @@
+from typing import Any
+
+def validate(data: dict[str, Any], desired_version: str, strict: bool = ...) -> str: ...
