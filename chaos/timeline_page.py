@@ -145,7 +145,8 @@ def _broker_bars(story: Story, broker: str, end_ns: int) -> Iterator[Bar]:
         yield Bar(life.start_ns, until, _STATES.get(life.state, "left"), f"{story.ms(life.start_ns)} {broker}: {life.state}")
 
 
-def _fault_shades(story: Story, x: Callable[[int], float], height: int, end_ns: int) -> Iterable[str]:
+def fault_spans(story: Story, end_ns: int) -> Iterator[tuple[FaultRecord, int, int]]:
+    """Each fault with its begin and end."""
     started: dict[int, FaultRecord] = {}
     for record in story.trace.records:
         if not isinstance(record, FaultRecord):
@@ -154,14 +155,38 @@ def _fault_shades(story: Story, x: Callable[[int], float], height: int, end_ns: 
             started[record.fault] = record
             continue
         begin = started.pop(record.fault, record)
-        yield _shade(begin, x(begin.began_ns), x(record.time_ns), height)
+        yield begin, begin.began_ns, record.time_ns
     for record in started.values():
-        yield _shade(record, x(record.began_ns), x(end_ns), height)
+        yield record, record.began_ns, end_ns
+
+
+def described_fault(fault: FaultRecord) -> str:
+    """A fault in words."""
+    what = f"{fault.name} ({fault.variant})" if fault.variant else fault.name
+    return f"{what} of {', '.join(fault.nodes)}"
+
+
+def node_rows(story: Story, end_ns: int) -> Iterator[tuple[str, list[Bar]]]:
+    """The rows of leaders and nodes. Neighbouring stretches of the same state are one."""
+    rows = ((node, _node_bars(story, node, end_ns)) for node in story.nodes)
+    for label, bars in (("leader", _leader_bars(story, end_ns)), *rows):
+        merged: list[Bar] = []
+        for bar in bars:
+            if merged and merged[-1].colour == bar.colour:
+                merged[-1] = merged[-1]._replace(end_ns=bar.end_ns)
+            else:
+                merged.append(bar)
+        if merged:
+            yield label, merged
+
+
+def _fault_shades(story: Story, x: Callable[[int], float], height: int, end_ns: int) -> Iterable[str]:
+    for fault, begin_ns, until_ns in fault_spans(story, end_ns):
+        yield _shade(fault, x(begin_ns), x(until_ns), height)
 
 
 def _shade(fault: FaultRecord, left: float, right: float, height: int) -> str:
-    what = f"{fault.name} ({fault.variant})" if fault.variant else fault.name
-    title = html.escape(f"{what} of {', '.join(fault.nodes)}")
+    title = html.escape(described_fault(fault))
     return (
         f'<rect x="{left:.1f}" y="{ROW}" width="{max(1.0, right - left):.1f}" height="{height - ROW}" fill="#f6c9c4" '
         f'opacity="0.5">'

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -27,6 +28,8 @@ TOXIPROXY_MODULE = "github.com/Shopify/toxiproxy/v2"
 COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 BUILD_LIMIT_S = 1_800
 """Time limit of a build. A longer one waits for a network that does not answer."""
+BUILD_ATTEMPTS, RETRY_PAUSE_S = 3, 2.0
+"""Attempts to build Toxiproxy, because a download can break off."""
 
 Version = tuple[int, ...]
 
@@ -205,8 +208,14 @@ def _build_toxiproxy(final: Path, folder: Path, say: Callable[[str], None]) -> N
         f"-s -w -X {TOXIPROXY_MODULE}.Version={TOXIPROXY_VERSION}",
         module,
     ]
-    status, output = run_with_progress(command, environment, folder, say)
-    if status != 0:
+    for attempt in range(1, BUILD_ATTEMPTS + 1):
+        status, output = run_with_progress(command, environment, folder, say)
+        if status == 0:
+            break
+        if attempt < BUILD_ATTEMPTS:  # modules that were downloaded stay, so the next attempt continues
+            say(f"attempt {attempt} of {BUILD_ATTEMPTS} failed: {output.strip().splitlines()[-1:]}; trying again")
+            time.sleep(RETRY_PAUSE_S)
+    else:
         raise ProvisionError(
             f"the Toxiproxy server {TOXIPROXY_VERSION} could not be built: "
             + " | ".join(output.strip().splitlines()[-3:])

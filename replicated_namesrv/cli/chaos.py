@@ -140,6 +140,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "Print a Markdown page of all runs in folders."
     results = commands.add_parser("results", help="print a Markdown page of results", description=about)
     results.add_argument("runs", type=Path, nargs="+", help="folders of suites, as in runs/full")
+    results.add_argument(
+        "--summary",
+        action="store_true",
+        help="a page for a CI job: one line for each run, and its time line as a Mermaid diagram",
+    )
     for command in (listing, one, compare, suite, sabotage, check):
         command.add_argument("--json", action="store_true", help="print JSON instead of text")
 
@@ -408,10 +413,15 @@ def _results(arguments: argparse.Namespace) -> int:
     from replicated_namesrv.chaos.run_report import read_verdict, results_page
 
     folders = [folder for runs in arguments.runs for folder in sorted(runs.glob("*"))]
-    verdicts = [verdict for verdict in map(read_verdict, folders) if verdict is not None]
-    if not verdicts:
+    found = {folder: verdict for folder in folders if (verdict := read_verdict(folder)) is not None}
+    if not found:
         raise SettingError(f"no verdict.json in any folder of {', '.join(map(str, arguments.runs))}")
-    print(results_page(verdicts), end="")
+    if arguments.summary:
+        from replicated_namesrv.chaos.job_summary import job_summary
+
+        print(job_summary(found), end="")
+        return 0
+    print(results_page(list(found.values())), end="")
     return 0
 
 

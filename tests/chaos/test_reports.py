@@ -185,6 +185,22 @@ def test_list_shows_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(row["name"] in text for row in rows)
 
 
+def test_summary_of_a_job_has_a_line_and_a_time_line_for_each_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, script in (("1-good", good()), ("2-bad", bad())):
+        conclude(run_folder(tmp_path / "suite" / name, script))
+    assert main(["chaos", "results", "--summary", str(tmp_path / "suite")]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("## 2 runs: 0 valid, 1 violated, 1 unknown\n")
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "verdict" not in line]
+    assert [("**violated**" in row, "linearizable KV: violated" in row) for row in rows] == [(False, False), (True, True)]
+    diagrams = re.findall(r"```mermaid\n(.*?)```", text, re.DOTALL)
+    assert len(diagrams) == 2
+    for diagram in diagrams:
+        assert "section n1" in diagram
+        for start, end in re.findall(r":(?:\w+, )?(\d+), (\d+)$", diagram, re.MULTILINE):
+            assert int(start) < int(end)
+
+
 def test_comparison_sets_the_modes_side_by_side(tmp_path: Path) -> None:
     verdicts: list[dict[str, Any]] = [conclude(run_folder(tmp_path / str(n), bad()), "ap")[1] for n in range(2)]
     text = comparison("x", {"ap": verdicts[0], "cp": verdicts[1]})

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from replicated_namesrv.provision import TOXIPROXY_VERSION
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.settings import Settings, load_settings
 from tests.packaging.tree import ROOT
@@ -137,6 +138,17 @@ def test_compose_file_is_accepted_and_makes_a_cluster(secret: Path) -> None:
     broker = project["services"]["broker"]
     assert broker["command"][-1] == nodes[0].name_server_addresses
     assert all(broker["depends_on"][name] == {"condition": "service_healthy"} for name in ("n1", "n2", "n3"))
+
+
+@pytest.mark.parametrize(("file", "schema"), [("github/action.yml", "vendor.github-actions"), ("gitlab.yml", "vendor.gitlab-ci")])
+def test_templates_for_ci_are_accepted(file: str, schema: str) -> None:
+    path = DEPLOY / "ci" / file
+    checked(tool("check-jsonschema"), "--builtin-schema", schema, str(path))
+    text, script = path.read_text(), (DEPLOY / "ci" / "chaos.sh").read_text()
+    assert f"toxiproxy-{TOXIPROXY_VERSION}" in text, "the key of the cache names the version"
+    for variable in set(re.findall(r"CHAOS_(?:PACKAGE|OUT|SUMMARY)|TOXIPROXY_SERVER", text)):
+        assert f"# {variable} " in script
+    checked("sh", "-n", str(DEPLOY / "ci" / "chaos.sh"))
 
 
 @pytest.mark.parametrize("count", [3, 5])

@@ -160,3 +160,22 @@ def test_chaos_and_analyze_run_without_a_checkout(installed: Path, tmp_path: Pat
     java = java_home(tmp_path / "java")
     run(namesrv, "analyze", str(latest), "--out", str(tmp_path / "analysis"), **extras, JAVA_HOME=str(java))
     assert (tmp_path / "analysis" / "report" / "index.html").stat().st_size > 10_000
+
+
+def test_the_script_for_ci_runs_from_a_clean_home(distributions: Path, tmp_path: Path) -> None:
+    """As a job on a new runner: it installs the wheel with what it needs, runs a scenario, and writes the summary."""
+    (wheel,) = distributions.glob("*.whl")
+    home, out = tmp_path / "home", tmp_path / "out"
+    home.mkdir()
+    variables = {"HOME": str(home), "XDG_CACHE_HOME": "", "CHAOS_PACKAGE": str(wheel), "CHAOS_OUT": str(out)}
+    variables["TOXIPROXY_SERVER"] = str(provision.toxiproxy_server())
+    script = str(ROOT / "deploy" / "ci" / "chaos.sh")
+    done = attempt(script, "run", "no-fault", "--mode", "ap", "--duration-s", "3", **variables)
+    assert done.returncode in (0, 2), done.stderr  # 2: the machine was too busy
+    (timeline,) = out.glob("single/*/timeline.html")
+    summary = (out / "summary.md").read_text()
+    assert "| no-fault | AP |" in summary
+    assert "```mermaid\ngantt" in summary
+    assert timeline.stat().st_size > 1_000
+    refused = attempt(script, **{**variables, "CHAOS_PACKAGE": ""})
+    assert (refused.returncode, "CHAOS_PACKAGE is not set" in refused.stderr) == (2, True)

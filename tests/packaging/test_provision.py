@@ -67,6 +67,25 @@ def test_without_go_the_remedy_is_told(tmp_path: Path, monkeypatch: pytest.Monke
         provision.toxiproxy_server(lambda text: None)
 
 
+def test_a_build_is_tried_again_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real process fails once, as a download that breaks off, and then succeeds."""
+    go = tmp_path / "go"
+    lines = (
+        '[ "$1" = version ] && { echo "go version go1.26.8 linux/amd64"; exit; }',
+        f'cd "$GOBIN"; echo attempt >> {tmp_path}/log',
+    )
+    failing = f'[ "$(wc -l < {tmp_path}/log)" = 2 ] || {{ echo "read: connection reset"; exit 1; }}'
+    go.write_text("\n".join(["#!/bin/sh", *lines, failing, ": > server"]) + "\n")
+    go.chmod(0o755)
+    said: list[str] = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("TOXIPROXY_SERVER", raising=False)
+    monkeypatch.setattr(provision, "RETRY_PAUSE_S", 0.0)
+    assert provision.toxiproxy_server(said.append).exists()
+    assert any("attempt 1 of 3 failed" in text and "connection reset" in text for text in said)
+
+
 def test_cached_things_are_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with suppress(RuntimeError), provision.cached("thing", print) as (_, folder):
