@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from replicated_namesrv.chaos.recorder import FAIL, OK, Ended, Recorder, ended_by, route_members
-from replicated_namesrv.chaos.records import Send
+from replicated_namesrv.chaos.records import Member, Send
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import (
     delete_kv_request,
@@ -135,6 +135,22 @@ class Client:
         def read(address: str, response: RemotingCommand) -> Ended:
             members = route_members(read_route(response))
             return Ended(OK, self._names[address], members[0].version if members else None)
+
+        return await self._ask(op, route_request(topic), node, read)
+
+    async def roles(self, group: str, topic: str, processes: Mapping[str, str], *, node: str) -> Ended:
+        """The brokers of a group, each with the broker id under which ``node`` lists it, and their permission for the topic.
+        ``processes``: names of the brokers by address."""
+        op = self._invoke("roles", group, node=node)
+
+        def read(address: str, response: RemotingCommand) -> Ended:
+            route = read_route(response)
+            listed = [] if route is None else [data for data in route.broker_datas if data.broker_name == group]
+            members = [
+                Member(processes.get(addr, addr), str(broker_id)) for data in listed for broker_id, addr in data.broker_addrs
+            ]
+            perms = {} if route is None else {name: str(data.perm) for name, data in route.queue_datas}
+            return Ended(OK, self._names[address], perms.get(group), sorted(members))
 
         return await self._ask(op, route_request(topic), node, read)
 

@@ -59,6 +59,8 @@ class ChaosBroker:
     ) -> None:
         """``name_servers``: the address at which it dials each node. ``queues`` gives unused numbers. ``running``: whether a
         node's process runs. If it dies, its connections end although neither side closed them."""
+        self.process = _name(identity)
+        """Its name in the trace, which stays if it switches roles."""
         self.topics = list(topics)
         self.life = 0
         self.state = "stopped"
@@ -218,7 +220,9 @@ class ChaosBroker:
         node = self._nodes[event.address]
         announced = kind.removesuffix("-copy")
         self._announce(announced, name, version)
-        self._copies[event.sequence] = self._recorder.invoke(name, kind, name, value=version, node=node, topics=list(self.topics))
+        self._copies[event.sequence] = self._recorder.invoke(
+            self.process, kind, name, value=version, node=node, topics=list(self.topics)
+        )
 
     def _announce(self, kind: str, name: str, version: str | None) -> None:
         """Begin an operation if this request is the first of a new version."""

@@ -87,9 +87,10 @@ class Invoke(TraceRecord):
     client: str
     kind: str
     """put, get or delete (KV); route; register, unregister, register-copy, unregister-copy (brokers); write-perm, delete-topic
-    (sent by mqadmin); perm, topic (reads on each node that show their effect)."""
+    (sent by mqadmin); perm, topic (reads on each node that show their effect); roles (the ids of the pair's brokers)."""
     key: str
-    """KV key; topic; for brokers' operations ``brokerName/brokerId``."""
+    """KV key; topic; for brokers' operations ``brokerName/brokerId``, with the id that the broker has then; for roles the
+    brokerName."""
     value: str | None
     """The value of a put, or the version of a registration."""
     node: str | None
@@ -113,9 +114,9 @@ class Complete(TraceRecord):
     node: str | None
     """The node that answered."""
     value: str | None
-    """The result of a get; None: absent."""
+    """The result of a get; None: absent. Of roles: the permission."""
     members: list[Member] | None
-    """The result of a route look-up; empty: no route."""
+    """The result of a route look-up; empty: no route. Of roles: brokers by their first name, with the present broker id."""
     error: str | None
 
 

@@ -27,7 +27,8 @@ from replicated_namesrv.chaos.process_cluster import NotReadyError
 from replicated_namesrv.chaos.run import RunPlan
 from replicated_namesrv.chaos.run_report import conclude, read_verdict
 from replicated_namesrv.chaos.sabotage_list import SABOTAGES, Sabotage
-from replicated_namesrv.chaos.suite import execute, full_plans, smoke_plans
+from replicated_namesrv.chaos.scenario import load
+from replicated_namesrv.chaos.suite import FULL_SEEDS, execute, full_plans, smoke_plans
 from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyError
 from replicated_namesrv.child_process import ProcessError
 from replicated_namesrv.errors import SettingError
@@ -110,8 +111,15 @@ def folder_of(sabotage: Sabotage | None) -> str:
     return f"{SUITE}/{sabotage.name}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
 
-def plans(sabotage: Sabotage, *, full: bool, most: int | None = None) -> list[RunPlan]:
-    """The runs in the mode of the sabotage, at most ``most``, those that are likely to find it first.
+def targeted_plans(sabotage: Sabotage) -> list[RunPlan]:
+    """One run of each scenario that is likely to find the sabotage, with the seed of the smoke suite if that has it."""
+    smoke = {plan.scenario.name: plan for plan in smoke_plans((sabotage.mode,))}
+    seed = FULL_SEEDS[3][0]
+    return [smoke[name] if name in smoke else RunPlan(load(name), sabotage.mode, 3, seed, "full") for name in sabotage.likely]
+
+
+def plans(sabotage: Sabotage, *, full: bool) -> list[RunPlan]:
+    """The runs in the mode of the sabotage, those that are likely to find it first.
 
     The full suite follows the smoke suite."""
     suites = [smoke_plans((sabotage.mode,)), full_plans((3,), (sabotage.mode,)) if full else []]
@@ -121,7 +129,7 @@ def plans(sabotage: Sabotage, *, full: bool, most: int | None = None) -> list[Ru
         found += sorted(suite, key=lambda plan: (*likely, plan.scenario.name).index(plan.scenario.name))
     if full:  # a likely scenario of the full suite goes before an unlikely one of the smoke suite
         found.sort(key=lambda plan: plan.scenario.name not in sabotage.likely)
-    return found[:most]
+    return found
 
 
 def judged(judgement: RunJudgement, scenario: str, folder: Path) -> SabotageRun:

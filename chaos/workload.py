@@ -34,6 +34,7 @@ EARLY_DEATHS = {"mute/0": "topic-mute", "closed/0": "topic-closed"}
 WEAK_LEVELS = ("lease", "stale")
 CHURN_PERIOD_S = 1.2
 MQADMIN_PER_S = 1.0
+ROLES_PER_S = 2.0
 _BROKER_PORT = 10_911
 
 
@@ -198,6 +199,8 @@ class Workload:
             self._spawn(self.brokers[broker].die(silent=broker == "mute/0"))
         if spec.churn:
             self._spawn(self._churn(self.brokers["churn/0"]))
+        if spec.pair:
+            self._spawn(self._pace(ROLES_PER_S, self._rng, self._look_at_roles))
         if self._mqadmin is not None:
             self._spawn(self._pace(MQADMIN_PER_S, self._rng, self._mqadmin.change_perm))
             self._spawn(self._pace(MQADMIN_PER_S, self._rng, self._mqadmin.replace_topic))
@@ -218,6 +221,11 @@ class Workload:
         await asyncio.sleep(after_s)
         await self.brokers["pair/0"].switch_role(2)
         await self.brokers["pair/1"].switch_role(0)
+
+    async def _look_at_roles(self) -> None:
+        probe, pair = self.clients["probe"], [self.brokers["pair/0"], self.brokers["pair/1"]]
+        processes = {broker.agent.identity.broker_addr: broker.process for broker in pair}
+        await asyncio.gather(*(probe.roles("pair", PAIR_TOPIC, processes, node=node) for node in self._cast.nodes))
 
     async def calm(self) -> None:
         """After the faults: dead brokers return, and no broker changes its topics."""

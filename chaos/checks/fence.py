@@ -56,6 +56,5 @@ def _asked(story: Story, node: str, fenced: Span) -> Iterator[Op]:
     for op in story.ops:
         if op.node != node or op.kind not in JUDGED_KINDS or op.start_ns < fenced.start_ns or op.end_ns >= fenced.end_ns:
             continue
-        source = op.key if op.kind.endswith("-copy") else op.client
-        if not any(f"{source}>{node}" in fault.links for fault in story.faults_in(op.start_ns, op.end_ns)):
+        if not any(f"{op.client}>{node}" in fault.links for fault in story.faults_in(op.start_ns, op.end_ns)):
             yield op

@@ -123,7 +123,9 @@ def check_node_orders(story: Story) -> CheckResult:
         last = max((op for op in mine if op.ok and op.end_ns < read.start_ns), key=lambda op: op.end_ns, default=None)
         if not read.ok or last is None:
             continue
-        unsure = any(op is not last and op.start_ns < read.end_ns and op.end_ns > last.start_ns for op in mine)
+        unsure = any(
+            op is not last and op.start_ns < read.end_ns and (not op.ok or op.end_ns > last.start_ns) for op in mine
+        )  # without an answer it may have been held, and arrive after the last one
         stays = _permission_stays if read.kind == "perm" else _topic_stays_away
         if unsure or not stays(story, last, read):
             left_out += 1

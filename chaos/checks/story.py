@@ -182,6 +182,8 @@ class Story:
         """Whether the nodes say when and why they remove a broker."""
         self.has_mqadmin: bool = manifest["scenario"]["workload"].get("mqadmin", False)
         """Whether the workload changes write permissions and deletes topics."""
+        self.has_pair: bool = manifest["scenario"]["workload"].get("pair", False)
+        """Whether the workload has a group with a slave."""
         self.origin_ns = trace.records[0].time_ns
         self.ops = [_op(invoke, end) for invoke, end in _ended(trace)]
         self.phases = self._phases()
@@ -371,7 +373,7 @@ def _ended(trace: RecordedTrace) -> Iterator[tuple[Invoke, Complete | None]]:
 
 
 def _op(invoke: Invoke, end: Any) -> Op:
-    read = invoke.kind in ("get", "route", "perm", "topic")
+    read = invoke.kind in ("get", "route", "perm", "topic", "roles")
     return Op(
         op=invoke.op,
         client=invoke.client,

@@ -114,7 +114,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sabotage.add_argument("--list", action="store_true", help="list the defects, and run nothing")
     sabotage.add_argument("--only", action="append", metavar="NAME", help="only this defect; repeatable")
-    sabotage.add_argument("--full", action="store_true", help="then also the scenarios of the full suite, with three nodes")
+    extent = sabotage.add_mutually_exclusive_group()
+    extent.add_argument("--full", action="store_true", help="then also the scenarios of the full suite, with three nodes")
+    extent.add_argument("--targeted", action="store_true", help="only the scenarios that are likely to find each, with one seed")
     sabotage.add_argument("--runs", type=int, metavar="N", help="at most N runs for each sabotage, the likeliest first")
     sabotage.add_argument(
         "--share",
@@ -381,7 +383,8 @@ def _sabotage(arguments: argparse.Namespace) -> int:
     saboteur, results = sabotage.Saboteur(arguments.out, say), []
     for number, one in enumerate(chosen, 1):
         say(f"sabotage {number} of {len(chosen)}, {one.name}: {one.breaks}")
-        results.append(saboteur.tried(one, sabotage.plans(one, full=arguments.full, most=arguments.runs)))
+        every = sabotage.targeted_plans(one) if arguments.targeted else sabotage.plans(one, full=arguments.full)
+        results.append(saboteur.tried(one, every[: arguments.runs]))
         say(f"  {results[-1].found.value}")
     summary = sabotage.SabotageSummary.of(results)
     if arguments.json:

@@ -35,6 +35,19 @@ CASES: dict[str, tuple[Script, Script]] = {
         .op(2000, 2010, "g1/0", "register-copy", "g1/0", "1")
         .op(2100, 2110, "probe", "perm", "g1/0", "6"),
     ),
+    "unless an earlier order without an answer may arrive late": (
+        registered(1500)
+        .op(1540, 1550, "mqadmin", "write-perm", "g1/0", "6", outcome="indeterminate")
+        .op(1600, 1610, "mqadmin", "write-perm", "g1/0", "4")
+        .op(1700, 1710, "probe", "perm", "g1/0", "6")
+        .op(1700, 1710, "probe", "perm", "g1/0", "6", node="n2")
+        .op(1520, 1530, "mqadmin", "delete-topic", "t-old")
+        .op(1540, 1550, "probe", "topic", "t-old", None),
+        registered(1500)
+        .op(1540, 1550, "mqadmin", "write-perm", "g1/0", "6")
+        .op(1600, 1610, "mqadmin", "write-perm", "g1/0", "4")
+        .op(1700, 1710, "probe", "perm", "g1/0", "6"),
+    ),
     "a deleted topic stays away, unless a registration with it may be late": (
         Script("ap")
         .op(1000, 1010, "g1/0", "register-copy", "g1/0", "1")

@@ -21,6 +21,7 @@ from replicated_namesrv.chaos.sabotage import (
     plans,
     sabotaged,
     table,
+    targeted_plans,
 )
 from replicated_namesrv.chaos.sabotage_list import SABOTAGES, Sabotage
 from replicated_namesrv.chaos.scenario import available
@@ -77,7 +78,13 @@ def test_likely_scenarios_come_first_and_the_mode_is_that_of_the_sabotage() -> N
     assert len(smoke) == sum(plan.suite == "smoke" for plan in full) == 6
     assert {plan.mode for plan in full} == {"cp"}
     assert [plan.scenario.name for plan in full[:7]] == ["isolate-leader"] + 3 * ["slow-links"] + 3 * ["isolate-leader"]
-    assert plans(sabotage, full=True, most=2) == full[:2]
+
+
+def test_a_targeted_call_runs_each_likely_scenario_once() -> None:
+    sabotage = SABOTAGES[0]._replace(likely=("slow-links", "isolate-leader"))
+    slow, isolate = targeted_plans(sabotage)
+    assert (slow.scenario.name, slow.seed, slow.mode) == ("slow-links", 1, "cp")
+    assert isolate == plans(sabotage, full=False)[0], "the run of the smoke suite, which an earlier call may have made"
 
 
 def test_runs_of_a_changed_sabotage_are_made_again() -> None:
@@ -131,7 +138,7 @@ def test_the_list_is_printed_and_nothing_runs(
 def test_runs_with_a_verdict_are_judged_again_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the runs without the sabotage."""
     sabotage, said = SABOTAGES[0], list[str]()
-    (plan,) = plans(sabotage, full=False, most=1)
+    (plan,) = targeted_plans(sabotage)
     right = good().op(1000, 1010, "w", "put", "k", "a").at_the_end("get", "k", "a")
     for suite, script in ((folder_of(sabotage), bad()), (folder_of(None), right)):
         conclude(run_folder(tmp_path / suite / f"20260101T000000-{plan.name}", script))
@@ -146,7 +153,7 @@ def test_runs_with_a_verdict_are_judged_again_and_not_repeated(tmp_path: Path, m
 @pytest.mark.timeout(600)
 def test_a_node_that_never_fences_is_found_and_the_runs_are_kept(tmp_path: Path) -> None:
     sabotage = next(one for one in SABOTAGES if one.name == "never-fences")
-    first, said = plans(sabotage, full=False, most=1), list[str]()
+    first, said = targeted_plans(sabotage), list[str]()
     (run,) = Saboteur(tmp_path, said.append).tried(sabotage, first).runs
     assert "fence" in [*run.checks, *run.suspecting], f"see {run.folder}"
     if run.checks:  # else the machine is busy, and the run would be repeated

@@ -1,0 +1,97 @@
+"""The check of role switches: under which broker id does a node list each broker of the pair, and with which permission?
+
+A registration under another id moves the broker, because an address has one id in its group. So the id of a broker is a value
+that its registrations write and that every route of the topic reads; a delayed copy of an older registration writes it again.
+The rules of ``overtaken`` apply. In CP the writes through all nodes count, in AP those that the answering node received.
+
+    the answer about a broker            it is wrong if
+    two ids                              always
+    an id                                a later acknowledged registration under another id had replaced it
+    not listed, CP                       the broker had registered, and no broker of the pair was exposed or gone before
+    not listed, AP                       it had registered at this node within its time-out, none was gone, and no fault was near
+    another permission than the topic's  always: nobody takes the pair's permission away
+
+Reading ids instead of whole registrations is enough, because the pair is the only group with two brokers, and both register the
+topics of the master.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from replicated_namesrv.chaos.checks.node_promises import SETTLED_NS
+from replicated_namesrv.chaos.checks.real_time import overtaken
+from replicated_namesrv.chaos.checks.registration_history import is_of_pair
+from replicated_namesrv.chaos.checks.story import NEVER_NS, CheckResult, Op, Promise, Story, result, unless_stalled
+from replicated_namesrv.chaos.records import READ_WRITE
+
+ROLES = "roles of a pair"
+_GONE = ("dead", "silent", "stopping")
+
+
+def check_roles(story: Story) -> CheckResult:
+    """No answer lists a broker of the pair under an id that it had given up, misses one, or has a wrong permission."""
+    reads = [op for op in story.of_kind("roles") if op.ok]
+    writes = _writes(story)
+    wrong: list[str] = []
+    missing: list[str] = []
+    looked_at = left_out = 0
+    for read in reads:
+        when = f"{story.ms(read.start_ns)}: {read.node}"
+        if read.members and read.value != READ_WRITE:
+            wrong.append(f"{when} answers permission {read.value} of {read.key}")
+        for broker, found in writes.items():
+            ids = [member.version for member in read.members if member.name == broker]
+            mine = found if story.mode == "cp" else [op for op in found if op.node == read.node]
+            if len(ids) > 1:
+                wrong.append(f"{when} lists {broker} under the ids {', '.join(ids)}")
+            elif ids:
+                looked_at += 1
+                if overtaken(read._replace(value=ids[0]), mine):
+                    wrong.append(f"{when} lists {broker} under id {ids[0]}, which it had given up")
+            elif not _must_be_listed(story, broker, writes, mine, read):
+                left_out += 1
+            else:
+                looked_at += 1
+                missing.append(f"{when} does not list {broker}, which had registered")
+    exempt = {"answers without a broker that the node may have dropped": left_out}
+    judged = result(ROLES, Promise.BOTH, looked_at, [*wrong, *missing], exempt, due=bool(reads))
+    return judged if wrong else unless_stalled(story, judged)  # only a broker that is not listed may have been too slow
+
+
+def _writes(story: Story) -> dict[str, list[Op]]:
+    """By broker: its registrations that may have happened, with the id as value, by their end."""
+    found: defaultdict[str, list[Op]] = defaultdict(list)
+    for op in story.of_kind("register-copy"):
+        if is_of_pair(op.key) and op.outcome != "fail":
+            end_ns = op.end_ns if op.ok else NEVER_NS
+            found[op.client].append(op._replace(kind="roles", value=op.key.partition("/")[2], end_ns=end_ns))
+    for writes in found.values():
+        writes.sort(key=lambda op: op.end_ns)
+    return dict(found)
+
+
+def _must_be_listed(story: Story, broker: str, writes: Mapping[str, Sequence[Op]], mine: Sequence[Op], read: Op) -> bool:
+    """Whether nothing allows the node to have dropped the broker, or to have given its id to the other one.
+
+    ``writes``: of all brokers. ``mine``: those of this one that count."""
+    before = mine[: bisect_left([op.end_ns for op in mine], read.start_ns)]
+    if not before or any(not op.ok and op.start_ns < read.end_ns for op in mine):
+        return False
+    last = before[-1]
+    others = [op for other, found in writes.items() if other != broker for op in found]
+    lives = [life for name, lives in story.lives.items() if is_of_pair(name) for life in lives]
+    gone = _GONE if story.mode == "ap" else (*_GONE, "exposed")
+    if any(op.value == last.value and op.start_ns < read.end_ns and op.end_ns > last.start_ns for op in others):
+        return False
+    if any(life.state in gone and life.start_ns < read.end_ns for life in lives):
+        return False
+    if story.mode == "cp":
+        return True
+    in_time = read.end_ns - last.start_ns < min(life.timeout_ns for life in lives) if lives else False
+    since_ns = last.start_ns - SETTLED_NS
+    touched = any(
+        f"{broker}>{read.node}" in fault.links or (not fault.links and read.node in fault.nodes)
+        for fault in story.faults_in(since_ns, read.end_ns)
+    )
+    return in_time and not touched

@@ -1,0 +1,102 @@
+"""The check of role switches: which answers about the pair are right, at any moment of a run."""
+
+from collections.abc import Callable
+
+import pytest
+
+from replicated_namesrv.chaos.checks import judge
+from replicated_namesrv.chaos.checks.role_switches import ROLES, check_roles
+from replicated_namesrv.chaos.checks.story import CheckResult
+from replicated_namesrv.verify import Verdict
+from tests.chaos.traces import NODES, Script
+
+
+def registers(script: Script, at: float, broker: str, broker_id: int, *nodes: str, outcome: str = "ok") -> Script:
+    """A registration of ``broker`` under ``broker_id`` at these nodes."""
+    for node in nodes or NODES:
+        script.op(at, at + 10, broker, "register-copy", f"pair/{broker_id}", "1", node=node, outcome=outcome)
+    return script
+
+
+def lists(script: Script, at: float, node: str, *ids: tuple[str, int], perm: str = "6") -> Script:
+    """An answer about the pair."""
+    return script.op(at, at + 5, "probe", "roles", "pair", perm if ids else None, node=node, members=ids)
+
+
+def switched(mode: str = "cp") -> Script:
+    """Broker 0 becomes slave 2, then broker 1 becomes master. The time-out is five seconds."""
+    script = Script(mode).busy("c1", 0, 13_000)
+    script.truth(1_000, "pair/0", "serving", timeout_ms=5_000)
+    for broker_id in (0, 1):
+        registers(script, 1_100, f"pair/{broker_id}", broker_id)
+    registers(script, 4_000, "pair/0", 2)
+    return registers(script, 4_100, "pair/1", 0)
+
+
+BEFORE, BETWEEN, AFTER = 3_000.0, 4_050.0, 4_500.0
+MASTER, SLAVE = ("pair/0", 0), ("pair/1", 1)
+OLD_MASTER, NEW_MASTER = ("pair/0", 2), ("pair/1", 0)
+
+Case = Callable[[Script], Script]
+GOOD: dict[str, Case] = {
+    "before": lambda run: lists(run, BEFORE, "n1", MASTER, SLAVE),
+    "between the two switches": lambda run: lists(run, BETWEEN, "n1", OLD_MASTER, SLAVE),
+    "while a switch is under way": lambda run: lists(lists(run, 4_002, "n1", MASTER, SLAVE), 4_002, "n2", OLD_MASTER, SLAVE),
+    "after": lambda run: lists(run, AFTER, "n3", OLD_MASTER, NEW_MASTER),
+    "a delayed copy moves the broker back": lambda run: lists(
+        registers(run, 3_500, "pair/0", 0, "n2", outcome="indeterminate"), AFTER, "n2", MASTER
+    ),
+    "the broker was dead": lambda run: lists(run.truth(4_300, "pair/0", "dead", timeout_ms=5_000), AFTER, "n1", OLD_MASTER),
+}
+BAD: dict[str, Case] = {
+    "still master after its switch": lambda run: lists(run, BETWEEN, "n2", MASTER, SLAVE),
+    "still slave after its switch": lambda run: lists(run, AFTER, "n2", OLD_MASTER, SLAVE),
+    "under both ids": lambda run: lists(run, AFTER, "n1", OLD_MASTER, ("pair/0", 3), NEW_MASTER),
+    "under an id that it never had": lambda run: lists(run, AFTER, "n1", ("pair/0", 1), NEW_MASTER),
+    "not listed": lambda run: lists(run, AFTER, "n1", NEW_MASTER),
+    "no longer writable": lambda run: lists(run, AFTER, "n1", OLD_MASTER, NEW_MASTER, perm="4"),
+}
+
+
+@pytest.mark.parametrize("mode", ["ap", "cp"])
+@pytest.mark.parametrize("case", GOOD)
+def test_right_answers_are_not_blamed(case: str, mode: str) -> None:
+    found = check_roles(GOOD[case](switched(mode)).story)
+    assert found.verdict is Verdict.VALID, found.findings
+
+
+@pytest.mark.parametrize("mode", ["ap", "cp"])
+@pytest.mark.parametrize("case", BAD)
+def test_wrong_answers_are_found(case: str, mode: str) -> None:
+    found = check_roles(BAD[case](switched(mode)).story)
+    assert (found.verdict, found.count) == (Verdict.VIOLATED, 1), found.findings
+
+
+def partly_switched(mode: str) -> Script:
+    """Only n1 received the switch of broker 0."""
+    script = Script(mode)
+    script.truth(1_000, "pair/0", "serving", timeout_ms=5_000)
+    registers(registers(script, 1_100, "pair/0", 0), 1_100, "pair/1", 1)
+    return lists(registers(script, 4_000, "pair/0", 2, "n1"), AFTER, "n2", MASTER, SLAVE)
+
+
+def test_an_independent_node_is_judged_by_what_it_received() -> None:
+    assert check_roles(partly_switched("ap").story).verdict is Verdict.VALID
+    assert check_roles(partly_switched("cp").story).verdict is Verdict.VIOLATED
+
+
+@pytest.mark.parametrize(("at", "link"), [(AFTER, "pair/0>n1"), (9_500.0, "pair/1>n1")])
+def test_an_independent_node_may_drop_a_broker_that_is_cut_off_or_late(at: float, link: str) -> None:
+    script = lists(switched("ap").fault(3_500, 6_000, [link]), at, "n1", NEW_MASTER)
+    assert check_roles(script.story).verdict is Verdict.VALID
+
+
+def of(script: Script) -> CheckResult:
+    (found,) = (check for check in judge(script.story, script.mode).checks if check.name == ROLES)
+    return found
+
+
+def test_a_run_that_asked_nothing_is_not_judged() -> None:
+    """Runs of earlier versions did not ask."""
+    assert of(switched()).idle
+    assert not of(GOOD["after"](switched())).idle
