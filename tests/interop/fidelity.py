@@ -80,7 +80,7 @@ class Request(NamedTuple):
 
 
 @dataclass
-class _Server:
+class Server:
     """One server with its connections and what it pushed."""
 
     address: str
@@ -131,7 +131,7 @@ def _normalized(value: Any) -> Any:
 class Pair:
     """Java's server and ours, and the brokers that talk to both."""
 
-    def __init__(self, theirs: _Server, ours: _Server, ports: dict[str, int]) -> None:
+    def __init__(self, theirs: Server, ours: Server, ports: dict[str, int]) -> None:
         self.theirs, self.ours, self._ports = theirs, ours, ports
         self.settled_s = SETTLED_S
         self._accepted: dict[str, Request] = {}
@@ -347,7 +347,7 @@ async def shrunk(pair: Pair, difference: Difference, say: Callable[[str], None])
 
 
 @contextlib.contextmanager
-def _processes(folder: Path, version: str, program: Sequence[str]) -> Iterator[tuple[str, str]]:
+def processes(folder: Path, version: str, program: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Both servers: the addresses of Java's and ours."""
     first = free_port(1, 2)
     theirs, ours = f"127.0.0.1:{first}", f"127.0.0.1:{first + 1}"
@@ -366,10 +366,10 @@ def _processes(folder: Path, version: str, program: Sequence[str]) -> Iterator[t
 @contextlib.asynccontextmanager
 async def servers(folder: Path, version: str = "5.3.3", program: Sequence[str] = SERVE) -> AsyncIterator[Pair]:
     """Both servers with their brokers; all ends with the block. ``program``: what runs ours."""
-    with _processes(folder, version, program) as addresses:
+    with processes(folder, version, program) as addresses:
         first = free_port(*range(1, len(GROUP_OF)))
         ports = {broker: first + number for number, broker in enumerate(GROUP_OF)}
-        theirs, ours = (_Server(address, host) for address, host in zip(addresses, HOSTS, strict=True))
+        theirs, ours = (Server(address, host) for address, host in zip(addresses, HOSTS, strict=True))
         try:
             for server in (theirs, ours):
                 await server.listen(ports)
