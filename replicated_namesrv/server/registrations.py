@@ -1,13 +1,13 @@
 """``REGISTER_BROKER`` (103): registrations, recognised without decoding if nothing can have changed, otherwise evaluated in
 slices.
 
-**Recognised.** Brokers send the same registration every 30 s or less. For each registered broker a memo has two things: a
-hash of the header fields that matter and of the body (without the one time stamp in it that has no meaning), and the group's
-generation. The memo is made only if the registration was fully evaluated, changed nothing, and the generation did not change
-during the evaluation. It has a fixed size, and the state drops it when the registration ends.
+**Recognised.** Brokers send the same registration every 30 s or less. For each registered broker a memo has three things: a
+hash of the header fields that matter, a hash of the body (without the one time stamp in it that has no meaning), and the
+group's generation. The memo is made only if the registration was fully evaluated, changed nothing, and the generation did not
+change during the evaluation. It has a fixed size, and the state drops it when the registration ends.
 ``RouteInfoManager.group_generation`` has the proof that the same registration changes nothing and has the same answer while
-the generation is the same; it is only a renewal then. The hash has 128 bits and is not cryptographic: a forged collision only
-suppresses the forger's own registration.
+the generation is the same; it is only a renewal then. The hashes have 64 and 128 bits and are not cryptographic: a forged
+collision only suppresses the forger's own registration.
 
 The checksum of the body that brokers send along is compared each time. If a body differs from the remembered one only in its
 stamp, its checksum is derived from the remembered one (``wire.crc32``), so that the body is read only once, for the hash.
@@ -263,8 +263,8 @@ class RegistrationService(Protocol):
 class Reading(NamedTuple):
     """What identifies a recognised registration. Its size does not depend on the request."""
 
-    fields_hash: bytes
-    """Hash of the header fields on which the outcome depends, as they were sent."""
+    fields_hash: int
+    """Python's hash of the header fields on which the outcome depends, as they were sent."""
     body_hash: bytes
     """Hash of the part of the body on which the outcome depends, and the position of the rest."""
     crc: VariedCrc | None
@@ -447,7 +447,7 @@ def key_of(request: Request) -> tuple[str, str]:
     return request.fields["clusterName"], request.fields["brokerAddr"]
 
 
-def hash_of_fields(request: Request) -> bytes:
+def hash_of_fields(request: Request) -> int:
     """Hash of the header fields on which the outcome of a registration depends."""
     get = request.fields.get
     fields = (
@@ -460,7 +460,7 @@ def hash_of_fields(request: Request) -> bytes:
         get("__ZONE_NAME"),
         get("compressed"),
     )
-    return xxh3_128(repr(fields).encode()).digest()
+    return hash(fields)
 
 
 def read_crc(body: memoryview, start: int, end: int) -> Generator[None, None, VariedCrc]:
