@@ -155,7 +155,7 @@ class Broker:
                 self._leave_home(life, machine)
 
         wire.call(lambda server, c: self._brokers.register(server, c, command), answered)
-        self._world.after(3 * SECOND, self._give_up, life, machine, sent_ns)
+        self._world.after(3 * SECOND, self._give_up, life, machine, sent_ns, wire.connection)
 
     def _heartbeat(self, server: NameServer, connection: SimulatedConnection, life: Life) -> None:
         self._brokers.arrived(life.key)
@@ -171,10 +171,11 @@ class Broker:
     def _compared(self, answer: object) -> None:
         assert answer is None or isinstance(answer, DataVersionAnswer)
 
-    def _give_up(self, life: Life, machine: Machine, sent_ns: int) -> None:
-        """Close the connection after 3 s without an answer, as RocketMQ's brokers do."""
+    def _give_up(self, life: Life, machine: Machine, sent_ns: int, connection: SimulatedConnection | None) -> None:
+        """Close the request's connection after 3 s without an answer, as RocketMQ's brokers do. A later connection stays."""
         if life.is_running and life is self.life and life.acknowledged_ns.get(machine.name, -1) < sent_ns:
-            life.wires[machine.name].hang_up()
+            if life.wires[machine.name].connection is connection:
+                life.wires[machine.name].hang_up()
             self._leave_home(life, machine)
 
     def _leave_home(self, life: Life, machine: Machine) -> None:
