@@ -27,6 +27,8 @@ ANSWERS_MAX = 8
 """Maximum of introductions that are answered at once in the time between two regular ones. Two processes that accept each other
 need at most three. If two processes use one name, each answer changes what the other one knows; without a bound they would answer
 each other for ever."""
+CONTEST_TIMES = 2
+"""In units of the contest time: how long a report that contests a process counts. Connected peers repeat it more often."""
 _STANDINGS = frozenset(Standing)
 
 
@@ -59,6 +61,8 @@ class Membership:
         """Peer -> incarnation whose process we have accepted."""
         self.own_standings: dict[str, Standing] = {}
         """The standing that each peer gives to this process, once it has introduced itself."""
+        self._contested_until: dict[str, float] = {}
+        """Until when the last report of each peer counts that contests this process."""
         self._judged: dict[str, tuple[int, int, Standing]] = {}
         """(incarnation, process, its standing) of the process that last introduced itself for each peer."""
         self.problem: str | None = None
@@ -139,7 +143,16 @@ class Membership:
             return Standing.ACCEPTED if peer in self.known else Standing.PENDING
         return self._judged[peer][2] if peer in self._judged else Standing.PENDING
 
+    @property
+    def is_contested(self) -> bool:
+        """Whether a peer has contact with two processes of this node. Then neither may vote or acknowledge, not even for peers
+        that know only one of them: this one may lack what the peer remembers."""
+        now = self._now()
+        return any(now < until for until in self._contested_until.values())
+
     def may_send(self, peer: str, kind: type[Message]) -> bool:
+        if self._contested_until and self.is_contested:
+            return False
         protocol = self.protocol(peer)
         return protocol == 0 or (self._accepted_by(peer) and SINCE.get(kind, 0) <= protocol)
 
@@ -266,7 +279,8 @@ class Membership:
         )  # fmt: skip  # items grouped by line
         if standing is None:
             return
-        self._newest_received[peer] = said.process, said.sequence
+        process, sequence = self._newest_received.get(peer, (0, 0))
+        self._newest_received[peer] = said.process, max(said.sequence, sequence if process == said.process else 0)
         other = self.known.get(peer)
         if standing is Standing.ACCEPTED:
             standing = self._memories.judge_beside(
@@ -312,6 +326,11 @@ class Membership:
                 f"two processes speak for {peer} (one of boot {said.boot}): its data directory was copied, or two directories "
                 "are in use; it does not count until one of them is stopped"
             )
+        elif self._memories.record(peer, said.source).current == said.process:
+            self._context.note(
+                f"{peer} went back to an earlier state while it ran, memory included: its virtual machine was reset. It rejoins "
+                "without a vote"
+            )
         else:
             memory = self._memories.memory(peer, said.source)
             self._context.note(
@@ -325,6 +344,10 @@ class Membership:
         about_us = said.echo_process == self.process and said.destination == self.identity.incarnation
         standing = Standing(said.standing) if about_us and said.standing in _STANDINGS else Standing.PENDING
         before, self.own_standings[peer] = self.own_standings.get(peer), standing
+        if standing is Standing.CONTESTED and self._defences.contested_silence:
+            self._contested_until[peer] = self._now() + CONTEST_TIMES * self._contest_seconds
+        elif about_us:
+            self._contested_until.pop(peer, None)
         if standing is Standing.CONTESTED and standing is not before:
             self._context.counters["contested"] += 1
             self._context.note(
@@ -335,7 +358,7 @@ class Membership:
             self._regressed(
                 f"{peer} remembers {said.remembered_number} records, and entry {said.remembered_index} in term "
                 f"{said.remembered_term}, of this data directory; it was opened with {self.opened.number} records, term "
-                f"{self.opened.term}, entry {self.opened.acknowledged}"
+                f"{self.opened.term}, entry {self.opened.acknowledged}, and has {self._log.durable_number} records now"
             )
 
     def rejoined(self) -> None:

@@ -40,6 +40,8 @@ class Defences:
     """If a process's disk lacks data that peers remember of its incarnation, it gets no vote and rejoins as a new incarnation."""
     single_process: bool = True
     """While two processes use one incarnation, both are ignored."""
+    contested_silence: bool = True
+    """A process that any peer contests sends no votes and acknowledgements to any peer."""
     own_numbers: bool = True
     """Proposal numbers start at a random place, and a node that applies a number of its own that it did not issue stops."""
     fatal_errors: bool = True

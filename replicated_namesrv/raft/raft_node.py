@@ -187,7 +187,7 @@ class RaftNode:
     def _build(self) -> None:
         context, core, log, configuration = self.context, self.core, self.log, self.configuration
         now, storage, snapshots, sessions = context.now, self.storage, self.snapshots, self.sessions
-        self.memories = memories = PeerMemories(self.peers)
+        self.memories = memories = PeerMemories(self.peers, configuration)
         self.followers = Followers(self.peers, core, log, memories, self.config)
         self.membership = membership = Membership(
             context, self.identity, configuration, log, self.followers, memories, self._formed_changed, self.rejoin

@@ -4,13 +4,15 @@ An incarnation is one data directory. Raft relies on its acknowledgements and vo
 older image (restored volume, virtual machine reset to a snapshot) must not vote any more, and of two processes on copies of one
 directory neither may vote. Every process introduces itself with a nonce and with the content of its disk. Every node remembers,
 per incarnation of a peer, the greatest content. This memory is volatile: a regression that only a lost node could have noticed is
-not detected (DESIGN.md, "Rolled-back disks").
+not detected (DESIGN.md, "Rolled-back disks"). A process to which any peer gives the standing CONTESTED sends nothing but greetings
+and introductions, to any peer (``membership.py``).
 
 ``IncarnationRecord.judge`` decides by the first row that matches:
 
 | row | process        | its memory             | another one lately | standing  | why                                         |
 |-----|----------------|------------------------|--------------------|-----------|---------------------------------------------|
 | S1 | any, not fresh | any                    | any                | PENDING   | may be a late copy: it has to echo us first |
+| S7 | current, back  | any                    | any                | REGRESSED | its machine was reset, memory included      |
 | S2 | first, current | any                    | no                 | ACCEPTED  | a running process forgets nothing           |
 | S3 | current        | any                    | yes                | CONTESTED | two processes on copies of one directory    |
 | S4 | other          | lacks, or boot repeats | yes                | CONTESTED | a copy of an older directory was started    |
@@ -18,7 +20,8 @@ not detected (DESIGN.md, "Rolled-back disks").
 | S6 | other          | whole, later boot      | any                | ACCEPTED  | a restart; if the former one goes on: S3    |
 
 "Memory" is what was on the disk when the process started: records in the log, term, last entry. "Lately" is within the contest
-time.
+time. A process has gone *back* if an introduction echoes a later number of ours than an introduction with a greater sequence
+number did: it has received more and sent less. A late copy of an introduction echoes an earlier number, and is dropped.
 
 A node has one incarnation at a time. A process that was accepted by the table above is then compared with the known
 incarnation of its node (``PeerMemories.judge_beside``):
@@ -40,14 +43,15 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
+from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.interfaces import NEVER
 from replicated_namesrv.raft.raft_messages import Introduction
 
 PROCESSES_MAX = 8
 """Processes remembered per incarnation. Beyond it the one with the oldest contact is forgotten and has to echo again."""
 INCARNATIONS_MAX = 8
-"""Incarnations remembered per peer. Beyond it the one with the oldest contact is forgotten."""
-ROWS = ("S1", "S2", "S3", "S4", "S5", "S6", "I1", "I2", "I3", "I4")
+"""Incarnations remembered per peer, besides those that vote. Beyond it the one with the oldest contact is forgotten."""
+ROWS = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "I1", "I2", "I3", "I4")
 
 
 class Standing(IntEnum):
@@ -60,7 +64,7 @@ class Standing(IntEnum):
     CONTESTED = 2
     """Another process uses the same node name; both are ignored until one of them is silent."""
     REGRESSED = 3
-    """Its disk lacks data that its incarnation had: it has to rejoin as a new one."""
+    """Its disk or its memory lacks data that its incarnation had: it has to rejoin as a new one."""
 
 
 class Memory(NamedTuple):
@@ -87,13 +91,15 @@ NOTHING = Memory(0, 0, 0)
 class _Process:
     """What is known of one process of a peer."""
 
-    __slots__ = ("challenge", "fresh_at", "sequence")
+    __slots__ = ("challenge", "echoed", "fresh_at", "sequence", "went_back")
 
     def __init__(self, challenge: int) -> None:
         self.challenge = challenge
         """It is alive if it echoes this number of ours, or a later one."""
         self.fresh_at = NEVER
-        self.sequence = 0
+        self.sequence = self.echoed = 0
+        """The greatest sequence number of its introductions, and the number of ours that this introduction echoed."""
+        self.went_back = False
 
 
 class IncarnationRecord:
@@ -134,10 +140,14 @@ class IncarnationRecord:
                 del self._processes[min(self._processes, key=lambda number: self._processes[number].fresh_at)]
             process = self._processes[said.process] = _Process(next_sequence)
         if said.sequence <= process.sequence:
-            return None
+            is_current = said.process == self.current and said.echo_process == own_process
+            process.went_back |= regressions and is_current and said.echo_sequence > process.echoed
+            return Standing.REGRESSED if process.went_back else None  # S7
         if said.echo_process != own_process or said.echo_sequence < process.challenge:
             return Standing.PENDING  # S1; its sequence number may be wrong, so it is not stored
-        process.sequence = said.sequence
+        if process.went_back:
+            return Standing.REGRESSED  # S7
+        process.sequence, process.echoed = said.sequence, said.echo_sequence
         process.fresh_at = now
         contested = single_process and any(
             now - other.fresh_at < contest_s for number, other in self._processes.items() if number != said.process
@@ -176,7 +186,9 @@ class _Newcomer(NamedTuple):
 class PeerMemories:
     """A node's memory of its peers: for each, records of the incarnations with which it had contact."""
 
-    def __init__(self, peers: Iterable[str]) -> None:
+    def __init__(self, peers: Iterable[str], configuration: Configuration) -> None:
+        """The records of incarnations that vote according to ``configuration`` are kept."""
+        self._configuration = configuration
         self._by_peer: dict[str, dict[int, IncarnationRecord]] = {peer: {} for peer in peers}
         self._newcomers: dict[str, _Newcomer] = {}
 
@@ -186,7 +198,10 @@ class PeerMemories:
         record = records.pop(incarnation, None) or IncarnationRecord()
         records[incarnation] = record  # the most recently used record is last
         if len(records) > INCARNATIONS_MAX:
-            del records[next(iter(records))]
+            voting = self._configuration.applied.get(peer), self._configuration.latest.get(peer), incarnation
+            others = [number for number in records if number not in voting]
+            if len(others) >= INCARNATIONS_MAX:
+                del records[others[0]]
         return record
 
     def memory(self, peer: str, incarnation: int) -> Memory:

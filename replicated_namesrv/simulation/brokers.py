@@ -69,6 +69,8 @@ class Life:
         """Position of the node that a frugal broker registers with."""
         self.is_leaving = False
         """Whether it has begun to unregister."""
+        self.has_ended = False
+        """Whether it sends nothing more, though it has not unregistered from all nodes."""
         self.left_ns: int | None = None
         """When an unregistration was first answered."""
         self.left_epoch: int | None = None
@@ -226,7 +228,7 @@ class Broker:
         removal = BrokerRemoval(CLUSTER, life.address, self.group, self.broker_id, None)
 
         def next_one() -> None:
-            if not left:
+            if not left or life.has_ended:
                 for wire in life.wires.values():
                     wire.hang_up()
                 return
@@ -258,6 +260,10 @@ class Broker:
                 self.stop_late()
             else:
                 self.kill()
+        elif self.life.is_leaving:  # the former process is killed before the next one starts
+            self.life.has_ended = True
+            for wire in self.life.wires.values():
+                wire.hang_up()
         address, kind = self.life.address, self.rng.random()
         self.is_steady, self.alone_ns = False, self._world.now_ns
         if kind < 0.3:

@@ -420,7 +420,7 @@ class Nemesis:
 
     def _do_old_image(self, rng: Random, fault: Fault) -> None:
         """A minority lags. Then the disk of a node that knew the missing entries goes back, and the other nodes that knew them
-        are cut off.
+        are cut off: from all, or only from the minority.
 
         Since the image was taken, the others have learned how far that disk was."""
         if not self._shelter():
@@ -430,9 +430,10 @@ class Nemesis:
         minority = len(machines) // 2
         late, victim, knowing = machines[:minority], machines[minority], machines[minority + 1 :]
         lag = self._between({m.name for m in late}, {m.name for m in machines[minority:]})
-        apart = self._between({m.name for m in knowing}, {m.name for m in machines[: minority + 1]})
         image = victim.disk.image()
         vote_too = rng.random() < 0.3
+        unaware = late if rng.random() < 0.5 else machines[: minority + 1]
+        apart = self._between({m.name for m in knowing}, {m.name for m in unaware})
 
         def part() -> None:
             self._network.cut(lag, hold=False)

@@ -45,8 +45,10 @@ WITHOUT_STORY = {
     "silence W1": "test_silence_before_an_accepted_renewal_is_not_recorded",
     "silence W2": "test_a_removal_does_not_overtake_a_contact",
     "silence W3": "test_a_removal_does_not_overtake_a_contact",
+    "standing S7": "test_a_process_that_goes_back_with_its_memory_rejoins",
 }
-"""Rows that need an outcome within a few milliseconds of another: each has a test in ``tests/replication``."""
+"""Rows that need an outcome within a few milliseconds of another, or a second world: each has a test in ``tests/replication`` or
+``tests/raft``."""
 _ROW = re.compile(r"^(?:\| |    )([A-Z]\d+) +", re.MULTILINE)
 _CLAIM = re.compile(r"^# rows: (.+)$", re.MULTILINE)
 
@@ -106,7 +108,7 @@ def _watch_standing(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
                 Standing.PENDING: "S1",
                 Standing.ACCEPTED: "S2" if is_current else "S6",
                 Standing.CONTESTED: "S3" if is_current else "S4",
-                Standing.REGRESSED: "S5",
+                Standing.REGRESSED: "S7" if is_current else "S5",
             }
             taken.add(f"standing {by_standing[result]}")
         return result

@@ -6,6 +6,7 @@ import pytest
 
 from replicated_namesrv.raft.digests import Digests
 from replicated_namesrv.raft.elections import Elections
+from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.raft.leadership import Leadership
@@ -106,7 +107,7 @@ class Bench:
         self.stall = Stall(self.context, self.syncs)
 
     def elections(self) -> Elections:
-        memories = PeerMemories(self.context.peers)
+        memories = PeerMemories(self.context.peers, Configuration({}, True))
         terms: list[int] = []
         return Elections(
             self.context, self.core, self.log, self.group, memories, self.outbox, self.leadership, self.stall, terms.append

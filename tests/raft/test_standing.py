@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.raft_messages import Introduction
-from replicated_namesrv.raft.standing import ROWS, IncarnationRecord, Memory, PeerMemories, Standing
+from replicated_namesrv.raft.standing import INCARNATIONS_MAX, ROWS, IncarnationRecord, Memory, PeerMemories, Standing
 
 US = 7
 """Our process."""
@@ -82,9 +83,17 @@ def row_s6() -> Standing:
     return judge.hears(6, 0.2, boot=2, opened=Memory(100, 9, 50))
 
 
+def row_s7() -> Standing:
+    judge = Judge()
+    judge.accepts(5, 0.0)
+    judge.hears(5, 0.1)
+    judge.sequence = 0
+    return judge.hears(5, 0.2)
+
+
 def memories(last_contact_at: float) -> PeerMemories:
     """The last contact with incarnation 11 of peer b was at ``last_contact_at``."""
-    found, judge = PeerMemories(["b"]), Judge()
+    found, judge = PeerMemories(["b"], Configuration({}, True)), Judge()
     judge.record = found.record("b", 11)
     judge.accepts(5, last_contact_at)
     return found
@@ -121,6 +130,7 @@ CASES: dict[str, tuple[Callable[[], Standing], Standing]] = {
     "S4": (row_s4, Standing.CONTESTED),
     "S5": (row_s5, Standing.REGRESSED),
     "S6": (row_s6, Standing.ACCEPTED),
+    "S7": (row_s7, Standing.REGRESSED),
     "I1": (row_i1, Standing.ACCEPTED),
     "I2": (row_i2, Standing.ACCEPTED),
     "I3": (row_i3, Standing.CONTESTED),
@@ -154,3 +164,35 @@ def test_a_repeated_boot_is_a_regression_though_nothing_is_missing() -> None:
     judge.accepts(5, 0.0, boot=2)
     judge.hears(6, 5.0, boot=2, fresh=False)
     assert judge.hears(6, 5.1, boot=2) is Standing.REGRESSED
+
+
+def test_a_late_copy_of_an_introduction_is_dropped() -> None:
+    judge = Judge()
+    judge.accepts(5, 0.0)
+    judge.hears(5, 0.1)
+    late = Introduction(1, 2, 5, 1, 1, US, 0, *BLANK_DISK, 0, 1, 1, 0, 0, 0, 0)
+    again = Introduction(1, 2, 5, 1, 3, US, judge.next - 1, *BLANK_DISK, 0, 1, 1, 0, 0, 0, 0)
+    for said in (late, again):
+        assert judge.record.judge(said, US, judge.next, 0.2, CONTEST_S) is None
+    assert judge.hears(5, 0.3) is Standing.ACCEPTED
+
+
+def test_a_process_that_went_back_stays_regressed() -> None:
+    """It soon sends introductions with numbers that were not used before."""
+    judge = Judge()
+    judge.accepts(5, 0.0)
+    judge.sequence = 0
+    assert [judge.hears(5, 0.2) for _ in range(5)] == [Standing.REGRESSED] * 5
+
+
+def test_the_incarnation_that_votes_is_remembered_however_many_others_follow() -> None:
+    configuration = Configuration({"b": 11}, True)
+    found = PeerMemories(["b"], configuration)
+    found.remember("b", 11, Memory(100, 9, 50))
+    for incarnation in range(12, 12 + 3 * INCARNATIONS_MAX):
+        found.record("b", incarnation)
+    assert found.memory("b", 11) == Memory(100, 9, 50)
+    configuration.replace({"b": 12 + 3 * INCARNATIONS_MAX})
+    for incarnation in range(12, 12 + 3 * INCARNATIONS_MAX):
+        found.record("b", incarnation)
+    assert found.memory("b", 11) == BLANK_DISK, "forgotten once it does not vote"
