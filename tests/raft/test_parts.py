@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.digests import Digests
 from replicated_namesrv.raft.elections import Elections
-from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.raft.leadership import Leadership
