@@ -4,8 +4,8 @@ An incarnation is one data directory. Raft relies on its acknowledgements and vo
 older image (restored volume, virtual machine reset to a snapshot) must not vote any more, and of two processes on copies of one
 directory neither may vote. Every process introduces itself with a nonce and with the content of its disk. Every node remembers,
 per incarnation of a peer, the greatest content. This memory is volatile: a regression that only a lost node could have noticed is
-not detected (DESIGN.md, "Rolled-back disks"). A process to which any peer gives the standing CONTESTED sends nothing but greetings
-and introductions, to any peer (``membership.py``).
+not detected (DESIGN.md, "Rolled-back disks"). A process that any peer contests sends nothing but greetings and introductions to
+all peers (``membership.py``).
 
 ``IncarnationRecord.judge`` decides by the first row that matches:
 
