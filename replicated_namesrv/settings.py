@@ -307,7 +307,10 @@ class Settings:
         "Let signatures of access keys count without TLS too, although anyone who sees one can use it for other requests.",
     )
     audit_log: str = setting(
-        "", OWN, "File of the audit log, relative to dataDir; empty: audit.log, unless accessPolicy=open; off: none."
+        "",
+        OWN,
+        "File of the audit log, relative to dataDir; empty: audit.log, unless accessPolicy=open; off: none. Requests without "
+        "permission are in a file next to it: audit-refusals.log.",
     )
     health_listen: str = setting("", OWN, "HOST:PORT that serves only /livez and /readyz, for probes; empty: none.")
     proxy_protocol_from: str = setting(

@@ -25,6 +25,8 @@ KEYS_MAX = 10_000
 """Different refusals that are remembered for this."""
 LINES_PER_WINDOW, WINDOW_S = 100, 10.0
 """Maximum of lines about refusals, equal or not."""
+LINES_PER_ADDRESS = 50
+"""The same for one address, so that its flood does not hide what others try."""
 DEFAULT_AUDIT_LOG = "audit.log"
 
 
@@ -36,16 +38,20 @@ class RefusalThrottle:
         self._next_s: dict[tuple[object, ...], float] = {}
         self._left_out: dict[tuple[object, ...], int] = {}
         self._window_s, self._lines, self._others = 0.0, 0, 0
+        self._of_address: dict[str, int] = {}
+        """Lines of this window."""
 
-    def admit(self, key: tuple[object, ...]) -> int | None:
+    def admit(self, key: tuple[object, ...], address: str) -> int | None:
         """Number of refusals without a line since the last line, None: this one gets no line."""
         now_s = self._now_s()
         if now_s >= self._window_s + WINDOW_S:
             self._window_s, self._lines = now_s, 0
+            self._of_address.clear()
         if now_s < self._next_s.get(key, 0.0):
             self._left_out[key] = self._left_out.get(key, 0) + 1
             return None
-        if self._lines >= LINES_PER_WINDOW:
+        of_address = self._of_address.get(address, 0)
+        if self._lines >= LINES_PER_WINDOW or of_address >= LINES_PER_ADDRESS:
             self._others += 1
             return None
         if len(self._next_s) >= KEYS_MAX:
@@ -53,6 +59,7 @@ class RefusalThrottle:
             self._next_s.clear()
             self._left_out.clear()
         self._lines += 1
+        self._of_address[address] = of_address + 1
         self._next_s[key] = now_s + REPEAT_S
         others, self._others = self._others, 0
         return self._left_out.pop(key, 0) + others
@@ -87,6 +94,8 @@ class AccessControl:
         self.problem: str | None = None
         """Why the newest file is not in force; None: it is."""
         self.reloads = self.reload_failures = 0
+        self.on_reload: list[Callable[[], None]] = []
+        """Called when other rules are in force."""
         self.refusals: dict[tuple[str, str], int] = {}
         """Number of requests without permission, by request and by what was done: ``refused`` or ``observed``."""
         self._throttle = RefusalThrottle(now_s)
@@ -137,7 +146,7 @@ class AccessControl:
         self.refusals[request, event] = self.refusals.get((request, event), 0) + 1
         target = None if target is None else shown(target)  # before it is kept: a caller may send megabytes
         by, why = shown(by), shown(why)
-        left_out = self._throttle.admit((request, target, identity, by, address))
+        left_out = self._throttle.admit((request, target, identity, by, address), address)
         if left_out is None:
             return
         known = {"identity": identity, "by": by, "address": address, "request": request, "why": why, **facts}
@@ -173,6 +182,8 @@ class AccessControl:
             self.reloads += 1
             log.info("access file reloaded", extra={"file": self.path, "sha256": rules.digest})
             self.record("reloaded", accessFile=self.path, sha256=rules.digest)
+            for notify in self.on_reload:
+                notify()
 
     def _stamp(self) -> tuple[object, ...]:
         """Changes whenever the file may have changed."""

@@ -1,5 +1,6 @@
-"""AuditLog: JSON lines about changes, refusals and reloads, in a file that is rotated.
+"""AuditLog: JSON lines about changes, refusals and reloads, in files that are rotated.
 
+Requests without permission have a file of their own, because everyone can cause them: they never displace a line about a change.
 A thread writes, so that a slow disk does not delay requests. Lines that it cannot write are counted, never waited for.
 """
 
@@ -21,31 +22,34 @@ log = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 16 << 20
 OLD_FILES_MAX = 4
-"""The log and its old files (``audit.log.1`` is the newest) have at most five times ``FILE_BYTES_MAX``."""
+"""Each file and its old ones (``audit.log.1`` is the newest) have at most about five times ``FILE_BYTES_MAX``."""
 WAITING_MAX = 10_000
 """Lines that may wait for the disk. Further ones are lost and counted."""
 STOP_TIMEOUT_S = 5.0
 ONLY_OWNER = 0o600
+REFUSALS = ("refused", "observed")
+"""Events of requests without permission."""
 
 
 class AuditLog:
-    """One log file."""
+    """The log of one node: ``path``, and ``refusals_path`` for requests without permission."""
 
     def __init__(self, path: Path, node: str, wall_clock_s: Callable[[], float] = time.time) -> None:
         self.path = path
+        self.refusals_path = path.with_name(f"{path.stem}-refusals{path.suffix}")
         self.lost = 0
         """Lines that were not written."""
         self._node, self._wall_clock_s = node, wall_clock_s
-        self._waiting: queue.Queue[bytes | None] = queue.Queue(WAITING_MAX)
+        self._waiting: queue.Queue[tuple[RotatedFile, bytes] | None] = queue.Queue(WAITING_MAX)
         self._thread: threading.Thread | None = None
-        self._file: BinaryIO | None = None
-        self._is_failing = False
+        self._main, self._refusals = RotatedFile(self.path), RotatedFile(self.refusals_path)
 
     def start(self) -> None:
         """Open the file. Raises StorageError."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._open()
+            self._main.open()
+            self._refusals.open()
         except OSError as cause:
             raise StorageError(f"auditLog={self.path}: {cause.strerror}; give a file that this user can write, or off") from None
         self._thread = threading.Thread(target=self._run, name="audit-log", daemon=True)
@@ -65,32 +69,50 @@ class AuditLog:
         known = {name: value for name, value in facts.items() if value is not None}
         line = json.dumps({"time": moment, "node": self._node, "event": event, **known}, separators=(",", ":"))
         try:
-            self._waiting.put_nowait(line.encode() + b"\n")
+            self._waiting.put_nowait((self._refusals if event in REFUSALS else self._main, line.encode() + b"\n"))
         except queue.Full:
             self.lost += 1
 
     def _run(self) -> None:
-        while (line := self._waiting.get()) is not None:
-            lines = [line]
-            while len(lines) < WAITING_MAX and not self._waiting.empty():
-                if (line := self._waiting.get()) is None:
-                    self._waiting.put(None)
+        is_ending = False
+        while not is_ending and (waiting := self._waiting.get()) is not None:
+            lines = {waiting[0]: [waiting[1]]}
+            for _ in range(WAITING_MAX):
+                if self._waiting.empty():
                     break
-                lines.append(line)
-            self._write(lines)
-        if self._file is not None:
-            self._file.close()
+                if (more := self._waiting.get()) is None:
+                    is_ending = True
+                    break
+                lines.setdefault(more[0], []).append(more[1])
+            for file, found in lines.items():
+                self.lost += file.write(found)
+        self._main.close()
+        self._refusals.close()
 
-    def _write(self, lines: list[bytes]) -> None:
+
+class RotatedFile:
+    """A file and its old ones. Used by one thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: BinaryIO | None = None
+        self._is_failing = False
+
+    def open(self) -> BinaryIO:
+        """Raises OSError."""
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, ONLY_OWNER)
+        self._file = open(descriptor, "ab")  # noqa: SIM115 - it stays open
+        return self._file
+
+    def write(self, lines: list[bytes]) -> int:
+        """Number of lines that could not be written."""
         try:
-            file = self._file or self._open()
+            file = self._file or self.open()
             if file.tell() >= FILE_BYTES_MAX:
                 file = self._rotate(file)
             file.write(b"".join(lines))
             file.flush()
-            self._is_failing = False
         except OSError as error:
-            self.lost += len(lines)
             broken, self._file = self._file, None
             if broken is not None:
                 with contextlib.suppress(OSError):  # closing writes what is buffered
@@ -98,11 +120,14 @@ class AuditLog:
             if not self._is_failing:
                 self._is_failing = True
                 log.error("the audit log cannot be written", extra={"file": str(self.path), "cause": error.strerror})
+            return len(lines)
+        self._is_failing = False
+        return 0
 
-    def _open(self) -> BinaryIO:
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, ONLY_OWNER)
-        self._file = open(descriptor, "ab")  # noqa: SIM115 - it stays open
-        return self._file
+    def close(self) -> None:
+        """Close it."""
+        if self._file is not None:
+            self._file.close()
 
     def _rotate(self, file: BinaryIO) -> BinaryIO:
         file.close()
@@ -112,7 +137,7 @@ class AuditLog:
             if old.exists():
                 old.replace(self._numbered(number + 1))
         self.path.replace(self._numbered(1))
-        return self._open()
+        return self.open()
 
     def _numbered(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")

@@ -203,8 +203,8 @@ class Access:
 
 
 ACCESS = web.AppKey("access", Access)
-ORIGIN = "origin"
-"""Key of a request: who sent it, if accessPolicy is not open."""
+ORIGIN = web.RequestKey("origin", ChangeOrigin)
+"""Who sent a request, if accessPolicy is not open."""
 OPERATIONS = {
     *(("POST", "/v1/config"), ("GET", "/v1/backup"), ("POST", "/v1/restore"), ("POST", "/v1/leader/transfer")),
     *(("POST", "/v1/drain"), ("DELETE", "/v1/drain")),

@@ -162,6 +162,8 @@ class AdminServer:
         context.service.on_leader(notify_leader)
         context.service.on_suspected(notify_suspected)
         app.on_shutdown.append(watchers.stop)
+        if context.access is not None:
+            context.access.on_reload.append(watchers.check_callers)
         app.add_routes(ROUTES)
 
         def count_refused() -> None:

@@ -8,6 +8,8 @@ the event ``restored``. A position that is newer than this node's state is refus
 without an ``id`` change no route: the leader that this node knows (``leader``), brokers that are silent (``broker-suspected``,
 ``broker-cleared``; ``/v1/status`` has all of them), and why the stream ends (``end``).
 
+Before each event, and after each reload of the access file, the stream checks again whether its caller may watch.
+
 Nodes of a CP cluster count the same revisions, so a watcher may continue at another one. An independent node restarts its
 count in each life, so its ids also name the life (``REVISION@HISTORY``), and an id of an earlier life is answered with 410.
 """
@@ -19,6 +21,8 @@ from typing import Any
 
 from aiohttp import web
 
+from replicated_namesrv.access.roles import READERS
+from replicated_namesrv.admin.access import ACCESS, AccessError
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.json_views import fresh_state, passed
 from replicated_namesrv.admin.responses import json_error, json_response
@@ -76,6 +80,11 @@ class Watchers:
         fields = {"clusterName": broker[0], "brokerAddr": broker[1], "suspectedSinceMs": since_ms}
         self._notify(_event("broker-suspected" if since_ms is not None else "broker-cleared", json.dumps(fields)))
 
+    def check_callers(self) -> None:
+        """End the streams of callers that may not watch any more."""
+        for watcher in self._open:
+            watcher.woken.set()
+
     def _notify(self, text: str) -> None:
         for watcher in self._open:
             if len(watcher.notices) < NOTICES_MAX:  # with more waiting events it is already too slow
@@ -99,7 +108,9 @@ class Watchers:
         try:
             await response.prepare(request)
             await self._send(response, self._hello(context, watcher))
-            await self._follow(response, context, watcher)
+            await self._follow(request, response, context, watcher)
+        except AccessError as denied:
+            await self._send(response, _end("refused", f"{denied.error}; {denied.remedy}", history))
         except ConnectionResetError:
             pass
         except TimeoutError:
@@ -124,9 +135,13 @@ class Watchers:
             fields |= self.leadership
         return _event("hello", json.dumps(fields), _id(watcher.position, context.service.history_id))
 
-    async def _follow(self, response: web.StreamResponse, context: AdminContext, watcher: Watcher) -> None:
+    async def _follow(self, request: web.Request, response: web.StreamResponse, context: AdminContext, watcher: Watcher) -> None:
+        """Send events. Raises AccessError: the caller may not watch any more."""
         history, history_id = context.service.history, context.service.history_id
+        access = request.app[ACCESS]
         while True:
+            if access.why_not(request, READERS, access.check_secret_view) is not None:
+                access.check(request, READERS, access.check_secret_view)
             watcher.woken.clear()
             try:
                 changes = history.after(watcher.position, BATCH_BYTES)

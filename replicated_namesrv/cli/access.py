@@ -19,7 +19,7 @@ HELP = "check an access file, draft one from audit logs, or make a token"
 _EXAMPLES = """\
 examples:
   namesrv access check access.toml     is it valid, and who has which role?
-  namesrv access report /var/lib/namesrv/audit.log > draft.toml
+  namesrv access report /var/lib/namesrv/audit-refusals.log > draft.toml
                                        who was refused, or would be (accessPolicy=observe), as a draft of a file
   namesrv access token                 a new random token, and the line for the file
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("file", metavar="FILE", help="access file, as in accessFile")
     check.add_argument("--json", action="store_true", help="print JSON instead of text")
     report = actions.add_parser("report", help="turn audit logs into a draft of an access file")
-    report.add_argument("log", metavar="LOG", nargs="+", help="audit log of a node; give those of all nodes")
+    report.add_argument("log", metavar="LOG", nargs="+", help="audit-refusals.log of a node; give those of all nodes")
     token = actions.add_parser("token", help="make a random token, and its hash for the file")
     token.add_argument("--json", action="store_true", help="print JSON instead of text")
 
@@ -54,7 +54,7 @@ def _report(arguments: argparse.Namespace) -> int:
             with open(path, "rb") as lines:
                 draft.read(lines)
         except OSError as cause:
-            raise StorageError(f"{path}: {cause.strerror}; give the audit log of a node") from None
+            raise StorageError(f"{path}: {cause.strerror}; give the audit-refusals.log of a node") from None
     if draft.unreadable:
         print(f"{draft.unreadable} lines are no JSON objects and are left out", file=sys.stderr)
     print(draft.text(), end="")

@@ -50,7 +50,7 @@ class AccessGuard:
         if allowed is READERS:
             known.may_read = why is None or not access.enforces
         if allowed is not READERS and (why is None or not access.enforces):
-            connection.origin = ChangeOrigin(identity.name, known.address, access.node)
+            request.origin = connection.origin = ChangeOrigin(identity.name, known.address, access.node)
         if why is None:
             return None
         fields = request.fields
@@ -62,9 +62,8 @@ class AccessGuard:
 
     def done(self, request: Request, code: int) -> None:
         """Record a request that changes settings; the other changes are recorded when they are applied."""
-        origin = request.connection.origin
-        if request.header.code == RequestCode.UPDATE_NAMESRV_CONFIG and origin is not None:
-            self._access.requested("UPDATE_NAMESRV_CONFIG", None, origin, code)
+        if request.header.code == RequestCode.UPDATE_NAMESRV_CONFIG and request.origin is not None:
+            self._access.requested("UPDATE_NAMESRV_CONFIG", None, request.origin, code)
 
     def _caller(self, request: Request, known: ConnectionAccess) -> tuple[NamedIdentity, str]:
         """The identity, and how it was recognised."""

@@ -406,6 +406,7 @@ class Registrations:
     def _apply(self, request: Request, reading: Reading, decoded: RegisterBrokerBody) -> Outcome:
         command = registration_of(request, decoded, self._wall_clock_ms())
         generation = self._service.state.group_generation(command.broker_name)
+        request.connection.origin = request.origin  # a later request of the connection may have been received meanwhile
         return then(
             self._service.register(command, request.connection),
             lambda result: self._registered(reading, command, generation, decoded.data_version is not None, result),

@@ -5,6 +5,7 @@ from asyncio import CancelledError, Future
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.wire.codes import ResponseCode
 from replicated_namesrv.wire.frame import FrameBounds
 from replicated_namesrv.wire.header import RemotingHeader
@@ -45,7 +46,7 @@ Outcome = Answer | Deferred
 class Request:
     """One request frame: the decoded header, and the body in its buffer."""
 
-    __slots__ = ("bounds", "connection", "data", "fields", "header", "lasting_topic", "start")
+    __slots__ = ("bounds", "connection", "data", "fields", "header", "lasting_topic", "origin", "start")
 
     def __init__(
         self, connection: "RemotingConnection", header: RemotingHeader, data: bytes | memoryview, start: int, bounds: FrameBounds
@@ -58,6 +59,8 @@ class Request:
         """The read buffer: the frame is ``data[start:bounds.end]``. A view if it contains one long frame."""
         self.start = start
         self.bounds = bounds
+        self.origin: ChangeOrigin | None = None
+        """Who sent it, if it is a change and ``accessPolicy`` is not open. Requests of one connection may differ in this."""
         self.lasting_topic: str | None = None
         """Set by a handler whose answer is valid for equal requests while this topic's revision is the same."""
 

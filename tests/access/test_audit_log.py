@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.access import audit_log
-from replicated_namesrv.access.access_control import LINES_PER_WINDOW, REPEAT_S, WINDOW_S, AccessControl, RefusalThrottle
+from replicated_namesrv.access.access_control import (
+    LINES_PER_ADDRESS,
+    LINES_PER_WINDOW,
+    REPEAT_S,
+    WINDOW_S,
+    AccessControl,
+    RefusalThrottle,
+)
 from replicated_namesrv.access.access_file import AccessFileError, parse_access_file
 from replicated_namesrv.access.audit_log import OLD_FILES_MAX, AuditLog
 from replicated_namesrv.admin.change_records import ChangeRecords
@@ -15,7 +22,9 @@ from replicated_namesrv.errors import StorageError
 from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.routes.commands import BrokerRemoval, PutKVConfig, UnregisterBrokers
 from replicated_namesrv.service import AppliedChange
-from tests.support.waiting import wait_until
+from tests.access.files import token_line, write_access_file
+from tests.support.nodes import http, running_node
+from tests.support.waiting import until, wait_until
 
 ORIGIN = ChangeOrigin("tools", "10.0.0.9", "n2")
 
@@ -28,15 +37,20 @@ def test_a_line_has_time_node_event_and_facts(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "deep" / "audit.log", "n1", lambda: 0.5)
     log.start()
     log.write("refused", identity="x", why=None, leftOut=3)
+    log.write("reloaded")
     log.stop()
     log.stop()
-    assert lines(log.path) == [
-        {"time": "1970-01-01T00:00:00.500Z", "node": "n1", "event": "refused", "identity": "x", "leftOut": 3}
-    ]
+    fixed = {"time": "1970-01-01T00:00:00.500Z", "node": "n1"}
+    assert lines(log.refusals_path) == [{**fixed, "event": "refused", "identity": "x", "leftOut": 3}]
+    assert lines(log.path) == [{**fixed, "event": "reloaded"}]
+
+
+def has(path: Path, text: str) -> bool:
+    return path.exists() and text in path.read_text()
 
 
 def has_line(path: Path, number: int) -> bool:
-    return path.exists() and f'"number":{number},' in path.read_text()
+    return has(path, f'"number":{number},')
 
 
 def test_it_is_rotated_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +62,7 @@ def test_it_is_rotated_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         wait_until(partial(has_line, log.path, number), "the line is written")
     log.stop()
     files = sorted(path.name for path in tmp_path.iterdir())
-    assert files == ["audit.log", *(f"audit.log.{number}" for number in range(1, OLD_FILES_MAX + 1))]
+    assert files == ["audit-refusals.log", "audit.log", *(f"audit.log.{number}" for number in range(1, OLD_FILES_MAX + 1))]
     assert lines(tmp_path / f"audit.log.{OLD_FILES_MAX}")[0]["number"] == 3
     assert log.lost == 0
 
@@ -100,21 +114,45 @@ def test_a_removal_names_its_brokers_and_its_cause(tmp_path: Path) -> None:
 def test_equal_refusals_get_one_line_a_minute_and_all_together_a_bounded_number() -> None:
     now = [0.0]
     throttle = RefusalThrottle(lambda: now[0])
-    assert [throttle.admit(("a",)) for _ in range(4)] == [0, None, None, None]
+    assert [throttle.admit(("a",), "x") for _ in range(4)] == [0, None, None, None]
     now[0] = REPEAT_S
-    assert throttle.admit(("a",)) == 3
-    admitted = [throttle.admit((number,)) for number in range(LINES_PER_WINDOW + 9)]
+    assert throttle.admit(("a",), "x") == 3
+    admitted = [throttle.admit((number,), str(number)) for number in range(LINES_PER_WINDOW + 9)]
     assert admitted.count(None) == 10
     now[0] += WINDOW_S
-    assert throttle.admit(("b",)) == 10
+    assert throttle.admit(("b",), "x") == 10
+
+
+def test_one_address_cannot_use_up_the_lines_of_the_others() -> None:
+    throttle = RefusalThrottle(lambda: 0.0)
+    assert [throttle.admit((number,), "flooder") for number in range(1_000)].count(0) == LINES_PER_ADDRESS
+    assert throttle.admit(("hidden",), "other") is not None
+
+
+async def test_a_flood_of_refusals_displaces_no_line_about_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An anonymous caller asks for different topics, until the lines about it have been rotated away several times."""
+    monkeypatch.setattr(audit_log, "FILE_BYTES_MAX", 500)
+    path = write_access_file(tmp_path, f'[identities.x]\nroles = ["operator"]\ntokens = ["{token_line("a token of x")}"]')
+    async with running_node(tmp_path, accessPolicy="enforce", accessFile=str(path)) as (node, port):
+        headers = {"Authorization": "Bearer a token of x"}
+        assert (await http(port, "/v1/kv/n/k", "PUT", b"v", headers)).status == 200
+        newest = tmp_path / "audit-refusals.log"
+        for number in range(LINES_PER_ADDRESS):
+            assert (await http(port, f"/v1/routes/T{number}")).status == 401
+            await until(partial(has, newest, f'/v1/routes/T{number}"'), "the line is written")
+        assert node.access is not None
+        assert sum(node.access.refusals.values()) == LINES_PER_ADDRESS
+    assert (tmp_path / f"audit-refusals.log.{OLD_FILES_MAX}").exists()
+    assert not any(has(newest.with_name(f"audit-refusals.log{end}"), '/v1/routes/T0"') for end in ("", ".1", ".2", ".3", ".4"))
+    assert [line["change"] for line in lines(tmp_path / "audit.log") if line["event"] == "change"] == ["PUT_KV_CONFIG"]
 
 
 def test_lines_are_written_again_after_the_disk_was_full(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "audit.log", "n1")
     log.start()
-    assert log._file is not None
-    log._file.close()
-    log._file = open("/dev/full", "ab")  # noqa: SIM115 - the log closes it
+    assert log._main._file is not None
+    log._main._file.close()
+    log._main._file = open("/dev/full", "ab")  # noqa: SIM115 - the log closes it
     log.write("lost")
     wait_until(lambda: log.lost == 1, "the write fails")
     log.write("kept", number=2)

@@ -13,6 +13,7 @@ from replicated_namesrv.process import ServingNode
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_plain
 from replicated_namesrv.routes.commands import PutKVConfig
+from tests.access.files import token_line, write_access_file
 from tests.support.events import watching
 from tests.support.nodes import http, running_node
 from tests.support.operated import operated, run
@@ -212,3 +213,38 @@ async def test_a_node_that_may_lag_denies_no_revision_before_it_has_asked_a_majo
         assert (await http(port, f"/v1/watch?from={revision + 1}")).json["outcome"] == "not done"
         async with watching(port, f"?from={revision}") as stream:
             assert (await stream.next()).kind == "hello", "what it has, it tells"
+
+
+async def test_a_stream_ends_when_its_caller_may_not_watch_any_more(tmp_path: Path) -> None:
+    """A reload of the access file ends it at once, and no later event is sent. A changed token ends it before the next event."""
+    names = {"kept": "a long token that is kept", "revoked": "a long token that is revoked"}
+    parts = {name: f'[identities.{name}]\nroles = ["read"]\ntokens = ["{token_line(token)}"]\n' for name, token in names.items()}
+    path = write_access_file(tmp_path, parts["kept"] + parts["revoked"])
+    async with (
+        running_node(tmp_path, accessPolicy="enforce", accessFile=str(path)) as (started, port),
+        watching(port, token=names["kept"]) as kept,
+        watching(port, token=names["revoked"]) as revoked,
+    ):
+        await put(started, "before")
+        assert (await revoked.until("kv-put")).data["value"] == "before"
+        path.write_text(parts["kept"])
+        assert started.access is not None
+        access = started.access
+        await until(lambda: access.reloads == 1, "the file is reloaded")
+        await put(started, "after")
+        end = await revoked.next()
+        assert (end.kind, end.data["reason"]) == ("end", "refused")
+        assert end.data["error"].startswith("wrong token; ")
+        assert await revoked.ended()
+        assert [(await kept.until("kv-put")).data["value"] for _ in range(2)] == ["before", "after"]
+        assert access.refusals == {("GET /v1/watch", "refused"): 1}
+    token = tmp_path / "token"
+    token.write_text("the first token of this port")
+    async with (
+        running_node(tmp_path, adminTokenFile=str(token)) as (started, port),
+        watching(port, token="the first token of this port") as stream,
+    ):
+        await stream.until("hello")
+        token.write_text("another token of this port")
+        await put(started, "another value")
+        assert (await stream.next()).data["reason"] == "refused"

@@ -103,9 +103,8 @@ def is_refused_readably(broker: Process) -> None:
 
 
 def audit(lab: Lab) -> list[Mapping[str, str]]:
-    """The audit log of the only name server."""
-    (path,) = lab.folder.glob("ns-*/audit.log")
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """Both files of the audit log of the only name server."""
+    return [json.loads(line) for path in lab.folder.glob("ns-*/audit*.log") for line in path.read_text().splitlines()]
 
 
 def events(lab: Lab, event: str) -> set[tuple[str, str]]:

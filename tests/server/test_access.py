@@ -1,24 +1,27 @@
-"""Access control of the remoting port: every request code, by every role, over TLS and in plain text."""
+"""Access control of the remoting port, over TLS and in plain text. tests/security/test_role_matrix.py sends every code."""
 
 import json
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from replicated_namesrv.access.access_control import AccessControl
-from replicated_namesrv.access.roles import BROKERS, OPERATORS, READERS, REQUEST_ROLES, Role
+from replicated_namesrv.access.roles import BROKERS, OPERATORS, REQUEST_ROLES
 from replicated_namesrv.access.signatures import signature_of
 from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.errors import SettingError
+from replicated_namesrv.replication.peer_settings import transport_settings
+from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.server.access_guard import GuardedAnswers
 from replicated_namesrv.server.server import RemotingServer
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings import Settings, load_settings
 from replicated_namesrv.wire.codes import RequestCode
 from tests.access.files import write_access_file
 from tests.support.authority import Authority
 from tests.support.nodes import run_command
+from tests.support.ports import free_port
 from tests.support.remoting_server import Peer, ServerThread, broker_fields, live_server, request, topic_table
 from tests.support.waiting import wait_until
 
@@ -42,25 +45,7 @@ access_keys = {{ toolsKey = ["{SECRET}"] }}
 roles = ["admin"]
 certificates = ["CN=admin"]
 """
-COMMON_NAMES = {Role.READ: "reader", Role.BROKER: "broker-a", Role.OPERATOR: "operator", Role.ADMIN: "admin"}
-FIELDS = {
-    "clusterName": "c",
-    "brokerName": "broker-b",
-    "brokerAddr": "10.0.0.2:10911",
-    "brokerId": "0",
-    "topic": "T",
-    "namespace": "n",
-    "key": "k",
-    "value": "v",
-    "cluster": "c",
-}
-"""Fields of all requests. What brokers send is for the name broker-b, for which the role broker may not speak."""
-ROUTE_BODY = b'{"queueDatas":[{"brokerName":"broker-b","perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}'
-BODIES = {
-    RequestCode.REGISTER_BROKER: topic_table("T", "U"),
-    RequestCode.REGISTER_TOPIC_IN_NAMESRV: ROUTE_BODY,
-    RequestCode.UPDATE_NAMESRV_CONFIG: b"enableTopicList=true",
-}
+ROUTE_BODY = b'{"queueDatas":[{"brokerName":"broker-a","perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}'
 
 
 def tls_flags(authority: Authority, access_file: Path, policy: str = "enforce") -> dict[str, str]:
@@ -94,7 +79,8 @@ class World:
         return Peer(self.server.port, self.context(name))
 
     def audit(self) -> list[dict[str, object]]:
-        return [json.loads(line) for line in (self.folder / "audit.log").read_text().splitlines()]
+        """Lines of both files."""
+        return [json.loads(line) for path in self.folder.glob("audit*.log") for line in path.read_text().splitlines()]
 
 
 @pytest.fixture
@@ -109,26 +95,19 @@ def signed(fields: dict[str, str], body: bytes = b"", secret: str = SECRET, key:
     return {**fields, "Signature": signature_of(fields, body, secret.encode())}
 
 
+def replicated(settings: Settings) -> ReplicatedNode:
+    return ReplicatedNode(settings, transport_settings(settings))
+
+
+def put_fields(number: int) -> dict[str, str]:
+    return {"namespace": "n", "key": "k", "value": str(number)}
+
+
 def test_every_handled_code_has_roles() -> None:
     """A new request code without a role fails here."""
     settings = load_settings(None, {}, {})
     server = RemotingServer(settings, IndependentNode(settings))
     assert server.dispatcher._handlers.keys() == REQUEST_ROLES.keys()
-
-
-@pytest.mark.parametrize("role", [None, *Role])
-def test_the_matrix_of_codes_and_roles_has_no_bypass(world: World, role: Role | None) -> None:
-    """Each code is refused with 16 exactly if the role may not send it."""
-    wrong = []
-    with world.peer(None if role is None else COMMON_NAMES[role]) as peer:
-        for code, allowed in REQUEST_ROLES.items():
-            if code == RequestCode.BROKER_HEARTBEAT:
-                continue  # has no answer; see below
-            answer = peer.call(code, FIELDS, BODIES.get(RequestCode(code), b""))
-            may = role in allowed and not (role is Role.BROKER and allowed is not READERS)
-            if (answer.code == NO_PERMISSION) == may:
-                wrong.append(f"{RequestCode(code).name}: {answer.code} {answer.header.remark}")
-    assert not wrong
 
 
 def test_nobody_takes_over_the_name_of_another_broker(world: World) -> None:
@@ -165,7 +144,7 @@ def test_a_broker_registers_renews_and_leaves_under_its_own_name(world: World) -
             0,
         ]
         assert broker.call(105, {"topic": "T"}).code == 0
-        assert broker.call(217, {"topic": "U"}, ROUTE_BODY.replace(b"broker-b", b"broker-a")).code == 0
+        assert broker.call(217, {"topic": "U"}, ROUTE_BODY).code == 0
         assert broker.call(104, own).code == 0
 
 
@@ -241,6 +220,62 @@ def test_a_changed_file_counts_on_open_connections(world: World) -> None:
     wait_until(lambda: events() == ["started", "reload-failed", "reloaded"], "the lines are written")
 
 
+def test_a_role_that_is_taken_away_counts_from_a_request_of_a_pipeline_on(world: World) -> None:
+    """Route queries, and changes by a signature, in one stream of frames: first all are allowed, then all are refused."""
+    path, access = world.folder / "access.toml", world.server.access
+    assert access is not None
+    with world.peer("admin") as chief:
+        assert chief.call(103, broker_fields(), topic_table("T", "U")).code == 0
+        without_reader = FILE.replace("CN=reader", "CN=nobody")
+        cases: tuple[tuple[str | None, str, Callable[[int], bytes]], ...] = (
+            ("reader", without_reader, lambda n: request(105, {"topic": "T"}, opaque=n)),
+            (None, without_reader.replace(SECRET, "another secret"), lambda n: request(100, signed(put_fields(n)), opaque=n)),
+        )
+        for name, kept, frame in cases:
+            reloads = access.reloads
+            with world.peer(name) as peer:
+                codes: list[int] = []
+                for turn in range(1, 5_000):
+                    peer.send(b"".join(frame(n) for n in range(len(codes), len(codes) + 100)))
+                    if turn == 3:
+                        path.write_text(kept)
+                    codes += [answer.code for answer in peer.answers(100)]
+                    if codes[-1] == NO_PERMISSION and turn > 3:
+                        break
+            allowed = codes.count(0)
+            assert allowed >= 200
+            assert codes == [0] * allowed + [NO_PERMISSION] * (len(codes) - allowed)
+            assert access.reloads > reloads
+    table = world.server.service.state.kv_view("n")
+    assert table is not None
+    assert table["k"] == str(allowed - 1), "the last change that was answered with 0 is the last one that was executed"
+
+
+def test_each_request_of_a_pipeline_has_its_own_caller(tmp_path: Path) -> None:
+    """Two operators over one connection, as behind a proxy: the second request arrives before the first one is answered."""
+    other = '[identities.other]\nroles = ["operator"]\naccess_keys = { other = ["secret of the other"] }\n'
+    flags = {
+        "accessPolicy": "enforce",
+        "accessFile": str(write_access_file(tmp_path, FILE + other)),
+        "accessKeysInPlainText": "true",
+        "mode": "cp",
+        "nodeId": "n1",
+        "peers": f"n1=127.0.0.1:{free_port()}",
+    }
+    body = b"returnOrderTopicConfigToBroker=false"
+
+    def line() -> dict[str, object] | None:
+        lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+        return next((line for line in lines if line["event"] == "request"), None)
+
+    with live_server(tmp_path, replicated, **flags) as server, Peer(server.port) as peer:
+        wait_until(lambda: peer.call(100, signed(put_fields(0))).code == 0, "the node leads")
+        theirs = signed(put_fields(1), secret="secret of the other", key="other")
+        peer.send(request(318, signed({}, body), body, opaque=1) + request(100, theirs, opaque=2))
+        assert {answer.code for answer in peer.answers(2)} == {0}
+        assert wait_until(line, "the line is written")["identity"] == "tools"  # type: ignore[index]  # it is not None
+
+
 def test_a_oneway_change_of_settings_gets_a_line(tmp_path: Path) -> None:
     def requests() -> list[object]:
         lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
@@ -260,15 +295,14 @@ def test_observe_allows_everything_and_records_it(tmp_path: Path) -> None:
         assert server.metrics.fast_path_hits > 0
         assert server.access is not None
         assert server.access.refusals == {("REGISTER_BROKER", "observed"): 1, ("GET_ROUTEINFO_BY_TOPIC", "observed"): 1}
-        wait_until(lambda: len((tmp_path / "audit.log").read_text().splitlines()) == 3, "the lines are written")
-    lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
-    assert [(line["event"], line.get("request")) for line in lines] == [
-        ("started", None),
-        ("observed", "REGISTER_BROKER"),
-        ("observed", "GET_ROUTEINFO_BY_TOPIC"),
+        log = tmp_path / "audit-refusals.log"
+        wait_until(lambda: len(log.read_text().splitlines()) == 2, "the lines are written")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(line["event"], line["request"], line["address"]) for line in lines] == [
+        ("observed", "REGISTER_BROKER", "127.0.0.1"),
+        ("observed", "GET_ROUTEINFO_BY_TOPIC", "127.0.0.1"),
     ]
-    assert lines[1]["address"] == "127.0.0.1"
-    assert (tmp_path / "audit.log").stat().st_mode & 0o777 == 0o600
+    assert log.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_source_network_counts_by_a_trusted_proxy_header_alone(tmp_path: Path) -> None:

@@ -52,9 +52,12 @@ class EventStream:
 
 
 @asynccontextmanager
-async def watching(port: int, query: str = "", last_event_id: str | None = None) -> AsyncIterator[EventStream]:
+async def watching(
+    port: int, query: str = "", last_event_id: str | None = None, token: str | None = None
+) -> AsyncIterator[EventStream]:
     """``GET /v1/watch`` of a node on this machine."""
     headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
+    headers |= {} if token is None else {"Authorization": f"Bearer {token}"}
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=DEADLINE_S)
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,

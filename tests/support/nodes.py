@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -64,6 +65,20 @@ async def http(
     if fields.get("Transfer-Encoding") == "chunked":
         raise AssertionError("the test client reads no chunks")
     return HttpAnswer(int(first.split()[1]), fields, content)
+
+
+async def status_of(port: int, method: str, path: str, headers: Mapping[str, str], tls: ssl.SSLContext | None = None) -> int:
+    """Status of an answer whose body is not read: that of a watcher does not end. The request has the body ``{}``."""
+    name = {"server_hostname": "localhost"} if tls is not None else {}
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, **name)  # type: ignore[arg-type]  # by name
+    try:
+        lines = {"Host": f"127.0.0.1:{port}", "Content-Length": "2", **headers}
+        writer.write(f"{method} {path} HTTP/1.1\r\n".encode() + b"".join(f"{n}: {v}\r\n".encode() for n, v in lines.items()))
+        writer.write(b"\r\n{}")
+        async with asyncio.timeout(DEADLINE_S):
+            return int((await reader.readline()).split()[1])
+    finally:
+        writer.close()
 
 
 @asynccontextmanager
