@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from replicated_namesrv.chaos.recorder import FAIL, OK, Ended, Recorder, ended_by, route_members
 from replicated_namesrv.chaos.records import Member, Send
+from replicated_namesrv.client.credentials import NO_CREDENTIALS, Credentials
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import (
     delete_kv_request,
@@ -31,14 +32,21 @@ class Client:
     """One client: a name, the nodes that it may ask, and a connection to each."""
 
     def __init__(
-        self, name: str, kind: str, nodes: Mapping[str, str], recorder: Recorder, rng: random.Random, timeout_ms: int
+        self,
+        name: str,
+        kind: str,
+        nodes: Mapping[str, str],
+        recorder: Recorder,
+        rng: random.Random,
+        timeout_ms: int,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         """``nodes``: the address at which it dials each node that it may ask."""
         self.name, self.kind = name, kind
         self.nodes = dict(nodes)
         self._names = {address: node for node, address in nodes.items()}
         self._recorder, self.rng = recorder, rng
-        self._remoting = RemotingClient(connect_timeout_ms=timeout_ms)
+        self._remoting = RemotingClient(connect_timeout_ms=timeout_ms, credentials=credentials)
         self.servers = NameServers(list(nodes.values()), self._remoting, rng=rng, timeout_ms=timeout_ms)
         self._timeout_ms = timeout_ms
 

@@ -20,6 +20,7 @@ from replicated_namesrv.chaos.effects import Link
 from replicated_namesrv.chaos.foreign_servers import ForeignServer
 from replicated_namesrv.chaos.links import Links
 from replicated_namesrv.chaos.ports import Ports
+from replicated_namesrv.chaos.run_access import OPEN, RunAccess
 from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyClient, ToxiproxyError
 from replicated_namesrv.child_process import SERVE, ChildProcess, ProcessError, UnexpectedExit, serve_command
 from replicated_namesrv.client.queries import read_topics, topics_request
@@ -87,6 +88,7 @@ class ProcessCluster:
         toxiproxy: Path | None,
         node_command: Sequence[str] = SERVE,
         foreign: ForeignServer | None = None,
+        access: RunAccess = OPEN,
     ) -> None:
         """``outside``: links of brokers and clients; ``toxiproxy``: the server. Without it every link is direct, and only
         processes can fail. ``foreign``: what the nodes run in place of ``node_command``. Raises ProcessError if there are not
@@ -112,7 +114,8 @@ class ProcessCluster:
             for i, name in enumerate(names)
         }
         self.links = Links(self.client, self.nodes)
-        self._mode, self._settings = mode, tuple(settings)
+        self._mode, self._settings = mode, (*settings, *access.settings)
+        self.access = access
         self._toxiproxy_server = toxiproxy
         self._toxiproxy: ChildProcess | None = None
         self.toxiproxy_version: str
@@ -126,8 +129,9 @@ class ProcessCluster:
         return len(self.nodes) // 2 + 1
 
     async def __aenter__(self) -> "ProcessCluster":
-        self._remoting = RemotingClient()
-        self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2), trust_env=False)
+        self._remoting = RemotingClient(credentials=self.access.clients)
+        headers = {"Authorization": f"Bearer {self.access.token}"} if self.access.token else {}
+        self.session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=2), trust_env=False)
         return self
 
     async def __aexit__(self, *exception: object) -> None:

@@ -14,6 +14,7 @@ from replicated_namesrv.chaos.recorder import FAIL, INDETERMINATE, OK, Ended, Re
 from replicated_namesrv.chaos.records import Truth
 from replicated_namesrv.client.broker import BrokerAgent, BrokerEvent, BrokerOptions, EventKind
 from replicated_namesrv.client.broker_requests import BrokerIdentity
+from replicated_namesrv.client.credentials import NO_CREDENTIALS, Credentials
 from replicated_namesrv.client.topics import BrokerTopics, TopicConfig, TopicTable
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.wire.codes import RequestCode
@@ -56,6 +57,7 @@ class ChaosBroker:
         queues: Callable[[], int],
         running: Callable[[str], bool],
         brokers: dict[str, BrokerAgent],
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         """``name_servers``: the address at which it dials each node. ``queues`` gives unused numbers. ``running``: whether a
         node's process runs. If it dies, its connections end although neither side closed them."""
@@ -88,6 +90,7 @@ class ChaosBroker:
             now_ms=clock,
             observe=self._observed,
             brokers=brokers,
+            credentials=credentials,
         )
 
     @property

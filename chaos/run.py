@@ -42,6 +42,7 @@ from replicated_namesrv.chaos.records import (
     TraceError,
     TraceWriter,
 )
+from replicated_namesrv.chaos.run_access import OPEN, enforced
 from replicated_namesrv.chaos.run_modes import foreign, in_file_name, promises_of
 from replicated_namesrv.chaos.scenario import ChaosScenario, FaultKind
 from replicated_namesrv.chaos.warm_up import warm_up
@@ -78,6 +79,8 @@ class RunPlan:
     judged_as: str | None = None
     """ap or cp, whose promises are checked. None: the mode's own."""
     node_command: Sequence[str] = SERVE
+    enforces_access: bool = False
+    """Whether the nodes have ``accessPolicy=enforce``, and brokers and clients prove who they are."""
     looks_by_remoting: bool = False
     """Whether AP nodes are observed like foreign ones, so that both can be compared."""
 
@@ -128,8 +131,9 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
         settings = list(server.settings)
     cast = Cast(scenario.workload, [f"n{number + 1}" for number in range(plan.nodes)])
     system_rng = random.SystemRandom()
+    access = enforced(folder) if plan.enforces_access else OPEN
     promises, links = promises_of(plan.mode), cast.links()
-    made = ProcessCluster(folder, plan.nodes, promises, settings, links, system_rng, toxiproxy, plan.node_command, server)
+    made = ProcessCluster(folder, plan.nodes, promises, settings, links, system_rng, toxiproxy, plan.node_command, server, access)
     async with made as cluster:
         say(f"starting {plan.nodes} nodes, mode {plan.mode}, in {folder}")
         await cluster.start()
@@ -307,7 +311,7 @@ def _manifest(
         "read_consistency": plan.read_consistency if plan.mode == "cp" else None,
         "judged_as": plan.judged_as or promises_of(plan.mode),
         "cut": plan.cut.value,
-        "settings": list(settings),
+        "settings": [*settings, *cluster.access.settings],
         "nodes": [{"node": node.name, "listen": node.listen, "admin": node.admin} for node in cluster.nodes.values()],
         "clients": [
             {"client": name, "kind": kind, "node": name.removeprefix("pinned-") if kind == "pinned" else None}

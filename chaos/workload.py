@@ -144,6 +144,7 @@ class Workload:
                 lambda: next(queues),
                 lambda node: node not in self._dead,
                 self._agents,
+                self._cluster.access.brokers,
             )
         if "pair/1" in found:
             found["pair/1"].follow(found["pair/0"])
@@ -154,7 +155,7 @@ class Workload:
         rng = random.Random(self._rng.random())
         rng.shuffle(nodes)  # as RocketMQ's clients do with their list
         addresses = {node: self._cluster.address(Link(name, node)) for node in nodes}
-        return Client(name, kind, addresses, self._recorder, rng, self._spec.operation_timeout_ms)
+        return Client(name, kind, addresses, self._recorder, rng, self._spec.operation_timeout_ms, self._cluster.access.clients)
 
     def is_reachable(self, broker: str) -> bool:
         """Whether ``brokerName/0`` would accept a message now: it is alive and the master."""

@@ -74,6 +74,11 @@ def add_admin_options(parser: argparse._ActionsContainer, default: str) -> None:
         metavar="ADDRS",
         help=f"admin addresses, 'host:port;host:port' (default: {ADMIN_VARIABLE}, else {default})",
     )
+    add_admin_access(parser)
+
+
+def add_admin_access(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the options that give access to admin ports."""
     parser.add_argument(
         "--token-file",
         metavar="FILE",
@@ -152,7 +157,12 @@ class Admin:
 
 
 def admin_of(arguments: argparse.Namespace) -> Admin:
-    """From --timeout-ms and --token-file. Raises SettingError."""
+    """From --timeout-ms and the options of ``add_admin_access``. Raises SettingError."""
+    return Admin(arguments.timeout_ms / 1000, token_of(arguments), tls_of(arguments))
+
+
+def token_of(arguments: argparse.Namespace) -> str | None:
+    """From --token-file. Raises SettingError."""
     path = arguments.token_file or os.environ.get(TOKEN_VARIABLE)
     token = None
     if path:
@@ -161,11 +171,12 @@ def admin_of(arguments: argparse.Namespace) -> Admin:
                 token = file.readline().strip()
         except (OSError, UnicodeDecodeError) as cause:
             raise SettingError(f"--token-file {path}: {reason_of(cause)}") from None
-    return Admin(arguments.timeout_ms / 1000, token, _tls_of(arguments.ca or os.environ.get(CA_VARIABLE)))
+    return token
 
 
-def _tls_of(ca: str | None) -> ssl.SSLContext | None:
-    """Raises SettingError: the file holds no certificates."""
+def tls_of(arguments: argparse.Namespace) -> ssl.SSLContext | None:
+    """From --ca. Raises SettingError: the file holds no certificates."""
+    ca = arguments.ca or os.environ.get(CA_VARIABLE)
     if not ca:
         return None
     try:

@@ -18,8 +18,10 @@ from replicated_namesrv.cli.client import (
     DEFAULT_ADDRESSES,
     FOUND,
     USAGE,
+    add_credentials_arguments,
     addresses_argument,
     chosen_addresses,
+    credentials_of,
     positive,
 )
 from replicated_namesrv.client.broker import BrokerAgent, BrokerEvent, BrokerOptions, EventKind, Heartbeat
@@ -36,6 +38,7 @@ examples:
   namesrv broker --brokers 300 --topics 1000 -n '10.0.0.1:9876;10.0.0.2:9876'
   namesrv broker --replicas 2 --heartbeat 322          master and slave in acting-master mode: a heartbeat a second
   namesrv broker --version 4.9 --compressed --period-ms 10000 --duration-s 60
+  namesrv broker --tls-ca ca.pem --tls-cert broker-a.pem --tls-key broker-a.key --name-prefix broker-a
   namesrv broker --json | jq 'select(.event == "refused")'
 
 exit codes: 0 every broker was registered with every name server; 1 some were not; 2 usage, or no name server answered
@@ -100,6 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--duration-s", type=float, metavar="S", help="stop after this many seconds (default: run until Ctrl-C)")
     run.add_argument("--json", action="store_true", help="print each event as one JSON object per line")
+    add_credentials_arguments(parser.add_argument_group("identity (accessPolicy=enforce)"))
     parser.set_defaults(usage_error=parser.error)
 
 
@@ -139,6 +143,7 @@ class _Run:
     def __init__(self, arguments: argparse.Namespace, name_servers: Sequence[str]) -> None:
         self.arguments = arguments
         self.name_servers = name_servers
+        self._credentials = credentials_of(arguments)
         self.counts: Counter[EventKind] = Counter()
         self.renewals = 0
         self.last_error = ""
@@ -181,6 +186,7 @@ class _Run:
                     now_ms=lambda: time.time_ns() // 1_000_000,
                     observe=self._observe,
                     brokers=running,
+                    credentials=self._credentials,
                 )
             )
         return agents

@@ -103,6 +103,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="how links are cut: silent drops the bytes, held delays them until the fault ends (default: silent for even "
             "seeds, held for odd ones)",
         )
+        command.add_argument(
+            "--enforce-access",
+            action="store_true",
+            help="nodes enforce roles; brokers and clients sign with access keys",
+        )
     suite = commands.add_parser("suite", help="run many: smoke, full or soak", description=_ABOUT_SUITES)
     suite.add_argument("suite", choices=("smoke", "full", "soak"))
     suite.add_argument("--modes", default="ap,cp", help=f"list with commas of {_MODES} (default ap,cp)")
@@ -205,6 +210,8 @@ def _plan(arguments: argparse.Namespace, name: str, mode: str, suite: str) -> "R
     scenario = load(name)
     if foreign(mode) is not None and arguments.node_command is not None:
         raise SettingError(f"--node-command: {mode} has its own command; leave it out")
+    if foreign(mode) is not None and arguments.enforce_access:
+        raise SettingError(f"--enforce-access: {mode} has no roles; leave it out")
     if arguments.duration_s is not None and not 0.5 <= arguments.duration_s <= 3600:
         raise SettingError(f"--duration-s {arguments.duration_s:g}: give 0.5 to 3600")
     return RunPlan(
@@ -217,6 +224,7 @@ def _plan(arguments: argparse.Namespace, name: str, mode: str, suite: str) -> "R
         variant=arguments.variant,
         duration_s=arguments.duration_s,
         judged_as=getattr(arguments, "judge_as", None),
+        enforces_access=arguments.enforce_access,
     )
 
 

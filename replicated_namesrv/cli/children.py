@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import json
 import signal
+import ssl
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from replicated_namesrv.child_process import ChildProcess, ProcessError, serve_command
+from replicated_namesrv.client.credentials import NO_CREDENTIALS, Credentials
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.wire.codes import RequestCode, ResponseCode
@@ -48,18 +50,33 @@ def host_port(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+@dataclass(frozen=True, slots=True)
+class NodeAccess:
+    """How the nodes are asked."""
+
+    credentials: Credentials = NO_CREDENTIALS
+    """At their RocketMQ ports."""
+    token: str | None = None
+    """For their admin ports."""
+    tls: ssl.SSLContext | None = None
+    """Of their admin ports. None: plain HTTP."""
+
+
+OPENLY = NodeAccess()
+
+
 class PlannedNode(ChildProcess):
     """The current process of a planned node. A restart creates a new object with the same plan."""
 
-    def __init__(self, plan: NodePlan) -> None:
+    def __init__(self, plan: NodePlan, access: NodeAccess = OPENLY) -> None:
         super().__init__(f"node {plan.node_id}", plan.command(), plan.log_file)
-        self.plan = plan
+        self.plan, self.access = plan, access
         self.restarts = 0
 
     async def wait_serving(self, timeout_s: float) -> None:
         """Return once readiness and a remoting request succeed. Raises ProcessError with the check that failed."""
         deadline = time.monotonic() + timeout_s
-        while (missing := await probe(self.plan.listen, self.plan.admin)) is not None:
+        while (missing := await probe(self.plan.listen, self.plan.admin, self.access)) is not None:
             if self.exit_code is not None:
                 raise ProcessError(f"{self.name} ended at its start ({described_exit(self.exit_code)})")
             if time.monotonic() > deadline:
@@ -77,16 +94,16 @@ def described_exit(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-async def probe(listen: tuple[str, int], admin: tuple[str, int]) -> str | None:
+async def probe(listen: tuple[str, int], admin: tuple[str, int], access: NodeAccess) -> str | None:
     """Check that a node is ready and answers one remoting request. Returns None, or the check that failed."""
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
-            status, text = await _get(_reachable(admin), "/readyz")
+            status, text = await _get(_reachable(admin), "/readyz", access)
         if status != 200:
             return f"/readyz of {host_port(admin)} answers {status}: {text}"
     except (OSError, ValueError, asyncio.IncompleteReadError) as cause:  # a time-out is an OSError too
         return f"admin address {host_port(admin)}: {cause or type(cause).__name__}"
-    client = RemotingClient()
+    client = RemotingClient(credentials=access.credentials)
     try:
         request = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
         answer = await client.request(host_port(_reachable(listen)), request, timeout_ms=int(PROBE_TIMEOUT_S * 1000))
@@ -94,27 +111,28 @@ async def probe(listen: tuple[str, int], admin: tuple[str, int]) -> str | None:
         return f"RocketMQ address {host_port(listen)}: {error}"
     finally:
         await client.close()
-    # the command needs no role: a refusal shows that the node serves (accessPolicy=enforce)
+    # the command may have been given no credentials: a refusal shows that the node serves (accessPolicy=enforce)
     is_served = answer.code in (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)
     return None if is_served else f"RocketMQ address {host_port(listen)} answers code {answer.code}: {answer.remark}"
 
 
-async def leadership(admin: tuple[str, int]) -> tuple[int, str] | None:
+async def leadership(admin: tuple[str, int], access: NodeAccess) -> tuple[int, str] | None:
     """(term, its own name) if the node says that it leads; None otherwise, and if it does not answer."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, asyncio.IncompleteReadError):
         async with asyncio.timeout(PROBE_TIMEOUT_S):
-            status, text = await _get(_reachable(admin), "/v1/status")
+            status, text = await _get(_reachable(admin), "/v1/status", access)
         standing = json.loads(text)
         if status == 200 and standing["replication"]["role"] == "leader":
             return int(standing["replication"]["term"]), str(standing["nodeId"])
     return None
 
 
-async def _get(address: tuple[str, int], path: str) -> tuple[int, str]:
+async def _get(address: tuple[str, int], path: str, access: NodeAccess) -> tuple[int, str]:
     """(status, body) of an HTTP request. Importing an HTTP library would take a quarter of the command's start-up time."""
-    reader, writer = await asyncio.open_connection(*address)
+    reader, writer = await asyncio.open_connection(*address, ssl=access.tls)
+    token = "" if access.token is None else f"Authorization: Bearer {access.token}\r\n"
     try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host_port(address)}\r\nConnection: close\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host_port(address)}\r\n{token}Connection: close\r\n\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
         body = b""
         while len(body) < BODY_BYTES_MAX and (part := await reader.read(1 << 16)):

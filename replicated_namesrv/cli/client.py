@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
+from replicated_namesrv.client.credentials import Credentials, read_access_key
 from replicated_namesrv.client.nameservers import NameServers, RequestOutcome, parse_addresses
 from replicated_namesrv.client.queries import RefusedError
 from replicated_namesrv.client.remoting import DEFAULT_TIMEOUT_MS, RemotingClient, RemotingCommand, client_tls_context
@@ -46,12 +47,30 @@ def add_client_arguments(parser: argparse.ArgumentParser, examples: str, exit_co
         metavar="MS",
         help=f"time-out for each server, milliseconds (default {DEFAULT_TIMEOUT_MS})",
     )
+    add_credentials_arguments(parser)
+
+
+def add_credentials_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the options that say how to speak TLS, and who the caller is."""
     parser.add_argument("--tls", action="store_true", help="speak TLS; certificates are not verified unless --tls-ca is given")
     parser.add_argument("--tls-ca", metavar="FILE", help="speak TLS and accept only certificates signed by these CAs (PEM)")
     parser.add_argument(
         "--tls-cert", metavar="FILE", help="speak TLS and present this certificate (PEM), for accessPolicy=enforce"
     )
     parser.add_argument("--tls-key", metavar="FILE", help="key of --tls-cert, if that file does not have it")
+    parser.add_argument(
+        "--access-key-file",
+        metavar="FILE",
+        help="sign requests, for accessPolicy=enforce; the file has accessKey and secretKey, as mqadmin's conf/tools.yml",
+    )
+
+
+def credentials_of(arguments: argparse.Namespace) -> Credentials:
+    """From these options. Raises SettingError."""
+    wants_tls = arguments.tls or arguments.tls_ca or arguments.tls_cert
+    tls = client_tls_context(arguments.tls_ca, arguments.tls_cert, arguments.tls_key) if wants_tls else None
+    key, secret = read_access_key(arguments.access_key_file) if arguments.access_key_file else (None, b"")
+    return Credentials(tls, key, secret)
 
 
 def add_consistency_arguments(parser: argparse.ArgumentParser) -> None:
@@ -155,9 +174,7 @@ def run_with_servers(arguments: argparse.Namespace, command: Callable[[NameServe
 async def _with_servers(
     arguments: argparse.Namespace, command: Callable[[NameServers, argparse.Namespace], Awaitable[int]]
 ) -> int:
-    wants_tls = arguments.tls or arguments.tls_ca or arguments.tls_cert
-    tls = client_tls_context(arguments.tls_ca, arguments.tls_cert, arguments.tls_key) if wants_tls else None
-    client = RemotingClient(tls=tls)
+    client = RemotingClient(credentials=credentials_of(arguments))
     servers = NameServers(chosen_addresses(arguments), client, rng=random.Random(), timeout_ms=arguments.timeout_ms)
     try:
         return await command(servers, arguments)

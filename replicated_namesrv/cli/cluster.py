@@ -19,7 +19,9 @@ from typing import Any
 
 from replicated_namesrv.address_list import advertised_host
 from replicated_namesrv.child_process import ProcessError
-from replicated_namesrv.cli.children import NodePlan, PlannedNode, described_exit, host_port, leadership
+from replicated_namesrv.cli.admin import add_admin_access, tls_of, token_of
+from replicated_namesrv.cli.children import NodeAccess, NodePlan, PlannedNode, described_exit, host_port, leadership
+from replicated_namesrv.cli.client import add_credentials_arguments, credentials_of
 from replicated_namesrv.cli.command_progress import CommandProgress
 from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.settings import parse_address
@@ -67,6 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data-dir", metavar="DIR", help="folder for logs and data, with one subfolder per node")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set a setting on every node; repeatable")
+    access = parser.add_argument_group("identity of this command, if --set makes the nodes ask for one")
+    add_credentials_arguments(access)
+    add_admin_access(access)
     parser.add_argument("--once", action="store_true", help="start, check that every node serves, print, stop")
     parser.add_argument("--json", action="store_true", help="print one JSON document, then events as JSON lines")
 
@@ -79,7 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
         plans = plan_nodes(arguments.nodes, arguments.mode, host, port, data_dir, arguments.set)
         check_ports(plans)
         create_peer_secret(plans, data_dir / PEER_SECRET)
-        return asyncio.run(Cluster(plans, arguments.mode, data_dir, as_json=arguments.json).run(once=arguments.once))
+        access = NodeAccess(credentials_of(arguments), token_of(arguments), tls_of(arguments))
+        return asyncio.run(Cluster(plans, arguments.mode, data_dir, access, as_json=arguments.json).run(once=arguments.once))
     except NamesrvError as error:
         if arguments.json:
             print(json.dumps({"event": "failed", "error": str(error)}), flush=True)
@@ -175,8 +181,9 @@ def check_ports(plans: Iterable[NodePlan]) -> None:
 class Cluster:
     """Starts, checks and watches the nodes."""
 
-    def __init__(self, plans: Sequence[NodePlan], mode: str, data_dir: Path, *, as_json: bool) -> None:
-        self.nodes = [PlannedNode(plan) for plan in plans]
+    def __init__(self, plans: Sequence[NodePlan], mode: str, data_dir: Path, access: NodeAccess, *, as_json: bool) -> None:
+        self.nodes = [PlannedNode(plan, access) for plan in plans]
+        self._access = access
         self._mode = mode
         self._data_dir = data_dir
         self._as_json = as_json
@@ -249,7 +256,7 @@ class Cluster:
         """Report each new leader, as the nodes' status says."""
         newest = 0
         while True:
-            known = await asyncio.gather(*(leadership(node.plan.admin) for node in self.nodes))
+            known = await asyncio.gather(*(leadership(node.plan.admin, self._access) for node in self.nodes))
             term, leader = max((one for one in known if one is not None), default=(0, ""))
             if term > newest:
                 newest = term
@@ -304,7 +311,7 @@ class Cluster:
             return
         lines = [f"{'node':<5} {'RocketMQ':<22} {'admin':<29} {'pid':<8} log"]
         for node in self.nodes:
-            admin = f"http://{host_port(node.plan.admin)}"
+            admin = f"{'http' if self._access.tls is None else 'https'}://{host_port(node.plan.admin)}"
             lines.append(
                 f"{node.plan.node_id:<5} {host_port(node.plan.listen):<22} {admin:<29} {node.pid or '':<8} {node.plan.log_file}"
             )

@@ -42,6 +42,7 @@ from replicated_namesrv.client.broker_requests import (
     sync_topic,
     unregister_request,
 )
+from replicated_namesrv.client.credentials import NO_CREDENTIALS, Credentials
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.push_receiver import PushListener
 from replicated_namesrv.client.queries import RefusedError, route_request
@@ -180,6 +181,7 @@ class BrokerAgent:
         now_ms: Callable[[], int],
         observe: Callable[[BrokerEvent], None] | None = None,
         brokers: MutableMapping[str, "BrokerAgent"] | None = None,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         """``now_ms``: wall clock for data versions; waiting uses the event loop's clock. ``brokers``: running agents by
         address, maintained by the agents, so that a slave finds its master.
@@ -208,10 +210,14 @@ class BrokerAgent:
         self._registering = asyncio.Lock()
         self._available: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._client = RemotingClient(on_disconnect=self._disconnected)
+        self._credentials = credentials
+        self._client = self._new_client()
         self._abandoned: list[RemotingClient] = []
         self._group_servers = self._choose_servers()
         self._listener: PushListener | None = None
+
+    def _new_client(self) -> RemotingClient:
+        return RemotingClient(credentials=self._credentials, on_disconnect=self._disconnected)
 
     def _choose_servers(self) -> NameServers:
         attempts = 1 if self.options.version is BrokerVersion.V5_3 else None
@@ -271,7 +277,7 @@ class BrokerAgent:
             await client.abort()
 
     def _renew_client(self) -> None:
-        self._client = RemotingClient(on_disconnect=self._disconnected)
+        self._client = self._new_client()
         self._group_servers = self._choose_servers()
         self._available = set()
         self.unavailable = {}

@@ -19,6 +19,7 @@ import ssl
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
+from replicated_namesrv.client.credentials import NO_CREDENTIALS, Credentials
 from replicated_namesrv.errors import FrameError, OutcomeUnknownError, SettingError, UnavailableError
 from replicated_namesrv.wire.codes import ONEWAY_FLAG, RESPONSE_FLAG, V5_3_3, LanguageCode, SerializeType
 from replicated_namesrv.wire.frame import next_frame
@@ -131,12 +132,12 @@ class RemotingClient:
         self,
         *,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
-        tls: ssl.SSLContext | None = None,
+        credentials: Credentials = NO_CREDENTIALS,
         on_disconnect: Callable[[str], None] | None = None,
     ) -> None:
         """``on_disconnect`` is called with the address when an established connection has ended, at either side."""
         self.connect_timeout_ms = connect_timeout_ms
-        self._tls = tls
+        self._credentials = credentials
         self._on_disconnect = on_disconnect
         self._connections: dict[str, _Connection] = {}
         self._connecting: dict[str, asyncio.Task[_Connection]] = {}
@@ -159,7 +160,7 @@ class RemotingClient:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         opaque = next(self._opaque) & 0x7FFFFFFF
-        frame = encode_command(command._replace(opaque=opaque))
+        frame = encode_command(self._signed(command)._replace(opaque=opaque))
         connection = await self._writable(address, timeout_ms)
         answer = connection.expect(opaque)
         connection.write(frame)
@@ -178,9 +179,13 @@ class RemotingClient:
         Raises UnavailableError if it was not sent, FrameError for a request that is too large.
         """
         opaque = next(self._opaque) & 0x7FFFFFFF
-        frame = encode_command(command._replace(opaque=opaque, flag=command.flag | ONEWAY_FLAG))
+        frame = encode_command(self._signed(command)._replace(opaque=opaque, flag=command.flag | ONEWAY_FLAG))
         connection = await self._writable(address, timeout_ms)
         connection.write(frame)
+
+    def _signed(self, command: RemotingCommand) -> RemotingCommand:
+        fields = self._credentials.signed(command.ext_fields, command.body)
+        return command if fields is command.ext_fields else command._replace(ext_fields=fields)
 
     def disconnect(self, address: str) -> None:
         """Close the connection to ``address``, if there is one. Its pending requests fail."""
@@ -244,7 +249,7 @@ class RemotingClient:
         connection = _Connection(address, self._lost)
         try:
             async with asyncio.timeout(self.connect_timeout_ms / 1000):
-                await asyncio.get_running_loop().create_connection(lambda: connection, host, port, ssl=self._tls)
+                await asyncio.get_running_loop().create_connection(lambda: connection, host, port, ssl=self._credentials.tls)
         except TimeoutError:
             raise UnavailableError(f"no connection to {address} within {self.connect_timeout_ms} ms") from None
         except OSError as error:

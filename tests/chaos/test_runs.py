@@ -25,6 +25,10 @@ SAFETY = {
 }
 
 
+ENFORCED = "isolate-leader"
+"""The scenario whose nodes enforce roles in CP mode."""
+
+
 def patient(plan: RunPlan) -> RunPlan:
     """The same run with time limits so long that not even a busy machine exceeds them."""
     promises = dataclasses.replace(plan.scenario.promises, converge_s=120.0, gap_s=120.0, ghost_margin_s=60.0)
@@ -35,7 +39,12 @@ def patient(plan: RunPlan) -> RunPlan:
 @pytest.mark.parametrize("plan", smoke_plans(), ids=lambda plan: plan.name)
 def test_smoke(plan: RunPlan, tmp_path: Path) -> None:
     """The promises of each mode are kept, and AP breaks those of CP under every fault."""
-    done = execute(patient(plan), tmp_path, print)
+    enforces = plan.mode == "cp" and plan.scenario.name == ENFORCED
+    done = execute(dataclasses.replace(patient(plan), enforces_access=enforces), tmp_path, print)
+    if enforces:
+        logs = [path.read_text() for path in done.folder.glob("logs/n?.log")]
+        assert len(logs) == 3
+        assert all("policy=enforce" in log and "access refused" not in log for log in logs)
     found = {check.name: check.verdict for check in done.judgement.checks}
     broken = [check for check in done.judgement.checks if check.verdict is Verdict.VIOLATED and done.judgement.promised(check)]
     assert not broken, f"{broken}\nsee {done.folder}"

@@ -12,6 +12,8 @@ import pytest
 
 from replicated_namesrv.cli.cluster import default_data_dir, plan_nodes
 from replicated_namesrv.errors import SettingError
+from tests.access.files import token_line, write_access_file
+from tests.support.authority import Authority
 from tests.support.nodes import DEADLINE_S, ask_cluster_info, http, run_command, running_command
 from tests.support.ports import free_port
 
@@ -187,3 +189,66 @@ def test_default_data_dir_follows_the_base_directory_specification(monkeypatch: 
 
 def test_a_cluster_on_other_ports_has_its_own_folder() -> None:
     assert default_data_dir("cp", 3, 9876) != default_data_dir("cp", 3, 19876) != default_data_dir("cp", 3, 29876)
+
+
+@pytest.mark.slow
+def test_a_cluster_that_enforces_roles_over_tls_works_with_our_own_commands(base_port: int, tmp_path: Path) -> None:
+    """The command itself with a token, a broker with a certificate, one that signs, one with both, and one with neither."""
+    authority = Authority(tmp_path)
+    server, broker, other = authority.files("localhost"), authority.files("broker-a"), authority.files("nobody")
+    file = write_access_file(
+        tmp_path,
+        '[identities.broker-a]\nroles = ["broker"]\nbrokers = ["broker-a*"]\ncertificates = ["CN=broker-a"]\n'
+        '[identities.broker-b]\nroles = ["broker"]\nbrokers = ["broker-b*"]\naccess_keys = { keyB = ["secret of broker-b"] }\n'
+        f'[identities.lab]\nroles = ["read"]\ntokens = ["{token_line("a long token of the lab")}"]\n',
+    )
+    key, token = tmp_path / "tools.yml", tmp_path / "token"
+    key.write_text("accessKey: keyB\nsecretKey: 'secret of broker-b'\n")
+    token.write_text("a long token of the lab")
+    settings = (
+        *("accessPolicy=enforce", f"accessFile={file}", "tls.server.mode=enforcing", "tls.test.mode.enable=false"),
+        *(f"tls.server.certPath={server.certificate}", f"tls.server.keyPath={server.key}"),
+        *(f"tls.server.trustCertPath={authority.path}", "tls.server.authClient=true", "tls.server.need.client.auth=optional"),
+        *(f"adminTlsCertPath={server.certificate}", f"adminTlsKeyPath={server.key}"),
+    )
+    remoting = ("--tls-ca", str(authority.path))
+    with_certificate = (*remoting, "--tls-cert", str(broker.certificate), "--tls-key", str(broker.key))
+    with_other = (*remoting, "--tls-cert", str(other.certificate), "--tls-key", str(other.key))
+    signing = ("--access-key-file", str(key))
+    # The name of the nodes' certificate is localhost, so the command has to use it.
+    listen = ("cluster", "--listen", f"localhost:{base_port}", "--data-dir", str(tmp_path / "data"), "--json")
+    lines = [part for setting in settings for part in ("--set", setting)]
+    admin = ("--ca", str(authority.path), "--token-file", str(token))
+    servers = ("-n", ";".join(f"localhost:{base_port + number}" for number in range(3)))
+
+    def broker_of(name: str, *identity: str) -> int:
+        found = ("broker", *servers, "--name-prefix", name, "--duration-s", "0.5", "--json", *identity)
+        return run_command(*found).returncode
+
+    with running_command(*listen, *lines, *remoting, *admin, stderr=tmp_path / "err") as running:
+        running.wait_line('"event": "leader"')
+        assert broker_of("broker-a", *with_certificate) == 0
+        assert broker_of("broker-b", *remoting, *signing) == 0
+        assert broker_of("broker-b", *with_other, *signing) == 0, "no rule names the certificate, so the signature decides"
+        assert broker_of("broker-b", *with_certificate, *signing) == 1, "the certificate decides"
+        assert broker_of("broker-a", *remoting) == 1
+        assert run_command("topics", *servers, *remoting, *signing).returncode == 0
+        refused = run_command("topics", *servers, *remoting)
+        assert refused.returncode != 0
+        assert "no permission" in refused.stderr
+        assert run_command("status", "-a", ";".join(f"localhost:{base_port + 10 + n}" for n in range(3)), *admin).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [(b"accessKey: a\n", "'secretKey: VALUE'"), (None, "No such file"), (b"\xff", "no text")],
+    ids=["half", "missing", "binary"],
+)
+def test_a_wrong_access_key_file_is_named_with_its_remedy(tmp_path: Path, text: bytes | None, problem: str) -> None:
+    file = tmp_path / "tools.yml"
+    if text is not None:
+        file.write_bytes(text)
+    done = run_command("topics", "-n", "127.0.0.1:1", "--access-key-file", str(file))
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert "conf/tools.yml" in done.stderr

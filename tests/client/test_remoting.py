@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from replicated_namesrv.client.credentials import Credentials
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand, client_tls_context, encode_command, parse_address
 from replicated_namesrv.errors import FrameError, NamesrvError, OutcomeUnknownError, SettingError, UnavailableError
 from replicated_namesrv.wire.codes import ONEWAY_FLAG, RequestCode, SerializeType
@@ -263,7 +264,7 @@ def test_tls(verify: bool, tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with scripted_server(tls=context) as server:
-            client = RemotingClient(tls=client_tls_context(str(certificate) if verify else None))
+            client = RemotingClient(credentials=Credentials(client_tls_context(str(certificate) if verify else None)))
             assert (await client.request(server.address, ASK)).code == 0
             await client.close()
 
@@ -277,7 +278,7 @@ def test_a_certificate_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with scripted_server(tls=context) as server:
-            client = RemotingClient(tls=client_tls_context(str(other)))
+            client = RemotingClient(credentials=Credentials(client_tls_context(str(other))))
             with pytest.raises(UnavailableError, match=r"(?i)certificate"):
                 await client.request(server.address, ASK)
             await client.close()

@@ -1,0 +1,51 @@
+"""RunAccess: who the brokers and clients of a run are, for nodes with ``accessPolicy=enforce``.
+
+Links go through Toxiproxy in plain text, so access keys count without TLS. Keys and secrets are random in each run.
+"""
+
+import os
+import secrets
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from replicated_namesrv.client.credentials import NO_CREDENTIALS, Credentials
+
+FILE = "access.toml"
+
+
+class RunAccess(NamedTuple):
+    """Settings of all nodes, and the credentials of those who ask them."""
+
+    settings: tuple[str, ...] = ()
+    brokers: Credentials = NO_CREDENTIALS
+    clients: Credentials = NO_CREDENTIALS
+    token: str | None = None
+    """Of the run itself, at the admin ports."""
+
+
+OPEN = RunAccess()
+"""Everyone may do everything."""
+
+
+def enforced(folder: Path) -> RunAccess:
+    """Roles for a run in ``folder``: brokers have the role broker, clients operator, and the run itself admin."""
+    brokers, clients = (Credentials(None, f"run-{name}", secrets.token_hex(16).encode()) for name in ("brokers", "clients"))
+    token, path = secrets.token_urlsafe(32), folder.absolute() / FILE
+    text = f"""\
+[identities.brokers]
+roles = ["broker"]
+brokers = ["*"]
+access_keys = {{ {brokers.access_key} = ["{brokers.secret.decode()}"] }}
+
+[identities.clients]
+roles = ["operator"]
+access_keys = {{ {clients.access_key} = ["{clients.secret.decode()}"] }}
+
+[identities.run]
+roles = ["admin"]
+tokens = ["sha256:{sha256(token.encode()).hexdigest()}"]
+"""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+    return RunAccess(("accessPolicy=enforce", f"accessFile={path}", "accessKeysInPlainText=true"), brokers, clients, token)
