@@ -50,13 +50,9 @@ def camel_case(snake: str) -> str:
 
 NEVER_BY_REMOTING = {
     *("electionTimeoutMs", "peerHeartbeatMs", "leaderPriority"),
-    *("clusterId", "peers", "peerListen", "peerDial", "peerSecretFile", "fenceAfterMs", "noQuorumPolicy", "readConsistency"),
-    *(
-        "connectionLossGraceMs",
-        "lateCopyMs",
-        "healthListen",
-        "proxyProtocolFrom",
-    ),
+    *("clusterId", "peers", "peerListen", "peerDial", "peerSecretFile", "peerSecretAcceptFile"),
+    *("fenceAfterMs", "noQuorumPolicy", "readConsistency"),
+    *("connectionLossGraceMs", "lateCopyMs", "healthListen", "proxyProtocolFrom"),
     *("adminTlsCertPath", "adminTlsKeyPath", "adminTlsKeyPassword", "adminTlsTrustCertPath"),
     *("accessPolicy", "accessFile", "accessKeysInPlainText", "auditLog"),
     *("peerTlsKeyPath", "peerTlsKeyPassword", "peerTlsCertPath", "peerTlsTrustCertPath"),
@@ -231,6 +227,9 @@ class Settings:
         OWN,
         "Secret that all nodes share, in a file that other users cannot read; required unless peers are on loopback or use TLS.",
     )
+    peer_secret_accept_file: str = setting(
+        "", OWN, "File with another secret that peers may use, while the secret is replaced (cp). Read at the start."
+    )
     peer_tls_key_path: str = setting("", OWN, "Private key of this node for TLS between peers (cp), PEM.")
     peer_tls_key_password: str = setting("", OWN, "Password of that key.")
     peer_tls_cert_path: str = setting(
@@ -309,8 +308,7 @@ class Settings:
     audit_log: str = setting(
         "",
         OWN,
-        "File of the audit log, relative to dataDir; empty: audit.log, unless accessPolicy=open; off: none. Requests without "
-        "permission are in a file next to it: audit-refusals.log.",
+        "File of the audit log, in dataDir; empty: audit.log, unless accessPolicy=open; off: none. Refusals are next to it.",
     )
     health_listen: str = setting("", OWN, "HOST:PORT that serves only /livez and /readyz, for probes; empty: none.")
     proxy_protocol_from: str = setting(

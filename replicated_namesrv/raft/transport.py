@@ -32,7 +32,8 @@ The acceptor of a connection decides by the first row that matches. "Close" coun
 | H3  | is not a hello: too long, cut short, not UTF-8        | close              | another program, or a scanner             |
 | H4  | names another cluster                                 | close              | configured wrongly                        |
 | H5  | names another receiver, or a sender that is unknown   | close              | configured wrongly                        |
-| H6  | has a wrong proof                                     | close              | another secret, or a recorded hello       |
+| H6  | has a proof by neither ``secret`` nor one of          | close              | another secret, or a recorded hello       |
+|     | ``accepted_secrets``                                  |                    |                                           |
 | H7  | has a certificate that does not name the sender       | close              | one node cannot speak for another         |
 | H8  | is of another process than one in contact             | refuse, say why    | two processes under one name              |
 | H9  | is anything else                                      | accept             | it replaces the sender's former one       |
@@ -142,6 +143,8 @@ class TransportSettings:
     """Longest frame; a longer one closes its connection."""
     buffer_bytes_max: int = 48 << 20
     """Bytes waiting for a peer that does not read; past it the connection is closed."""
+    accepted_secrets: tuple[bytes, ...] = ()
+    """Other secrets that a dialler may use, while the secret of a cluster is replaced. Its connection then uses that secret."""
 
 
 class Tls:
@@ -400,9 +403,11 @@ class _Accepted(_Frames):
             raise MalformedError(f"{source!r} belongs to cluster {cluster!r}, this is {settings.cluster_id!r}")
         if target != settings.node_id or source not in settings.addresses:  # H5
             raise MalformedError(f"hello from {source!r} to {target!r}: this is {settings.node_id!r}")
-        secret = settings.secret or b""
         names = source, target, cluster
-        if not hmac.compare_digest(mac, proof(secret, b"dial", self._nonce, nonce, *names)):  # H6
+        for secret in (settings.secret or b"", *settings.accepted_secrets):
+            if hmac.compare_digest(mac, proof(secret, b"dial", self._nonce, nonce, *names)):
+                break
+        else:  # H6
             raise MalformedError(f"{source} does not know the shared secret")
         self._check_certificate(source)  # H7
         if nonce.startswith((PROCESS_MARK, SEALING_MARK)):

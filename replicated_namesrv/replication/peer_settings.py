@@ -5,6 +5,7 @@ import os
 import secrets
 import ssl
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 from replicated_namesrv.errors import SettingError
@@ -50,16 +51,22 @@ def transport_settings(settings: Settings) -> TransportSettings:
     if unknown := sorted(dial.keys() - peers.keys()):
         raise SettingError(f"peerDial names {', '.join(unknown)}: not among peers; give one of {', '.join(peers)}")
     listen = parse_address("peerListen", settings.peer_listen) if settings.peer_listen else peers[settings.node_id]
-    secret, tls = _secret(settings.peer_secret_file), _tls(settings)
+    secret, tls = _secret("peerSecretFile", settings.peer_secret_file), _tls(settings)
+    other = _secret("peerSecretAcceptFile", settings.peer_secret_accept_file)
+    if other is not None and secret is None:
+        raise SettingError(
+            f"peerSecretAcceptFile={settings.peer_secret_accept_file} without peerSecretFile; give the secret of this node, too"
+        )
     if secret is None and tls is None and not is_loopback(listen[0]):
         raise SettingError(
             f"the peer port listens on {listen[0]}, which is not loopback, and peerSecretFile is not set; set it to a file with "
             "the same content on every node, or set certificates (peerTlsKeyPath, peerTlsCertPath, peerTlsTrustCertPath)"
         )
-    return TransportSettings(settings.node_id, settings.cluster_id, {**peers, **dial}, listen, secret, tls)
+    found = TransportSettings(settings.node_id, settings.cluster_id, {**peers, **dial}, listen, secret, tls)
+    return found if other is None else replace(found, accepted_secrets=(other,))
 
 
-def _secret(path: str) -> bytes | None:
+def _secret(name: str, path: str) -> bytes | None:
     if not path:
         return None
     file = Path(path).expanduser()
@@ -67,15 +74,15 @@ def _secret(path: str) -> bytes | None:
         secret = file.read_bytes().strip()
         mode = stat.S_IMODE(file.stat().st_mode)
     except OSError as error:
-        raise SettingError(f"peerSecretFile={path}: {error.strerror}; give a file that this node can read") from None
+        raise SettingError(f"{name}={path}: {error.strerror}; give a file that this node can read") from None
     if mode & OTHERS:
-        raise SettingError(f"peerSecretFile={path}: every user can read or write it (mode {mode:04o}); run chmod o-rwx {path}")
+        raise SettingError(f"{name}={path}: every user can read or write it (mode {mode:04o}); run chmod o-rwx {path}")
     if len(secret) < SECRET_BYTES_MIN:
-        raise SettingError(f"peerSecretFile={path}: {len(secret)} bytes; give at least {SECRET_BYTES_MIN}")
+        raise SettingError(f"{name}={path}: {len(secret)} bytes; give at least {SECRET_BYTES_MIN}")
     unit = (secret + secret).find(secret, 1)
     if len(set(secret)) < SECRET_DISTINCT_MIN or unit < min(len(secret), SECRET_BYTES_MIN):
         raise SettingError(
-            f"peerSecretFile={path}: easy to guess ({len(set(secret))} different bytes, repeated after {unit}); make one with "
+            f"{name}={path}: easy to guess ({len(set(secret))} different bytes, repeated after {unit}); make one with "
             "head -c 32 /dev/urandom | base64"
         )
     return secret

@@ -106,6 +106,17 @@ def test_networks_are_recognised_in_both_families() -> None:
     assert RULES.by_network("?") is None
 
 
+def test_an_identity_has_several_tokens_and_certificates_while_they_are_replaced() -> None:
+    rules = rules_of(
+        f'[identities.x]\nroles = ["read"]\ntokens = ["{token_line("old token")}", "{token_line("new token")}"]\n'
+        'certificates = ["CN=old", "CN=new"]'
+    )
+    for name in ("old", "new"):
+        assert rules.by_token(f"{name} token".encode()) is rules.identities[0]
+        assert rules.by_certificate(certificate(("commonName", name))) is rules.identities[0]
+    assert rules.by_token(b"other token") is None
+
+
 def test_tokens_are_recognised_by_their_hash() -> None:
     assert RULES.by_token(b"a token of the chief") is IDENTITIES["chief"]
     assert RULES.by_token(b"a token of the chie") is None

@@ -114,9 +114,36 @@ def test_the_status_can_be_asked_for_before_and_after() -> None:
 
 
 @pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"accepted_secrets": (b"new",)}, {}),
+        ({"accepted_secrets": (b"new",)}, {"secret": b"new", "accepted_secrets": (SECRET,)}),
+        ({"secret": b"new", "accepted_secrets": (SECRET,)}, {"secret": b"new"}),
+    ],
+    ids=["the new one is accepted", "the new one is used", "the old one is removed"],
+)
+def test_a_secret_is_replaced_node_by_node(first: dict[str, object], second: dict[str, object]) -> None:
+    """Nodes of each two neighbouring steps connect in both directions, and their frames carry MACs."""
+
+    async def scenario() -> None:
+        a, b = pair_of_settings()
+        async with started(replace(a, **first), replace(b, **second)) as (one, other):  # type: ignore[arg-type]  # as above
+            await both_connected(one, other)
+            one.send("b")
+            other.send("a")
+            await until(lambda: one.received and other.received, "both messages")
+            for peer, name in ((one, "b"), (other, "a")):
+                assert sealed(peer, name)
+            assert not one.warnings + other.warnings
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"secret": b"another"}, "does not know the shared secret"),
+        ({"secret": b"another", "accepted_secrets": (b"a third",)}, "does not know the shared secret"),
         ({"secret": None}, "does not know the shared secret"),
         ({"cluster_id": "other"}, "belongs to cluster 'other'"),
     ],

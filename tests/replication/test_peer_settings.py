@@ -8,7 +8,7 @@ import pytest
 
 from replicated_namesrv.cli.cluster import PEER_SECRET, create_peer_secret, plan_nodes
 from replicated_namesrv.errors import SettingError
-from replicated_namesrv.raft.transport import TlsFiles
+from replicated_namesrv.raft.transport import TlsFiles, TransportSettings
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.settings import load_settings
 from tests.support.authority import Authority
@@ -18,8 +18,8 @@ from tests.support.replicated_processes import ReplicatedProcesses, eventually
 PEERS = "n1=127.0.0.1:9896"
 
 
-def with_settings(folder: Path, **flags: str) -> None:
-    transport_settings(load_settings(None, {"mode": "cp", "peers": PEERS, "dataDir": str(folder), **flags}, {}))
+def with_settings(folder: Path, **flags: str) -> TransportSettings:
+    return transport_settings(load_settings(None, {"mode": "cp", "peers": PEERS, "dataDir": str(folder), **flags}, {}))
 
 
 def secret_file(folder: Path, content: str, mode: int = 0o600) -> str:
@@ -49,6 +49,19 @@ def test_a_secret_that_is_none_is_refused(tmp_path: Path, content: str, mode: in
 @pytest.mark.parametrize("content", ["the secret that all nodes share", "0123456789abcdef", "k3J9sPq-Zr7TxWv0\n"])
 def test_a_secret_is_taken(tmp_path: Path, content: str, mode: int) -> None:
     with_settings(tmp_path, peerSecretFile=secret_file(tmp_path, content, mode))
+
+
+def test_a_second_secret_is_accepted_beside_the_first(tmp_path: Path) -> None:
+    first, second = secret_file(tmp_path, "k3J9sPq-Zr7TxWv0"), tmp_path / "second"
+    second.write_text("0123456789abcdef\n")
+    second.chmod(0o600)
+    found = with_settings(tmp_path, peerSecretFile=first, peerSecretAcceptFile=str(second))
+    assert (found.secret, found.accepted_secrets) == (b"k3J9sPq-Zr7TxWv0", (b"0123456789abcdef",))
+    with pytest.raises(SettingError, match=r"^peerSecretAcceptFile=.* without peerSecretFile; give"):
+        with_settings(tmp_path, peerSecretAcceptFile=str(second))
+    second.chmod(0o644)
+    with pytest.raises(SettingError, match=r"^peerSecretAcceptFile=.*every user can read"):
+        with_settings(tmp_path, peerSecretFile=first, peerSecretAcceptFile=str(second))
 
 
 def tls(files: TlsFiles, **changes: str) -> dict[str, str]:

@@ -176,6 +176,22 @@ def test_a_signature_counts_over_tls_alone(world: World) -> None:
         assert "access key toolsKey without TLS" in str(answer.header.remark)
 
 
+def test_the_secret_of_an_access_key_is_replaced_without_an_interruption(world: World) -> None:
+    path, access = world.folder / "access.toml", world.server.access
+    assert access is not None
+    put = put_fields(1)
+    with world.peer(None) as peer:
+        for secrets, codes in (
+            (f'"{SECRET}"', (0, NO_PERMISSION)),
+            (f'"{SECRET}", "the new secret"', (0, 0)),
+            ('"the new secret"', (NO_PERMISSION, 0)),
+        ):
+            before = access.reloads
+            path.write_text(FILE.replace(f'"{SECRET}"', secrets) + f"# {secrets}\n")
+            wait_until(lambda before=before: access.reloads > before, "the file is reloaded")  # type: ignore[misc]  # called at once
+            assert tuple(peer.call(100, signed(put, secret=each)).code for each in (SECRET, "the new secret")) == codes
+
+
 def test_a_signature_counts_in_plain_text_by_a_setting(tmp_path: Path) -> None:
     path = write_access_file(tmp_path, FILE)
     flags = {"accessPolicy": "enforce", "accessFile": str(path), "accessKeysInPlainText": "true"}
