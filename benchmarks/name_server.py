@@ -24,6 +24,7 @@ from replicated_namesrv.provision import ProvisionError, find_go, find_java
 from tests.access.files import write_access_file
 from tests.interop.lab import Lab, laboratory
 from tests.support import provision
+from tests.support.authority import Authority
 
 TICKS = os.sysconf("SC_CLK_TCK")
 ROUTE_CASES = {
@@ -32,6 +33,8 @@ ROUTE_CASES = {
     "128 connections": ["-connections", "128"],
     "16 connections x 32 in flight": ["-connections", "16", "-in-flight", "32"],
 }
+ACCESS_CASES = ("16 connections", "16 connections x 32 in flight")
+"""Over TLS the generator has one request in flight on each connection, so only the first one."""
 ACCESS_TARGET = 1.1
 """Maximum of CPU for a route query with accessPolicy=enforce, in relation to open."""
 ROUTE_TARGETS = {"16 connections": 1 / 4, "128 connections": 1 / 3, "16 connections x 32 in flight": 1 / 6}
@@ -248,6 +251,12 @@ def measure_size(generator: LoadGenerator, lab: Lab, arguments: argparse.Namespa
 
 
 ACCESS_FILE = """
+[identities.certified]
+roles = ["read"]
+certificates = ["CN=certified"]
+[identities.signing]
+roles = ["read"]
+access_keys = { signing = ["a secret of the generator"] }
 [identities.generator]
 roles = ["broker"]
 brokers = ["*"]
@@ -256,17 +265,32 @@ networks = ["127.0.0.0/8"]
 
 
 def measure_access(generator: LoadGenerator, lab: Lab, arguments: argparse.Namespace, report: Report) -> None:
-    """Route queries with ``accessPolicy=open`` and ``enforce``."""
-    path = write_access_file(lab.folder, ACCESS_FILE)
-    settings = {"accessPolicy": "enforce", "accessFile": str(path)}
-    servers = [replace(ours(lab, "open"), name="open"), replace(ours(lab, "enforce", settings), name="enforce")]
+    """Route queries with ``accessPolicy=open`` and ``enforce``: by network, by signature, and by certificate over TLS."""
+    path, authority = write_access_file(lab.folder, ACCESS_FILE), Authority(lab.folder)
+    own, client = authority.files("localhost"), authority.files("certified")
+    tls = {
+        "tls.test.mode.enable": "false",
+        "tls.server.authClient": "true",
+        "tls.server.need.client.auth": "optional",
+        "tls.server.certPath": str(own.certificate),
+        "tls.server.keyPath": str(own.key),
+        "tls.server.trustCertPath": str(authority.path),
+    }
+    settings = {"accessPolicy": "enforce", "accessFile": str(path), "accessKeysInPlainText": "true"}
+    identities = {
+        "by network": (),
+        "by signature": ("-access-key", "signing", "-secret", "a secret of the generator"),
+        "by certificate, TLS": ("-certificate", str(client.certificate), "-key", str(client.key)),
+    }
+    servers = [replace(ours(lab, "open", tls), name="open"), replace(ours(lab, "enforce", {**tls, **settings}), name="enforce")]
     with contextlib.ExitStack() as stack:
         for server in servers:
             stack.enter_context(generator.staying("seed", server, "-brokers", "8", "-topics", "1000"))
         seconds = ["-seconds", str(arguments.seconds), "-topics", "1000"]
-        for case, flags in ROUTE_CASES.items():
-            results = alternate(generator, servers, arguments.rounds, "route", *flags, *seconds)
-            report.add(f"access control, route query, {case}", results, ACCESS_TARGET)
+        for identity, proof in identities.items():
+            for case in ACCESS_CASES[: None if "TLS" not in identity else 1]:
+                results = alternate(generator, servers, arguments.rounds, "route", *ROUTE_CASES[case], *seconds, *proof)
+                report.add(f"access, route query, {identity}, {case}", results, ACCESS_TARGET)
 
 
 def ours(lab: Lab, name: str, settings: dict[str, str] | None = None) -> Server:

@@ -18,6 +18,7 @@ type options struct {
 	connections, inFlight, topics, brokers, rate int
 	seconds                                      float64
 	change, broker                               string
+	accessKey, secret, certificate, key          string
 }
 
 // connection is one socket with the requests that wait for an answer, by opaque.
@@ -67,10 +68,13 @@ const window = 1 << 12
 
 // runRoute asks for routes until the time is up: `inFlight` requests on each connection, or evenly spaced at `rate`.
 func runRoute(o options) result {
+	if o.certificate != "" {
+		return runRouteTLS(o)
+	}
 	runtime.LockOSThread()
 	prefixes := make([][]byte, o.topics)
 	for i := range prefixes {
-		prefixes[i] = []byte(`{"code":105,"extFields":{"topic":"` + topicName(i) + `"},"flag":0,"language":"JAVA","opaque":`)
+		prefixes[i] = routePrefix(o, topicName(i))
 	}
 	suffix := []byte(`,"serializeTypeCurrentRPC":"JSON","version":479}`)
 	random := rand.New(rand.NewSource(1))

@@ -1,6 +1,6 @@
 // Command loadgen drives one RocketMQ name server over raw epoll from one thread, so that it costs less than what it measures.
 //
-//	loadgen route    -addr 127.0.0.1:9876 -connections 16 -in-flight 1 -seconds 5 -topics 1000 [-rate N]
+//	loadgen route    -addr 127.0.0.1:9876 -connections 16 -in-flight 1 -seconds 5 -topics 1000 [-rate N] [-access-key K -secret S] [-certificate PEM -key PEM]
 //	loadgen register -addr 127.0.0.1:9876 -seconds 5 -topics 1000 -change none|one|all [-broker NAME] [-connections N]
 //	loadgen seed     -addr 127.0.0.1:9876 -brokers 8 -topics 1000      (registers and stays until stdin closes)
 //	loadgen hostile  -addr 127.0.0.1:9876 -connections 40 -seconds 5    (registrations of 16 MB that are costly to read)
@@ -65,6 +65,10 @@ func main() {
 	flags.IntVar(&o.rate, "rate", 0, "requests a second in all, evenly spaced; 0: as fast as answers come")
 	flags.StringVar(&o.change, "change", "none", "topics that differ from one registration to the next: none, one or all")
 	flags.StringVar(&o.broker, "broker", "bench-0", "brokerName of register")
+	flags.StringVar(&o.accessKey, "access-key", "", "route: sign with this access key")
+	flags.StringVar(&o.secret, "secret", "", "route: secret of the access key")
+	flags.StringVar(&o.certificate, "certificate", "", "route: speak TLS with this client certificate, one request in flight")
+	flags.StringVar(&o.key, "key", "", "route: key of the certificate")
 	flags.Parse(os.Args[2:])
 	switch os.Args[1] {
 	case "route":

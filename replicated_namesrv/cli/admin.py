@@ -77,7 +77,7 @@ def add_admin_options(parser: argparse._ActionsContainer, default: str) -> None:
     add_admin_access(parser)
 
 
-def add_admin_access(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+def add_admin_access(parser: argparse._ActionsContainer) -> None:
     """Add the options that give access to admin ports."""
     parser.add_argument(
         "--token-file",

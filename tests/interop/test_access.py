@@ -1,4 +1,6 @@
-"""Real brokers, producers, consumers and mqadmin against access control: with certificates, signatures, both and neither."""
+"""Real brokers, producers, consumers and mqadmin against access control: with certificates, signatures, both and neither.
+
+All of it with 5.3.3, and a short part with the oldest and the newest version."""
 
 import json
 import ssl
@@ -8,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.access.files import write_access_file
-from tests.interop.lab import Driver, Lab, Process, ask, wait_for
+from tests.interop.lab import OLD, Driver, Lab, Process, ask, compile_driver, laboratory, wait_for
+from tests.support import provision
 from tests.support.authority import Authority
 from tests.support.remoting_server import Peer
 
@@ -175,3 +178,54 @@ def test_observe_disturbs_nobody(lab: Lab) -> None:
     wanted = {("anonymous", name) for name in ("REGISTER_BROKER", "GET_ROUTEINFO_BY_TOPIC", "WIPE_WRITE_PERM_OF_BROKER")}
     assert wanted <= events(lab, "observed")
     assert not events(lab, "refused")
+
+
+def sends(driver: Driver, address: str) -> None:
+    """Send a message. Clients have short time-outs, so a busy machine may need several attempts."""
+    wait_for(lambda: driver.call("send", address, "TBW102", "1", "m").startswith("1 stored"), "a message is stored")
+
+
+@pytest.mark.parametrize("version", [OLD, provision.NEWEST_ROCKETMQ])
+def test_other_versions_prove_who_they_are_to_enforcing_and_observing_nodes(tmp_path: Path, version: str) -> None:
+    """A broker with a certificate (4.9.7 brokers cannot sign) or a signature, clients with both, and clients with neither."""
+    jars, java = {version: provision.require_rocketmq_jars(version)}, str(provision.java())
+    classes = {version: compile_driver(jars[version], tmp_path / "classes")}
+    certificates = Certificates(tmp_path)
+    shared = {**certificates.settings(), "accessFile": str(write_access_file(tmp_path, FILE))}
+    with laboratory(tmp_path / "lab", java, jars, classes) as lab:
+        enforcing, _ = lab.namesrv("enforcing", {**shared, "accessPolicy": "enforce"})
+        observing, _ = lab.namesrv("observing", {**shared, "accessPolicy": "observe"})
+        name, identity, properties = ("broker-a", "broker-a", {}) if version == OLD else ("broker-b", None, SIGNS)
+        lab.broker(version, name, f"{enforcing};{observing}", system=certificates.system(identity), properties=properties)
+        both = lab.driver(version, (*certificates.system("client"), *driver_signs("clientKey")))
+        neither = lab.driver(version, certificates.system(None))
+        for address in (enforcing, observing):
+            wait_for(certificates.has_brokers(address, name), f"the broker is registered with {address}")
+
+        def found(name_server: str) -> set[tuple[str, str]]:
+            (folder,) = (tmp_path / "lab").glob(f"{name_server}-*")
+            lines = map(json.loads, (folder / "audit-refusals.log").read_text().splitlines())
+            return {(line["identity"], line["request"]) for line in lines}
+
+        def is_refused(line: tuple[str, str], attempt: Callable[[], bool]) -> None:
+            """Clients have short time-outs, so a busy machine may need several attempts until one arrives."""
+            wait_for(lambda: attempt() and line in found("enforcing"), f"{line} is refused")
+
+        def fails_to_wipe(driver: Driver) -> bool:
+            return "Failed" in driver.admin("wipeWritePerm", "-n", enforcing, "-b", name)
+
+        def sends_nothing() -> bool:
+            return neither.call("send", enforcing, "TBW102", "1", "m").startswith("0 stored")
+
+        sends(both, enforcing)
+        both.call("receiver-start", "r", enforcing, "group", "TBW102")
+        wait_for(lambda: int(both.call("receiver-count", "r")) > 0, "the consumer gets the message")
+        both.call("receiver-stop", "r")
+        is_refused(("client", "WIPE_WRITE_PERM_OF_BROKER"), lambda: fails_to_wipe(both))
+        is_refused(("anonymous", "WIPE_WRITE_PERM_OF_BROKER"), lambda: fails_to_wipe(neither))
+        is_refused(("anonymous", "GET_ROUTEINFO_BY_TOPIC"), sends_nothing)
+        sends(neither, observing)
+        mqadmin_signs(neither, "toolsKey")
+        wait_for(lambda: "OK" in neither.admin("wipeWritePerm", "-n", enforcing, "-b", name), "the operator is let through")
+        assert ("anonymous", "GET_ROUTEINFO_BY_TOPIC") in found("observing")
+        assert not {line for line in found("enforcing") if line[1] == "REGISTER_BROKER"}

@@ -11,6 +11,7 @@ from replicated_namesrv.access.access_control import AccessControl
 from replicated_namesrv.access.roles import BROKERS, OPERATORS, REQUEST_ROLES
 from replicated_namesrv.access.signatures import signature_of
 from replicated_namesrv.compat.independent_node import IndependentNode
+from replicated_namesrv.compat.live_table import BrokerKey
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
@@ -22,7 +23,7 @@ from tests.access.files import write_access_file
 from tests.support.authority import Authority
 from tests.support.nodes import run_command
 from tests.support.ports import free_port
-from tests.support.remoting_server import Peer, ServerThread, broker_fields, live_server, request, topic_table
+from tests.support.remoting_server import Peer, ServerThread, broker_fields, live_server, raw_frame, request, topic_table
 from tests.support.waiting import wait_until
 
 NO_PERMISSION = 16
@@ -146,6 +147,65 @@ def test_a_broker_registers_renews_and_leaves_under_its_own_name(world: World) -
         assert broker.call(105, {"topic": "T"}).code == 0
         assert broker.call(217, {"topic": "U"}, ROUTE_BODY).code == 0
         assert broker.call(104, own).code == 0
+
+
+QUEUES = '"perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4'
+MAPPING = (
+    '"topicQueueMappingInfoMap":{"T":{"bname":"broker-b","currIdMap":{"0":0},"dirty":false,"epoch":9,"scope":"s","topic":"T",'
+    '"totalQueues":1}}'
+)
+
+
+def header_of(code: int, flag: int, *fields: tuple[str, str]) -> bytes:
+    """A header whose fields may be there twice."""
+    texts = ",".join(f'"{name}":"{value}"' for name, value in fields)
+    return f'{{"code":{code},"extFields":{{{texts}}},"flag":{flag},"language":"JAVA","opaque":1,"version":479}}'.encode()
+
+
+def test_a_broker_can_name_another_one_nowhere_in_a_request(world: World) -> None:
+    """In the body, twice in the header, in the other header encoding, as a response, without an answer, or by address alone."""
+    state = world.server.service.state
+    service = world.server.service
+    assert isinstance(service, IndependentNode)
+    victim = broker_fields("broker-b", "10.0.0.2:10911")
+    own = broker_fields("broker-a", "10.0.0.1:10911")
+    table = topic_table("T", "U")
+    twice = (("brokerName", "broker-a"), ("brokerName", "broker-b"))
+    others = tuple((name, value) for name, value in victim.items() if name != "brokerName")
+    mapped = table.replace(b'"topicQueueMappingInfoMap":{}', MAPPING.encode())
+    assert mapped != table
+    attacks = [
+        request(103, own, mapped),
+        request(103, victim, table, serialize_type=1),
+        *(request(103, victim, table, flag=flag) for flag in (1, 2, 3)),
+        *(raw_frame(header_of(103, 0, *others, *names), table) for names in (twice, twice[::-1])),
+        *(raw_frame(header_of(104, 0, *others, *names)) for names in (twice, twice[::-1])),
+        *(request(code, {**victim, "brokerName": "broker-a"}, body) for code, body in ((103, table), (104, b""), (322, b""))),
+        request(104, {name: value for name, value in victim.items() if name != "brokerName"}),
+        *(
+            request(217, {"topic": "T"}, f'{{"queueDatas":[{{"brokerName":"broker-a",{QUEUES}}},{{{name},{QUEUES}}}]}}'.encode())
+            for name in ('"brokerName":"broker-b"', '"BrokerName":"broker-b"', '"brokerName":"broker-a","brokerName":"broker-b"')
+        ),
+        *(request(904, {**victim, **changed}, flag=2) for changed in ({}, {"brokerName": "broker-a"}, {"clusterName": "c"})),
+    ]
+    with world.peer("admin") as chief:
+        assert chief.call(103, victim, table).code == 0
+
+        def facts() -> tuple[object, ...]:
+            queues = [(state.topic_queues(topic) or {}).get("broker-b") for topic in ("T", "U")]
+            route = state.route("T")
+            assert route is not None
+            live = service.live._attachments[BrokerKey("C", "10.0.0.2:10911")]
+            return queues, state.member("broker-b", 0), route.topic_queue_mapping_by_broker, live.connection, live.last_update_ms
+
+        before = world.server.do(facts)
+        for attack in attacks:
+            with world.peer("broker-a") as peer:
+                peer.send(attack)
+                peer.send(request(106, opaque=99))
+                while (answer := peer.receive()) is not None and answer.header.opaque != 99:
+                    pass
+            assert world.server.do(facts) == before, attack
 
 
 def test_a_heartbeat_for_another_broker_does_not_count(world: World) -> None:
