@@ -90,7 +90,7 @@ async def test_an_earlier_life_of_an_independent_node_is_recognised(tmp_path: Pa
         assert started.service.state.revision == 1, "read back from kvConfig.json"
         answer = await http(port, "/v1/watch", headers={"Last-Event-ID": str(seen)})
         assert answer.status == 410
-        assert "another life" in answer.json["error"]
+        assert "earlier process" in answer.json["error"]
 
 
 @pytest.mark.parametrize("position", ["x", "-1", "1.5", "9" * 19, "@"])
