@@ -51,6 +51,7 @@ host left out."""
 HOST = "HOST"
 SETTLED_S, SETTLED_WHILE_SHRINKING_S = 30.0, 3.0
 """How long the servers may differ. Of a difference that is being shrunk, it is known that it stays."""
+ANSWER_TIMEOUT_MS = 30_000
 STEPS_MAX = 1_000
 SILENT_MS = 300
 """Time-out of a broker that stays silent."""
@@ -107,7 +108,7 @@ class Server:
         """Code, remark, fields, and body, lists in a common order. Raises NamesrvError."""
         fields = {name: value.replace(HOST, self.host) for name, value in request.fields.items()}
         command = RemotingCommand(request.code, fields, request.body.replace(HOST, self.host).encode())
-        answer = await self.client(request.connection).request(self.address, command)
+        answer = await self.client(request.connection).request(self.address, command, ANSWER_TIMEOUT_MS)
         body = fastjson.loads(answer.body.replace(self.host.encode(), HOST.encode())) if answer.body else None
         named = {name: value.replace(self.host, HOST) for name, value in (answer.ext_fields or {}).items()}
         return answer.code, answer.remark, named or None, _normalized(body)
