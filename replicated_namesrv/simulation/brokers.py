@@ -151,7 +151,7 @@ class Broker:
 
         def answered(result: object) -> None:
             if isinstance(result, Result) and result.code == 0 and life is self.life:
-                life.acknowledged_ns[machine.name] = sent_ns
+                life.acknowledged_ns[machine.name] = max(life.acknowledged_ns.get(machine.name, -1), sent_ns)
                 life.acknowledged_count = max(life.acknowledged_count, count)
             else:
                 self._leave_home(life, machine)
