@@ -45,14 +45,15 @@ class Membership:
         memories: PeerMemories,
         formed_changed: Callable[[], None],
         regressed: Callable[[str], None],
+        term: Callable[[], int],
     ) -> None:
         """``formed_changed``: called when founding has progressed. ``regressed``: called with the reason when a peer remembers
-        more of this disk than is on it."""
+        more of this disk than is on it. ``term``: the current term."""
         self._context, self._config, self._defences = context, context.config, context.defences
         self._environment, self._now = context.environment, context.now
         self.identity, self.configuration = identity, configuration
         self._log, self._followers, self._memories = log, followers, memories
-        self._formed_changed, self._regressed = formed_changed, regressed
+        self._formed_changed, self._regressed, self._term = formed_changed, regressed, term
         self.process = self._context.rng.getrandbits(63) | 1
         """Nonce of this process."""
         self.opened = Memory(0, 0, 0)
@@ -354,12 +355,20 @@ class Membership:
                 f"{peer} has contact with another process under the name {self.identity.node}: a copy of this data directory, "
                 "or another one, is in use; stop one of the two processes"
             )
-        elif standing is Standing.REGRESSED:
+        if standing is Standing.REGRESSED or (about_us and self._lacks(said)):
             self._regressed(
                 f"{peer} remembers {said.remembered_number} records, and entry {said.remembered_index} in term "
                 f"{said.remembered_term}, of this data directory; it was opened with {self.opened.number} records, term "
                 f"{self.opened.term}, entry {self.opened.acknowledged}, and has {self._log.durable_number} records now"
             )
+
+    def _lacks(self, said: Introduction) -> bool:
+        """Whether this node lacks what the peer remembers of it. A peer that contests this process may be lost before it reports
+        a regression, and a machine may be reset with its memory. What is compared never decreases in a process."""
+        if not (self._defences.regressions and self._defences.remembered_data):
+            return False
+        remembered = Memory(said.remembered_number, said.remembered_term, said.remembered_index)
+        return remembered.missing_in(Memory(self._log.durable_number, self._term(), self._log.last_index))
 
     def rejoined(self) -> None:
         """This node continues as another incarnation, so every peer has to accept it again."""

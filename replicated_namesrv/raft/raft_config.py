@@ -42,6 +42,8 @@ class Defences:
     """While two processes use one incarnation, both are ignored."""
     contested_silence: bool = True
     """A process that any peer contests sends no votes and acknowledgements to any peer."""
+    remembered_data: bool = True
+    """A node that lacks data that a peer remembers of it rejoins at once, whatever standing the peer reports."""
     own_numbers: bool = True
     """Proposal numbers start at a random place, and a node that applies a number of its own that it did not issue stops."""
     fatal_errors: bool = True

@@ -5,7 +5,7 @@ older image (restored volume, virtual machine reset to a snapshot) must not vote
 directory neither may vote. Every process introduces itself with a nonce and with the content of its disk. Every node remembers,
 per incarnation of a peer, the most advanced content of its disk (records, term, last entry). This memory is volatile: a regression that only a lost node could have noticed is
 not detected (DESIGN.md, "Rolled-back disks"). A process that any peer contests sends nothing but greetings and introductions to
-all peers (``membership.py``).
+all peers. One that lacks data that a peer remembers of it rejoins by itself, whatever its standing (``membership.py``).
 
 ``IncarnationRecord.judge`` decides by the first row that matches:
 

@@ -45,6 +45,7 @@ WITHOUT_STORY = {
     "silence W1": "test_silence_before_an_accepted_renewal_is_not_recorded",
     "silence W2": "test_a_removal_does_not_overtake_a_contact",
     "silence W3": "test_a_removal_does_not_overtake_a_contact",
+    "standing S5": "test_regressions",
     "standing S7": "test_a_process_that_goes_back_with_its_memory_rejoins",
 }
 """Rows that need an outcome within a few milliseconds of another, or a second world: each has a test in ``tests/replication`` or

@@ -451,7 +451,7 @@ class Copied:
 @both
 def test_single_process(defended: bool) -> None:
     """A data directory is copied and both copies are started: neither may vote, and both sides say so."""
-    world = world_with("single_process", defended)
+    world = world_with("single_process", defended, also_off=("remembered_data",))
     leader = world.elect()
     commit(world, leader, b"a")
     settle(world)
@@ -493,8 +493,9 @@ def test_single_process(defended: bool) -> None:
 @both
 def test_contested_silence(defended: bool) -> None:
     """A disk goes back, and its node restarts at once. The leader, which remembers more, contests the new process until the
-    former one has been silent for an election time. Meanwhile the third node, which the leader cannot reach, asks for a vote."""
-    world = world_with("contested_silence", defended)
+    former one has been silent for an election time. Meanwhile the third node, which the leader cannot reach, asks for a vote. The
+    node is silent, and gives up its vote as soon as it learns what the leader remembers."""
+    world = world_with("contested_silence", defended, also_off=() if defended else ("remembered_data",))
     leader = world.elect()
     back, third = others(world, leader)
     commit(world, leader, b"old")
@@ -508,7 +509,7 @@ def test_contested_silence(defended: bool) -> None:
     world.cut = {(leader.node_id, third.name), (third.name, leader.node_id)}
     node = back.start()
     world.run(5)
-    lost = [host for host in (back, third) if len(host.machine.commands) > 1 or node.commit_index > 3]
+    lost = [h for h in (back, third) if h.node is not None and h.node.commit_index > 3 and b"X" not in h.machine.commands]
     leaders = [n for n in world.nodes if n.role == "leader" and n is not leader]
     assert bool(lost or leaders) == (not defended)
     if defended:
@@ -521,7 +522,7 @@ def test_contested_silence(defended: bool) -> None:
 @both
 def test_a_copy_that_a_peer_hears_alone_is_silent_if_another_peer_contests_it(defended: bool) -> None:
     """The leader has contact with both processes, the third node with the copy only, and these two cannot reach each other."""
-    world = world_with("contested_silence", defended)
+    world = world_with("contested_silence", defended, also_off=("remembered_data",))
     leader = world.elect()
     host, third = others(world, leader)
     commit(world, leader, b"old")
@@ -588,12 +589,40 @@ def test_a_process_that_goes_back_with_its_memory_rejoins(defended: bool) -> Non
     assert (world.leader is None) == defended
     assert image.node.counters["rejoined"] == int(defended)
     if defended:
-        assert third.node is not None
-        assert any("memory included" in note for note in third.node.notes)
+        assert any("this disk was rolled back" in note for note in image.node.notes)
         world.hosts[leader.node_id].start()
         world.elect()
         settle(world)
         assert image.machine.commands == third.machine.commands == [b"old", b"known to all", b"X"]
+
+
+@both
+def test_remembered_data(defended: bool) -> None:
+    """The leader contests a process whose disk went back, and is lost before it can report a regression."""
+    world = world_with("remembered_data", defended)
+    leader = world.elect()
+    back, third = others(world, leader)
+    commit(world, leader, b"old")
+    settle(world)
+    world.isolate(third.name)
+    world.run(1)
+    image = image_of(back.disk)
+    commit(world, leader, b"X")
+    back.crash()
+    back.disk = image
+    node = back.start()
+    world.run_until(lambda: node.counters["rejoined" if defended else "contested"] > 0)
+    world.hosts[leader.node_id].crash()
+    world.heal()
+    world.run(10)
+    assert (world.leader is None) == defended
+    if not defended:
+        assert b"X" not in third.machine.commands, "an acknowledged command is gone"
+        return
+    world.hosts[leader.node_id].start()
+    world.elect()
+    settle(world)
+    assert third.machine.commands == [b"old", b"X"]
 
 
 def test_two_processes_cause_no_storm_of_introductions() -> None:
