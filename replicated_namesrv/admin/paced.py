@@ -120,18 +120,23 @@ async def in_share(request: web.Request, handler: Callable[[web.Request], Awaita
     if not isinstance(transport, _Paused):  # the connection has ended
         return await handler(request)
     shares, share = transport.protocol.shares, transport.protocol.share
-    while share.is_used_up:  # again, if another request that waited was handled first
+    if share.is_used_up:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         shares.wait(share, partial(_wake, turn))
         await turn
+        if request.transport is None or request.transport.is_closing():
+            return web.Response(status=503)  # nobody reads it; a change that nobody waits for is not made
     work = handler(request)
     assert isinstance(work, Coroutine)
     return await counted(work, partial(shares.spend, share))
 
 
-def _wake(turn: "asyncio.Future[None]") -> None:
-    if not turn.done():
-        turn.set_result(None)
+def _wake(turn: "asyncio.Future[None]") -> bool:
+    """Whether a request was waiting for this turn."""
+    if turn.done():
+        return False
+    turn.set_result(None)
+    return True
 
 
 @coroutine

@@ -371,7 +371,7 @@ class CommandProposer:
         this node fences itself. ``timeout_ms`` None: the time limit of all requests. ``topics``: number of topics that the
         command concerns. ``origin`` is in the log if every member knows such commands. The time that all nodes need is charged
         to ``connection``: one address may send commands to each node."""
-        if connection is not None:
+        if connection is not None and not self._is_fenced():
             connection.charge(self._node_count * (topics * NS_PER_TOPIC + len(data) * NS_PER_COMMAND_BYTE))
         if origin is not None and self._consensus.command_version >= ORIGIN_VERSION:
             data = encode_attributed(data, origin)

@@ -211,10 +211,14 @@ class RegistrationQueue:
                     job.connection.resume()
             queue.popleft()
 
-    def _queue_again(self, queue: deque[Job], job: Job) -> None:
-        if not job.is_dropped:
-            queue.append(job)
-            self._schedule_turn()
+    def _queue_again(self, queue: deque[Job], job: Job) -> bool:
+        """The share of the address admits this registration, whatever others of the address spend until it begins."""
+        if job.is_dropped:
+            return False
+        job.has_begun = True
+        queue.append(job)
+        self._schedule_turn()
+        return True
 
     def _advance(self, evaluation: Evaluation, until_ns: int) -> Outcome | None:
         """Evaluate until there is an outcome or the time is up (None). Raises BodyError."""

@@ -13,8 +13,8 @@ message arrives for it. A host that is alone waits only for the next turn, and c
     a command on all nodes of a cluster                       estimated (``consensus.CommandProposer``)
 
 Work that has begun is finished. A registration whose evaluation takes 100 ms is evaluated in slices, and then the address waits
-for up to 400 ms. It waits for at most ``LIGHT_PART`` times ``DEBT_MAX_NS`` after its last work. A debt outlives the connections
-of its address.
+for up to 400 ms. It waits for at most ``LIGHT_PART`` times ``DEBT_MAX_NS``: then one item that waits is done, even if streams of
+the address, which never wait, cause new debts. A debt outlives the connections of its address.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ PAUSE_MIN_S = 0.001
 class Share:
     """The share of one address."""
 
-    __slots__ = ("connections", "debt_ns", "is_used_up", "name", "since_ns", "waiting")
+    __slots__ = ("connections", "debt_ns", "is_used_up", "name", "since_ns", "waiting", "waits_since_ns")
 
     def __init__(self, name: str, since_ns: int = 0) -> None:
         self.name = name
@@ -48,7 +48,9 @@ class Share:
         self.since_ns = since_ns
         self.is_used_up = False
         """Whether frames and answers have to wait."""
-        self.waiting: deque[Callable[[], None]] = deque()
+        self.waits_since_ns = since_ns
+        """Since when something waits, or when something that waited was last done."""
+        self.waiting: deque[Callable[[], object]] = deque()
         """Work for later. Each item spends its own time."""
 
 
@@ -72,10 +74,16 @@ class TurnShares:
         """A connection has ended."""
         share.connections -= 1
         if not share.connections and not share.is_used_up:
-            if share.debt_ns:
-                self._use_up(share)
+            if share.debt_ns:  # another connection of the address would start without debts otherwise
+                pause_s = max(share.debt_ns * LIGHT_PART / 1e9, PAUSE_MIN_S)
+                asyncio.get_running_loop().call_later(pause_s, self._forget_unused, share)
             else:
-                del self._shares[share.name]
+                self._forget_unused(share)
+
+    def _forget_unused(self, share: Share) -> None:
+        """Forget an address without connections, unless it waits. Late work of a former share leaves a newer one alone."""
+        if not share.connections and not share.is_used_up and self._shares.get(share.name) is share:
+            del self._shares[share.name]
 
     def spend(self, share: Share, spent_ns: int) -> None:
         """Count this time."""
@@ -93,8 +101,11 @@ class TurnShares:
         """What is left of the share."""
         return SHARE_NS - share.debt_ns
 
-    def wait(self, share: Share, work: Callable[[], None]) -> None:
-        """Do ``work`` later."""
+    def wait(self, share: Share, work: Callable[[], object]) -> None:
+        """Do ``work`` later. It returns True if it only admits something that spends its time in a later turn; then the others
+        wait again."""
+        if not share.waiting:
+            share.waits_since_ns = self._now_ns()
         share.waiting.append(work)
         if not share.is_used_up:
             self._use_up(share)
@@ -133,18 +144,21 @@ class TurnShares:
     def _due(self, share: Share) -> None:
         """The address continues if its debt is paid, as far as its next share goes."""
         self._settle(share)
+        is_late = bool(share.waiting) and share.since_ns - share.waits_since_ns >= LIGHT_PART * DEBT_MAX_NS
         if self._is_alone():
             share.debt_ns = 0
-        elif share.debt_ns > SHARE_NS // LIGHT_PART:
+        elif share.debt_ns > SHARE_NS // LIGHT_PART and not is_late:
             self._use_up(share)
             return
         share.is_used_up = False
+        share.waits_since_ns = share.since_ns
         try:
             while share.waiting and not share.is_used_up:
-                share.waiting.popleft()()
+                if share.waiting.popleft()() or is_late:
+                    break
         finally:  # also after an error of one item
             if not share.is_used_up:
                 if share.waiting:
                     self._use_up(share)
-                elif not share.connections:
-                    self._shares.pop(share.name, None)
+                else:
+                    self._forget_unused(share)
