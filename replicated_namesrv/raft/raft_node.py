@@ -190,7 +190,14 @@ class RaftNode:
         self.memories = memories = PeerMemories(self.peers, configuration)
         self.followers = Followers(self.peers, core, log, memories, self.config)
         self.membership = membership = Membership(
-            context, self.identity, configuration, log, self.followers, memories, self._formed_changed, self.rejoin,
+            context,
+            self.identity,
+            configuration,
+            log,
+            self.followers,
+            memories,
+            self._formed_changed,
+            self.rejoin,
             lambda: core.term,
         )
         self.outbox = outbox = Outbox(self.environment.send, membership, log, core, self.defences.durable_acks)

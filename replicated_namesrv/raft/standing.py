@@ -3,9 +3,10 @@
 An incarnation is one data directory. Raft relies on its acknowledgements and votes. So a directory that was rolled back to an
 older image (restored volume, virtual machine reset to a snapshot) must not vote any more, and of two processes on copies of one
 directory neither may vote. Every process introduces itself with a nonce and with the content of its disk. Every node remembers,
-per incarnation of a peer, the most advanced content of its disk (records, term, last entry). This memory is volatile: a regression that only a lost node could have noticed is
-not detected (DESIGN.md, "Rolled-back disks"). A process that any peer contests sends nothing but greetings and introductions to
-all peers. One that lacks data that a peer remembers of it rejoins by itself, whatever its standing (``membership.py``).
+per incarnation of a peer, the most advanced content of its disk (records, term, last entry). This memory is volatile: a
+regression that only a lost node could have noticed is not detected (DESIGN.md, "Rolled-back disks"). A process that any peer
+contests sends nothing but greetings and introductions to all peers. One that lacks data that a peer remembers of it rejoins by
+itself, whatever its standing (``membership.py``).
 
 ``IncarnationRecord.judge`` decides by the first row that matches:
 
@@ -19,9 +20,9 @@ all peers. One that lacks data that a peer remembers of it rejoins by itself, wh
 | S5 | other          | lacks, or boot repeats | no                 | REGRESSED | the directory was rolled back: rejoin       |
 | S6 | other          | whole, later boot      | any                | ACCEPTED  | a restart; if the former one goes on: S3    |
 
-"Fresh": it echoes a number that we sent since we know the process. "Current": the process that was accepted last. "Memory" is what
-was on the disk when the process started: records in the log, term, last entry. It "lacks" what an earlier process of the incarnation
-had. "Lately" is within the contest time.
+"Fresh": it echoes a number that we sent since we know the process. "Current": the process that was accepted last. "Memory" is
+what was on the disk when the process started: records in the log, term, last entry. It "lacks" what an earlier process of the
+incarnation had. "Lately" is within the contest time.
 
 The introductions of a process have ascending sequence numbers, and each echoes the newest number of ours that the process has
 received. A process went *back* if it sends a sequence number again that it has already used, together with a newer echo than

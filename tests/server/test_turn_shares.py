@@ -157,6 +157,46 @@ async def test_an_error_of_one_item_does_not_stop_the_others() -> None:
     assert len(errors) == 2
 
 
+async def test_an_item_that_admits_other_work_keeps_its_turn() -> None:
+    """What comes after it would use the share up before the admitted work begins."""
+    shares, done = TurnShares(), list[str]()
+    share, _ = shares.enter("h"), shares.enter("o")
+    shares.spend(share, SHARE_NS)
+    shares.wait(share, lambda: done.append("admitted") or True)
+    shares.wait(share, lambda: done.append("later"))
+    await until(lambda: bool(done))
+    assert done == ["admitted"]
+    assert share.is_used_up
+    await until(lambda: done == ["admitted", "later"])
+
+
+async def test_work_that_never_waits_delays_the_others_only_up_to_a_limit() -> None:
+    now_ns, done = 0, list[str]()
+    shares = TurnShares(lambda: now_ns)
+    share, _ = shares.enter("h"), shares.enter("o")
+    shares.spend(share, SHARE_NS)
+    for name in ("first", "second"):
+        shares.wait(share, lambda name=name: done.append(name))  # type: ignore[misc]  # a default in a lambda
+    for _ in range(19):
+        shares.spend(share, DEBT_MAX_NS)
+        now_ns += LIGHT_PART * DEBT_MAX_NS // 10
+        shares._due(share)
+    assert done == ["first"], "after 3.8 s: one item in 2 s"
+
+
+async def test_late_work_of_a_forgotten_share_leaves_the_next_one_alone() -> None:
+    shares = TurnShares()
+    former, _ = shares.enter("h"), shares.enter("o")
+    shares.leave(former)
+    share = shares.enter("h")
+    assert share is not former
+    shares.spend(former, SHARE_NS)
+    await until(lambda: not former.is_used_up)
+    assert shares.enter("h") is share
+    shares.leave(share)
+    shares.leave(share)
+
+
 async def test_a_share_ends_with_the_last_connection_of_its_address() -> None:
     shares = TurnShares()
     first = shares.enter("h")

@@ -1,0 +1,142 @@
+"""Directed tests: processes that a peer contests, and nodes that go back, while one peer remembers more than another."""
+
+from replicated_namesrv.raft.raft_messages import Message
+from replicated_namesrv.raft.raft_node import RaftNode
+from tests.raft.test_defences import both, commit, world_with
+from tests.raft.test_lost_memory import Copied, image_of, others, settle
+from tests.support.raft_world import Host, World
+
+
+@both
+def test_contested_silence(defended: bool) -> None:
+    """A disk goes back, and its node restarts at once. The leader, which remembers more, contests the new process until the
+    former one has been silent for an election time. Meanwhile the third node, which the leader cannot reach, asks for a vote. The
+    node is silent, and gives up its vote as soon as it learns what the leader remembers."""
+    world = world_with("contested_silence", defended, also_off=() if defended else ("remembered_data",))
+    leader = world.elect()
+    back, third = others(world, leader)
+    commit(world, leader, b"old")
+    settle(world)
+    world.isolate(third.name)
+    world.run(1)
+    image = image_of(back.disk)
+    commit(world, leader, b"X")
+    back.crash()
+    back.disk = image
+    world.cut = {(leader.node_id, third.name), (third.name, leader.node_id)}
+    node = back.start()
+    world.run(5)
+    lost = [h for h in (back, third) if h.node is not None and h.node.commit_index > 3 and b"X" not in h.machine.commands]
+    leaders = [n for n in world.nodes if n.role == "leader" and n is not leader]
+    assert bool(lost or leaders) == (not defended)
+    if defended:
+        assert node.counters["rejoined"] == 1
+        world.heal()
+        settle(world)
+        assert third.machine.commands == [b"old", b"X"]
+
+
+@both
+def test_a_copy_that_a_peer_hears_alone_is_silent_if_another_peer_contests_it(defended: bool) -> None:
+    """The leader has contact with both processes, the third node with the copy only, and these two cannot reach each other."""
+    world = world_with("contested_silence", defended, also_off=("remembered_data",))
+    leader = world.elect()
+    host, third = others(world, leader)
+    commit(world, leader, b"old")
+    settle(world)
+    world.isolate(third.name)
+    world.run(1)
+    image = image_of(host.disk)
+    commit(world, leader, b"X")
+    world.cut = {(leader.node_id, third.name), (third.name, leader.node_id)}
+    copy = Copied(world, host.name, image)
+    transmit, deliver = world.transmit, world._deliver
+
+    def from_copy_alone(source: Host, target: str, message: Message) -> None:
+        if target != third.name or source is not host:
+            transmit(source, target, message)
+
+    def to_copy_alone(source: str, target: str, message: Message) -> None:
+        if (source, target) != (third.name, host.name):
+            deliver(source, target, message)
+        elif (source, target) not in world.cut:
+            copy.node.on_message(source, message)
+            copy.node.tick()
+
+    world.transmit, world._deliver = from_copy_alone, to_copy_alone  # type: ignore[method-assign]  # of this world alone
+    start = world.time
+    copy.ticking(world, lambda: world.time - start > 5)
+    assert third.node is not None
+    assert ("leader" in (third.node.role, copy.node.role)) == (not defended)
+
+
+@both
+def test_a_process_that_goes_back_with_its_memory_rejoins(defended: bool) -> None:
+    """A virtual machine is reset to a snapshot with memory: disk and process of a node go back together, and the node is the same
+    process. The image is the same node of a second, equal world."""
+
+    def until_image() -> tuple[World, RaftNode, Host, Host]:
+        world = world_with("regressions", defended)
+        leader = world.elect()
+        back, third = others(world, leader)
+        commit(world, leader, b"old")
+        settle(world)
+        return world, leader, back, third
+
+    world, leader, back, third = until_image()
+    image = until_image()[2]
+    assert image.node is not None
+    commit(world, leader, b"known to all")
+    settle(world)
+    world.isolate(third.name)
+    commit(world, leader, b"X")
+    for peer in world.names:
+        world.disconnect(back.name, peer)
+        world.disconnect(peer, back.name)
+    world.hosts[leader.node_id].crash()
+    back.node, back.life = None, back.life + 1
+    image.world, world.hosts[back.name] = world, image
+    world.heal()
+    for peer in (third.name, leader.node_id):
+        image.node.on_disconnected(peer)
+    world.connect(image.name, third.name)
+    world.connect(third.name, image.name)
+    image.wake()
+    world.run(10)
+    assert (world.leader is None) == defended
+    assert image.node.counters["rejoined"] == int(defended)
+    if defended:
+        assert any("this disk was rolled back" in note for note in image.node.notes)
+        world.hosts[leader.node_id].start()
+        world.elect()
+        settle(world)
+        assert image.machine.commands == third.machine.commands == [b"old", b"known to all", b"X"]
+
+
+@both
+def test_remembered_data(defended: bool) -> None:
+    """The leader contests a process whose disk went back, and is lost before it can report a regression."""
+    world = world_with("remembered_data", defended)
+    leader = world.elect()
+    back, third = others(world, leader)
+    commit(world, leader, b"old")
+    settle(world)
+    world.isolate(third.name)
+    world.run(1)
+    image = image_of(back.disk)
+    commit(world, leader, b"X")
+    back.crash()
+    back.disk = image
+    node = back.start()
+    world.run_until(lambda: node.counters["rejoined" if defended else "contested"] > 0)
+    world.hosts[leader.node_id].crash()
+    world.heal()
+    world.run(10)
+    assert (world.leader is None) == defended
+    if not defended:
+        assert b"X" not in third.machine.commands, "an acknowledged command is gone"
+        return
+    world.hosts[leader.node_id].start()
+    world.elect()
+    settle(world)
+    assert third.machine.commands == [b"old", b"X"]
