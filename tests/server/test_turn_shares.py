@@ -162,7 +162,12 @@ async def test_an_item_that_admits_other_work_keeps_its_turn() -> None:
     shares, done = TurnShares(), list[str]()
     share, _ = shares.enter("h"), shares.enter("o")
     shares.spend(share, SHARE_NS)
-    shares.wait(share, lambda: done.append("admitted") or True)
+
+    def admit() -> bool:
+        done.append("admitted")
+        return True
+
+    shares.wait(share, admit)
     shares.wait(share, lambda: done.append("later"))
     await until(lambda: bool(done))
     assert done == ["admitted"]
