@@ -190,16 +190,9 @@ class RaftNode:
         self.memories = memories = PeerMemories(self.peers, configuration)
         self.followers = Followers(self.peers, core, log, memories, self.config)
         self.membership = membership = Membership(
-            context,
-            self.identity,
-            configuration,
-            log,
-            self.followers,
-            memories,
-            self._formed_changed,
-            self.rejoin,
+            context, self.identity, configuration, log, self.followers, memories, self._formed_changed, self.rejoin,
             lambda: core.term,
-        )
+        )  # fmt: skip  # items grouped by line
         self.outbox = outbox = Outbox(self.environment.send, membership, log, core, self.defences.durable_acks)
         self.syncs = Syncs(self.environment)
         self.stall = stall = Stall(context, self.syncs)
