@@ -94,6 +94,14 @@ class Access:
         if control.enforces:
             raise denied
 
+    def check_again(self, request: web.Request, allowed: frozenset[Role], by_table: Callable[[web.Request], None]) -> None:
+        """Check the caller of an open stream once more. It raises what ``check`` raises, but records no observed request."""
+        control = self._control
+        if control is None or control.enforces:
+            self.check(request, allowed, by_table)
+        elif self._judge(request, control.rules, allowed)[2] is not None:
+            by_table(request)
+
     def done(self, request: web.Request, status: int) -> None:
         """Record an operation; changes of KV config and topics are recorded when they are applied."""
         origin = request.get(ORIGIN)

@@ -8,7 +8,8 @@ the event ``restored``. A position that is newer than this node's state is refus
 without an ``id`` change no route: the leader that this node knows (``leader``), brokers that are silent (``broker-suspected``,
 ``broker-cleared``; ``/v1/status`` has all of them), and why the stream ends (``end``).
 
-Before each event, and after each reload of the access file, the stream checks again whether its caller may watch.
+Before events, and after each reload of the access file, the stream checks again whether its caller may watch. Except after a
+reload, it checks at most once a second, because a check can read the token file.
 
 Nodes of a CP cluster count the same revisions, so a watcher may continue at another one. An independent node restarts its
 count in each life, so its ids also name the life (``REVISION@HISTORY``), and an id of an earlier life is answered with 410.
@@ -38,6 +39,8 @@ KEEP_ALIVE_S = 10.0
 """After this time without an event a comment is sent. So proxies keep the stream open, and a lost watcher is noticed."""
 WRITE_TIMEOUT_S = 30.0
 """A watcher that reads no byte for this long is disconnected."""
+CHECK_EVERY_S = 1.0
+"""Minimum time between two checks of a watcher's caller, if the access file is not reloaded."""
 BATCH_BYTES = 64 << 10
 NOTICES_MAX = 1_000
 _STOPPED = "this node stops"
@@ -51,6 +54,8 @@ class Watcher:
         self.position = position
         """Revision of the last change sent."""
         self.notices: list[str] = []
+        self.check_at_s = 0.0
+        """Time of the event loop from which the caller has to be checked before the next event."""
         self.woken = asyncio.Event()
 
 
@@ -83,6 +88,7 @@ class Watchers:
     def check_callers(self) -> None:
         """End the streams of callers that may not watch any more."""
         for watcher in self._open:
+            watcher.check_at_s = 0.0
             watcher.woken.set()
 
     def _notify(self, text: str) -> None:
@@ -109,8 +115,6 @@ class Watchers:
             await response.prepare(request)
             await self._send(response, self._hello(context, watcher))
             await self._follow(request, response, context, watcher)
-        except AccessError as denied:
-            await self._send(response, _end("refused", f"{denied.error}; {denied.remedy}", history))
         except ConnectionResetError:
             pass
         except TimeoutError:
@@ -136,12 +140,16 @@ class Watchers:
         return _event("hello", json.dumps(fields), _id(watcher.position, context.service.history_id))
 
     async def _follow(self, request: web.Request, response: web.StreamResponse, context: AdminContext, watcher: Watcher) -> None:
-        """Send events. Raises AccessError: the caller may not watch any more."""
+        """Send events. Raises ConnectionResetError: the watcher has left. Raises TimeoutError: it reads too slowly."""
         history, history_id = context.service.history, context.service.history_id
-        access = request.app[ACCESS]
         while True:
-            if access.why_not(request, READERS, access.check_secret_view) is not None:
-                access.check(request, READERS, access.check_secret_view)
+            if request.transport is None:  # without it, a caller with a certificate would be refused as anonymous
+                return
+            try:
+                self._check(request, watcher)
+            except AccessError as denied:
+                await self._send(response, _end("refused", f"{denied.error}; {denied.remedy}", history))
+                return
             watcher.woken.clear()
             try:
                 changes = history.after(watcher.position, BATCH_BYTES)
@@ -167,6 +175,14 @@ class Watchers:
                     await watcher.woken.wait()
             except TimeoutError:
                 await self._send(response, ":\n\n")
+
+    def _check(self, request: web.Request, watcher: Watcher) -> None:
+        """Raises AccessError: the caller may not watch any more."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= watcher.check_at_s:
+            watcher.check_at_s = now_s + CHECK_EVERY_S
+            access = request.app[ACCESS]
+            access.check_again(request, READERS, access.check_secret_view)
 
     async def _send(self, response: web.StreamResponse, text: str) -> None:
         async with asyncio.timeout(WRITE_TIMEOUT_S):

@@ -75,8 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.action not in ("get", "list"):
         refuse_consistency(arguments)
-    if arguments.action != "export" and (arguments.only or arguments.force or arguments.admin):
-        arguments.usage_error("--namespace, --force and --admin are for 'kv export': leave them out here")
+    of_export = (arguments.only, arguments.force, arguments.admin, arguments.token_file, arguments.ca)
+    if arguments.action != "export" and any(of_export):
+        arguments.usage_error("--namespace, --force, --admin, --token-file and --ca are for 'kv export': leave them out here")
     if arguments.action == "export":
         from replicated_namesrv.cli.kv_export import run_export  # imported here because the other actions do not need it
 

@@ -2,18 +2,24 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
+from replicated_namesrv.access.roles import Role
+from replicated_namesrv.admin import access as access_module
 from replicated_namesrv.admin import watch as watch_module
-from replicated_namesrv.admin.watch import WATCHERS_MAX
+from replicated_namesrv.admin.access import Access
+from replicated_namesrv.admin.watch import WATCHERS_MAX, Watchers
 from replicated_namesrv.process import ServingNode
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_plain
 from replicated_namesrv.routes.commands import PutKVConfig
 from tests.access.files import token_line, write_access_file
+from tests.support.authority import Authority
 from tests.support.events import watching
 from tests.support.nodes import http, running_node
 from tests.support.operated import operated, run
@@ -216,7 +222,7 @@ async def test_a_node_that_may_lag_denies_no_revision_before_it_has_asked_a_majo
 
 
 async def test_a_stream_ends_when_its_caller_may_not_watch_any_more(tmp_path: Path) -> None:
-    """A reload of the access file ends it at once, and no later event is sent. A changed token ends it before the next event."""
+    """A reload of the access file ends it at once, and no later event is sent."""
     names = {"kept": "a long token that is kept", "revoked": "a long token that is revoked"}
     parts = {name: f'[identities.{name}]\nroles = ["read"]\ntokens = ["{token_line(token)}"]\n' for name, token in names.items()}
     path = write_access_file(tmp_path, parts["kept"] + parts["revoked"])
@@ -238,13 +244,141 @@ async def test_a_stream_ends_when_its_caller_may_not_watch_any_more(tmp_path: Pa
         assert await revoked.ended()
         assert [(await kept.until("kv-put")).data["value"] for _ in range(2)] == ["before", "after"]
         assert access.refusals == {("GET /v1/watch", "refused"): 1}
-    token = tmp_path / "token"
-    token.write_text("the first token of this port")
+
+
+OLD_TOKEN, NEW_TOKEN = "the first token of this port", "another token of this port"
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(OLD_TOKEN)
+    return path
+
+
+def wrong_tokens(caplog: pytest.LogCaptureFixture) -> int:
+    return sum(record.getMessage() == "refused: wrong token" for record in caplog.records)
+
+
+async def test_a_changed_token_ends_a_stream_at_its_next_check(
+    tmp_path: Path, token_file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watch_module, "CHECK_EVERY_S", 0.0)
     async with (
-        running_node(tmp_path, adminTokenFile=str(token)) as (started, port),
-        watching(port, token="the first token of this port") as stream,
+        running_node(tmp_path, adminTokenFile=str(token_file)) as (started, port),
+        watching(port, token=OLD_TOKEN) as stream,
     ):
         await stream.until("hello")
-        token.write_text("another token of this port")
+        await asyncio.to_thread(token_file.write_text, NEW_TOKEN)
         await put(started, "another value")
         assert (await stream.next()).data["reason"] == "refused"
+        assert await stream.ended()
+    assert wrong_tokens(caplog) == 1
+
+
+async def test_events_between_two_checks_do_not_read_the_token_file(
+    tmp_path: Path, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert watch_module.CHECK_EVERY_S == 1.0
+    monkeypatch.setattr(watch_module, "CHECK_EVERY_S", 3600.0)
+    reads: list[str] = []
+
+    def counted(path: str) -> bytes:
+        reads.append(path)
+        return read_token(path)
+
+    read_token = access_module.read_token
+    async with running_node(tmp_path, adminTokenFile=str(token_file)) as (started, port):
+        monkeypatch.setattr(access_module, "read_token", counted)
+        async with watching(port, token=OLD_TOKEN) as stream:
+            await stream.until("hello")
+            for number in range(20):
+                await put(started, str(number))
+                assert (await stream.next()).data["value"] == str(number)
+    assert reads == [str(token_file)] * 2, "the request, and the first check of the stream"
+
+
+async def test_what_is_only_observed_is_recorded_once_for_a_stream(
+    tmp_path: Path, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "CHECK_EVERY_S", 0.0)
+    flags = {
+        "accessPolicy": "observe",
+        "accessFile": str(write_access_file(tmp_path, f'[identities.a]\nroles = []\ntokens = ["{token_line(OLD_TOKEN)}"]\n')),
+        "adminTokenFile": str(token_file),
+    }
+    async with running_node(tmp_path, **flags) as (started, port), watching(port, token=OLD_TOKEN) as stream:
+        await stream.until("hello")
+        for number in range(5):
+            await put(started, str(number))
+            assert (await stream.next()).data["value"] == str(number)
+        assert started.access is not None
+        assert started.access.refusals == {("GET /v1/watch", "observed"): 1}
+        await asyncio.to_thread(token_file.write_text, NEW_TOKEN)
+        await put(started, "another value")
+        assert (await stream.next()).data["reason"] == "refused", "as with open"
+
+
+async def test_a_watcher_with_a_certificate_that_left_is_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without its connection it has no certificate, so it looked like an anonymous caller."""
+    monkeypatch.setattr(watch_module, "CHECK_EVERY_S", 0.0)
+    authority = Authority(tmp_path)
+    server, client = authority.files("localhost"), authority.files("ops", prefix="ops-")
+    flags = {
+        "adminTlsCertPath": str(server.certificate),
+        "adminTlsKeyPath": str(server.key),
+        "adminTlsTrustCertPath": str(authority.path),
+        "accessPolicy": "enforce",
+        "accessFile": str(write_access_file(tmp_path, '[identities.ops]\nroles = ["read"]\ncertificates = ["CN=ops"]')),
+    }
+    context = ssl.create_default_context(cafile=str(authority.path))
+    context.load_cert_chain(client.certificate, client.key)
+    checked: list[web.Request] = []
+    check_again = Access.check_again
+
+    def seen(access: Access, request: web.Request, allowed: frozenset[Role], by_table: Callable[[web.Request], None]) -> None:
+        checked.append(request)
+        check_again(access, request, allowed, by_table)
+
+    monkeypatch.setattr(Access, "check_again", seen)
+    async with running_node(tmp_path, **flags) as (started, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+        writer.write(f"GET /v1/watch HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n".encode())
+        await until(lambda: checked, "the first check")
+        writer.close()
+        await until(lambda: checked[0].transport is None, "the node has noticed that the caller left")
+        await put(started, "value")
+        await until(lambda: not started.service.history.listeners, "the stream has ended")
+        assert started.access is not None
+        assert started.access.refusals == {}
+    assert not [record for record in caplog.records if record.exc_info or "refused" in record.getMessage()], caplog.text
+
+
+@pytest.mark.parametrize(("error", "too_slow"), [(ConnectionResetError, 0), (TimeoutError, 1)])
+async def test_a_refused_watcher_that_left_or_reads_too_slowly_is_no_unexpected_error(
+    tmp_path: Path,
+    token_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: type[OSError],
+    too_slow: int,
+) -> None:
+    monkeypatch.setattr(watch_module, "CHECK_EVERY_S", 0.0)
+    send = Watchers._send
+
+    async def failing(watchers: Watchers, response: web.StreamResponse, text: str) -> None:
+        if '"refused"' in text:
+            raise error
+        await send(watchers, response, text)
+
+    monkeypatch.setattr(Watchers, "_send", failing)
+    async with running_node(tmp_path, adminTokenFile=str(token_file)) as (started, port):
+        async with watching(port, token=OLD_TOKEN) as stream:
+            await stream.until("hello")
+            await asyncio.to_thread(token_file.write_text, NEW_TOKEN)
+            await put(started, "another value")
+            await until(lambda: not started.service.history.listeners, "the stream has ended")
+        assert f"namesrv_watchers_too_slow_total {too_slow:.1f}" in (await http(port, "/metrics")).text
+    assert not [record for record in caplog.records if record.exc_info], caplog.text

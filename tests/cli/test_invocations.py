@@ -127,6 +127,8 @@ TABLE = [
     Invocation("kv export {folder}/none/no.json -n {ap}", BAD, err="there is no folder"),
     Invocation("kv export -n {ap}", USAGE, err="NAMESPACE|FILE"),
     Invocation("kv list NS -n {ap} --force", USAGE, err="are for 'kv export'"),
+    Invocation("kv get NS key -n {ap} --token-file {token}", USAGE, err="--token-file and --ca are for 'kv export'"),
+    Invocation("kv import {folder}/cp.json -n {ap} --ca system", USAGE, err="--token-file and --ca are for 'kv export'"),
     Invocation("kv delete NS key -n {cp}", GOOD, "done"),
     Invocation("kv import {folder}/cp.json -n {cp}", GOOD, "2"),
     Invocation("kv get NS key -n {cp}", GOOD, "value"),
