@@ -12,6 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from replicated_namesrv.cli.main import parser_of
+from replicated_namesrv.errors import SettingError
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.settings import Settings, load_settings
 from tests.packaging.test_deploy import image_environment
@@ -40,6 +41,7 @@ class Case(NamedTuple):
 
 
 BASIC = ("NetworkPolicy", "PodDisruptionBudget", "Service", "Service", "StatefulSet")
+PODS = ("StatefulSet", "CronJob")
 EVERYTHING = ("CronJob", "PersistentVolumeClaim", "ServiceMonitor", *BASIC)
 CASES = {
     "cp-3": Case((), BASIC),
@@ -139,6 +141,17 @@ def settings_of_pods(stateful_set: Any, secrets: Secrets) -> list[Settings]:
         found.append(load_settings(None, flags, {**image_environment(), **environment}))
         assert not found[-1].extra
     return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_pods_get_no_variables_of_services(name: str) -> None:
+    """A Service named namesrv-prod would set NAMESRV_PROD_SERVICE_HOST, which the product refuses."""
+    with pytest.raises(SettingError, match="NAMESRV_PROD_SERVICE_HOST"):
+        load_settings(environment={"NAMESRV_PROD_SERVICE_HOST": "10.0.0.1"})
+    found = objects(render(CASES[name].values).stdout)
+    specs = [each["spec"].get("jobTemplate", each)["spec"]["template"]["spec"] for each in found if each["kind"] in PODS]
+    assert len(specs) == len([kind for kind in CASES[name].kinds if kind in PODS])
+    assert [pod["enableServiceLinks"] for pod in specs] == [False] * len(specs)
 
 
 @pytest.mark.parametrize("name", CASES)

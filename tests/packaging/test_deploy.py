@@ -194,6 +194,7 @@ def test_manifests_make_a_cluster(count: int, secret: Path) -> None:
         assert host == f"{name}.namesrv-peers.namesrv.svc.cluster.local", "a DNS name that stays"
     assert found["PodDisruptionBudget/namesrv"]["spec"]["maxUnavailable"] == 1
     pod = stateful_set["spec"]["template"]["spec"]
+    assert pod["enableServiceLinks"] is False, "variables of other services are unknown settings"
     assert pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     (container,) = pod["containers"]
     assert container["livenessProbe"]["httpGet"]["path"] == "/livez", "never the quorum"
