@@ -15,7 +15,7 @@ from replicated_namesrv.cli.main import parser_of
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.settings import Settings, load_settings
-from tests.packaging.test_deploy import image_environment
+from tests.packaging.test_deploy import image_environment, probes_use_the_health_port
 from tests.packaging.tree import ROOT
 from tests.support.authority import Authority
 from tests.support.helm import TEST_TIMEOUT_S, run_helm
@@ -157,7 +157,9 @@ def test_pods_get_no_variables_of_services(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_product_accepts_the_settings_of_every_pod(name: str, tmp_path: Path) -> None:
     found = objects(render(CASES[name].values).stdout)
-    nodes = settings_of_pods(only(found, "StatefulSet"), Secrets(tmp_path))
+    stateful_set = only(found, "StatefulSet")
+    nodes = settings_of_pods(stateful_set, Secrets(tmp_path))
+    probes_use_the_health_port(stateful_set["spec"]["template"]["spec"]["containers"][0], nodes[0])
     assert len({node.node_id for node in nodes}) == len(nodes)
     addresses = {tuple(node.name_server_addresses.split(";")) for node in nodes}
     assert [len(each) for each in addresses] == [len(nodes)]
@@ -181,10 +183,9 @@ def test_pods_are_hardened_drained_and_apart() -> None:
     assert (shell, option) == ("sh", "-c")
     program, name, *rest = line.split()
     assert (program, parser_of(name)[0].parse_args(rest).within) == ("namesrv", 10)
-    assert container["livenessProbe"]["httpGet"]["path"] == "/livez", "never the quorum"
     policy = only(found, "NetworkPolicy")["spec"]
     opened = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
-    assert opened == {port["name"] for port in container["ports"]}
+    assert opened == {port["name"] for port in container["ports"]} - {"health"}
     assert policy["podSelector"]["matchLabels"] == spec["selector"]["matchLabels"]
     assert only(found, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 

@@ -177,8 +177,15 @@ def test_a_network_policy_opens_each_port_to_those_who_need_it(count: int) -> No
     assert policy["podSelector"] == stateful_set["selector"]
     (container,) = stateful_set["template"]["spec"]["containers"]
     opened = {port["port"]: rule["from"] for rule in policy["ingress"] for port in rule["ports"]}
-    assert opened.keys() == {port["name"] for port in container["ports"]}
+    assert opened.keys() == {port["name"] for port in container["ports"]} - {"health"}
     assert opened["peer"] == [{"podSelector": stateful_set["selector"]}]
+
+
+def probes_use_the_health_port(container: Any, node: Settings) -> None:
+    """Both probes use plain HTTP on the port that the node opens for health only. Liveness never depends on the quorum."""
+    assert node.health_address == ("0.0.0.0", {port["name"]: port["containerPort"] for port in container["ports"]}["health"])
+    assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "health"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "health"}
 
 
 @pytest.mark.parametrize("count", [3, 5])
@@ -197,8 +204,7 @@ def test_manifests_make_a_cluster(count: int, secret: Path) -> None:
     assert pod["enableServiceLinks"] is False, "variables of other services are unknown settings"
     assert pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     (container,) = pod["containers"]
-    assert container["livenessProbe"]["httpGet"]["path"] == "/livez", "never the quorum"
-    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    probes_use_the_health_port(container, nodes[0])
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert stateful_set["spec"]["volumeClaimTemplates"][0]["metadata"]["name"] == "data"
