@@ -56,10 +56,17 @@ CASES = {
 }
 
 
-def render(values: tuple[str, ...], version: str = KUBERNETES[-1]) -> subprocess.CompletedProcess[str]:
-    """``helm template`` with these values."""
+def render(
+    values: tuple[str, ...],
+    version: str = KUBERNETES[-1],
+    files: tuple[Path, ...] = (),
+    release: str = "mq",
+    namespace: str = "rocketmq",
+) -> subprocess.CompletedProcess[str]:
+    """``helm template`` with these values and files of values."""
     sets = [word for value in values for word in ("--set-string" if "settings." in value else "--set", value)]
-    return run_helm("template", "mq", str(CHART), "--namespace", "rocketmq", "--kube-version", version, *sets)
+    sets += [word for file in files for word in ("--values", str(file))]
+    return run_helm("template", release, str(CHART), "--namespace", namespace, "--kube-version", version, *sets)
 
 
 def objects(text: str) -> list[Any]:
@@ -170,6 +177,19 @@ def test_the_product_accepts_the_settings_of_every_pod(name: str, tmp_path: Path
     if name.endswith("-all"):
         assert {node.access_policy for node in nodes} == {"enforce"}
         assert {node.need_wait_for_service for node in nodes} == {True}
+
+
+def test_settings_of_a_values_file_keep_their_value(tmp_path: Path) -> None:
+    """Helm reads numbers as float64: 268435456 must not become 2.68435456e+08."""
+    file = tmp_path / "values.yaml"
+    file.write_text(
+        "settings: {maxStateBytes: 1073741824, diskReserveBytes: 67108865, maxKvBytes: '268435456',\n"
+        "  needWaitForService: true, maxConnections: 100000}\n"
+    )
+    found = objects(render((), files=(file,)).stdout)
+    node = settings_of_pods(only(found, "StatefulSet"), Secrets(tmp_path))[0]
+    assert (node.max_state_bytes, node.disk_reserve_bytes, node.max_kv_bytes) == (1073741824, 67108865, 268435456)
+    assert (node.need_wait_for_service, node.max_connections) == (True, 100000)
 
 
 def test_pods_are_hardened_drained_and_apart() -> None:
