@@ -248,6 +248,7 @@ def test_the_backup_keeps_the_newest_files(mode: str, tmp_path: Path) -> None:
         (("mode=xp",), "mode"),
         (("peerSecret=",), "peerSecret: with mode=cp the nodes have to authenticate each other; give the name of a Secret"),
         (("access.policy=enforce",), "access.secret: access.policy=enforce needs a Secret with the key access.toml"),
+        (("access.policy=enforce", "access.secret=a"), "adminTokenSecret: with access.policy=enforce a pod needs the role admin"),
         ((CLAIM,), "adminTokenSecret: backup.enabled=true needs a Secret with the key token"),
         (("tls.admin.secret=x",), "adminTokenSecret: with tls.admin.secret"),
         (("drainSeconds=60",), "terminationGracePeriodSeconds=60: give at least drainSeconds + 30"),
