@@ -192,6 +192,29 @@ def test_settings_of_a_values_file_keep_their_value(tmp_path: Path) -> None:
     assert (node.need_wait_for_service, node.max_connections) == (True, 100000)
 
 
+@pytest.mark.parametrize("word", ["true", "null", "1e3", "123"])
+def test_names_that_look_like_other_types_stay_texts(word: str, tmp_path: Path) -> None:
+    names: dict[str, Any] = {"peerSecret": word, "adminTokenSecret": word, "priorityClassName": word, "clusterId": word}
+    names["access"] = {"policy": "enforce", "secret": word}
+    names["tls"] = {port: {"secret": word} for port in ("remoting", "peers", "admin")}
+    names["persistence"] = {"storageClass": word}
+    names["serviceMonitor"] = {"enabled": True}
+    for claim in (word, ""):
+        file = tmp_path / "values.yaml"
+        file.write_text(json.dumps({**names, "backup": {"enabled": True, "existingClaim": claim}}))
+        rendered = render((), files=(file,), release=word, namespace=word)
+        assert rendered.returncode == 0, rendered.stderr
+        found = objects(rendered.stdout)
+        for each in found:
+            assert each["metadata"]["namespace"] == each["metadata"]["labels"]["app.kubernetes.io/instance"] == word
+            if each["kind"] != "ServiceMonitor":
+                kubernetes_validate.validate(each, KUBERNETES[-1], strict=True)
+        tls = only(found, "ServiceMonitor")["spec"]["endpoints"][0]["tlsConfig"]
+        assert tls["ca"]["secret"]["name"] == word
+        pod = only(found, "StatefulSet")["spec"]["template"]["spec"]
+        assert {volume["secret"]["secretName"] for volume in pod["volumes"]} == {pod["priorityClassName"]} == {word}
+
+
 def test_pods_are_hardened_drained_and_apart() -> None:
     found = objects(render(()).stdout)
     spec = only(found, "StatefulSet")["spec"]

@@ -8,7 +8,7 @@
 
 {{- define "namesrv.selector" -}}
 app.kubernetes.io/name: namesrv
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: node
 {{- end -}}
 
