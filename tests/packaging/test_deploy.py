@@ -151,6 +151,24 @@ def test_templates_for_ci_are_accepted(file: str, schema: str) -> None:
     checked("sh", "-n", str(DEPLOY / "ci" / "chaos.sh"))
 
 
+def test_jobs_of_one_workflow_have_artifacts_of_different_names() -> None:
+    (action,) = documents(DEPLOY / "ci" / "github" / "action.yml")
+    default = action["inputs"]["artifact-name"]["default"]
+    assert "${{ github.job }}" in default
+    assert "${{ strategy.job-index }}" in default
+    (upload,) = [step for step in action["runs"]["steps"] if "upload-artifact" in step.get("uses", "")]
+    assert upload["with"]["name"] == "${{ inputs.artifact-name }}"
+    assert not any("${{" in each["description"] for each in action["inputs"].values()), "GitHub refuses expressions there"
+
+
+def test_commands_of_the_page_for_ci_need_no_quotes() -> None:
+    """The templates separate the words of a command at spaces."""
+    page = (DEPLOY / "ci" / "README.md").read_text()
+    commands = re.findall(r"--node-command ([^`]+)`", page)
+    assert commands
+    assert [word for word in commands if re.search(r"[\s'\"]", word)] == []
+
+
 @pytest.mark.parametrize("count", [3, 5])
 def test_manifests_are_accepted(count: int) -> None:
     told = checked(tool("kubernetes-validate"), "--strict", str(MANIFESTS[count]))
