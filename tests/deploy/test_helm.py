@@ -12,9 +12,10 @@ import pytest
 from ruamel.yaml import YAML
 
 from replicated_namesrv.cli.main import parser_of
+from replicated_namesrv.errors import SettingError
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.settings import Settings, load_settings
-from tests.packaging.test_deploy import image_environment
+from tests.packaging.test_deploy import image_environment, probes_use_the_health_port
 from tests.packaging.tree import ROOT
 from tests.support.authority import Authority
 from tests.support.helm import TEST_TIMEOUT_S, run_helm
@@ -40,6 +41,7 @@ class Case(NamedTuple):
 
 
 BASIC = ("NetworkPolicy", "PodDisruptionBudget", "Service", "Service", "StatefulSet")
+PODS = ("StatefulSet", "CronJob")
 EVERYTHING = ("CronJob", "PersistentVolumeClaim", "ServiceMonitor", *BASIC)
 CASES = {
     "cp-3": Case((), BASIC),
@@ -54,10 +56,17 @@ CASES = {
 }
 
 
-def render(values: tuple[str, ...], version: str = KUBERNETES[-1]) -> subprocess.CompletedProcess[str]:
-    """``helm template`` with these values."""
+def render(
+    values: tuple[str, ...],
+    version: str = KUBERNETES[-1],
+    files: tuple[Path, ...] = (),
+    release: str = "mq",
+    namespace: str = "rocketmq",
+) -> subprocess.CompletedProcess[str]:
+    """``helm template`` with these values and files of values."""
     sets = [word for value in values for word in ("--set-string" if "settings." in value else "--set", value)]
-    return run_helm("template", "mq", str(CHART), "--namespace", "rocketmq", "--kube-version", version, *sets)
+    sets += [word for file in files for word in ("--values", str(file))]
+    return run_helm("template", release, str(CHART), "--namespace", namespace, "--kube-version", version, *sets)
 
 
 def objects(text: str) -> list[Any]:
@@ -142,9 +151,22 @@ def settings_of_pods(stateful_set: Any, secrets: Secrets) -> list[Settings]:
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_pods_get_no_variables_of_services(name: str) -> None:
+    """A Service named namesrv-prod would set NAMESRV_PROD_SERVICE_HOST, which the product refuses."""
+    with pytest.raises(SettingError, match="NAMESRV_PROD_SERVICE_HOST"):
+        load_settings(environment={"NAMESRV_PROD_SERVICE_HOST": "10.0.0.1"})
+    found = objects(render(CASES[name].values).stdout)
+    specs = [each["spec"].get("jobTemplate", each)["spec"]["template"]["spec"] for each in found if each["kind"] in PODS]
+    assert len(specs) == len([kind for kind in CASES[name].kinds if kind in PODS])
+    assert [pod["enableServiceLinks"] for pod in specs] == [False] * len(specs)
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_the_product_accepts_the_settings_of_every_pod(name: str, tmp_path: Path) -> None:
     found = objects(render(CASES[name].values).stdout)
-    nodes = settings_of_pods(only(found, "StatefulSet"), Secrets(tmp_path))
+    stateful_set = only(found, "StatefulSet")
+    nodes = settings_of_pods(stateful_set, Secrets(tmp_path))
+    probes_use_the_health_port(stateful_set["spec"]["template"]["spec"]["containers"][0], nodes[0])
     assert len({node.node_id for node in nodes}) == len(nodes)
     addresses = {tuple(node.name_server_addresses.split(";")) for node in nodes}
     assert [len(each) for each in addresses] == [len(nodes)]
@@ -155,6 +177,42 @@ def test_the_product_accepts_the_settings_of_every_pod(name: str, tmp_path: Path
     if name.endswith("-all"):
         assert {node.access_policy for node in nodes} == {"enforce"}
         assert {node.need_wait_for_service for node in nodes} == {True}
+
+
+def test_settings_of_a_values_file_keep_their_value(tmp_path: Path) -> None:
+    """Helm reads numbers as float64: 268435456 must not become 2.68435456e+08."""
+    file = tmp_path / "values.yaml"
+    file.write_text(
+        "settings: {maxStateBytes: 1073741824, diskReserveBytes: 67108865, maxKvBytes: '268435456',\n"
+        "  needWaitForService: true, maxConnections: 100000}\n"
+    )
+    found = objects(render((), files=(file,)).stdout)
+    node = settings_of_pods(only(found, "StatefulSet"), Secrets(tmp_path))[0]
+    assert (node.max_state_bytes, node.disk_reserve_bytes, node.max_kv_bytes) == (1073741824, 67108865, 268435456)
+    assert (node.need_wait_for_service, node.max_connections) == (True, 100000)
+
+
+@pytest.mark.parametrize("word", ["true", "null", "1e3", "123"])
+def test_names_that_look_like_other_types_stay_texts(word: str, tmp_path: Path) -> None:
+    names: dict[str, Any] = {"peerSecret": word, "adminTokenSecret": word, "priorityClassName": word, "clusterId": word}
+    names["access"] = {"policy": "enforce", "secret": word}
+    names["tls"] = {port: {"secret": word} for port in ("remoting", "peers", "admin")}
+    names["persistence"] = {"storageClass": word}
+    names["serviceMonitor"] = {"enabled": True}
+    for claim in (word, ""):
+        file = tmp_path / "values.yaml"
+        file.write_text(json.dumps({**names, "backup": {"enabled": True, "existingClaim": claim}}))
+        rendered = render((), files=(file,), release=word, namespace=word)
+        assert rendered.returncode == 0, rendered.stderr
+        found = objects(rendered.stdout)
+        for each in found:
+            assert each["metadata"]["namespace"] == each["metadata"]["labels"]["app.kubernetes.io/instance"] == word
+            if each["kind"] != "ServiceMonitor":
+                kubernetes_validate.validate(each, KUBERNETES[-1], strict=True)
+        tls = only(found, "ServiceMonitor")["spec"]["endpoints"][0]["tlsConfig"]
+        assert tls["ca"]["secret"]["name"] == word
+        pod = only(found, "StatefulSet")["spec"]["template"]["spec"]
+        assert {volume["secret"]["secretName"] for volume in pod["volumes"]} == {pod["priorityClassName"]} == {word}
 
 
 def test_pods_are_hardened_drained_and_apart() -> None:
@@ -168,10 +226,9 @@ def test_pods_are_hardened_drained_and_apart() -> None:
     assert (shell, option) == ("sh", "-c")
     program, name, *rest = line.split()
     assert (program, parser_of(name)[0].parse_args(rest).within) == ("namesrv", 10)
-    assert container["livenessProbe"]["httpGet"]["path"] == "/livez", "never the quorum"
     policy = only(found, "NetworkPolicy")["spec"]
     opened = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
-    assert opened == {port["name"] for port in container["ports"]}
+    assert opened == {port["name"] for port in container["ports"]} - {"health"}
     assert policy["podSelector"]["matchLabels"] == spec["selector"]["matchLabels"]
     assert only(found, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 
@@ -214,6 +271,7 @@ def test_the_backup_keeps_the_newest_files(mode: str, tmp_path: Path) -> None:
         (("mode=xp",), "mode"),
         (("peerSecret=",), "peerSecret: with mode=cp the nodes have to authenticate each other; give the name of a Secret"),
         (("access.policy=enforce",), "access.secret: access.policy=enforce needs a Secret with the key access.toml"),
+        (("access.policy=enforce", "access.secret=a"), "adminTokenSecret: with access.policy=enforce a pod needs the role admin"),
         ((CLAIM,), "adminTokenSecret: backup.enabled=true needs a Secret with the key token"),
         (("tls.admin.secret=x",), "adminTokenSecret: with tls.admin.secret"),
         (("drainSeconds=60",), "terminationGracePeriodSeconds=60: give at least drainSeconds + 30"),

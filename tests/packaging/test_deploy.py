@@ -151,6 +151,24 @@ def test_templates_for_ci_are_accepted(file: str, schema: str) -> None:
     checked("sh", "-n", str(DEPLOY / "ci" / "chaos.sh"))
 
 
+def test_jobs_of_one_workflow_have_artifacts_of_different_names() -> None:
+    (action,) = documents(DEPLOY / "ci" / "github" / "action.yml")
+    default = action["inputs"]["artifact-name"]["default"]
+    assert "${{ github.job }}" in default
+    assert "${{ strategy.job-index }}" in default
+    (upload,) = [step for step in action["runs"]["steps"] if "upload-artifact" in step.get("uses", "")]
+    assert upload["with"]["name"] == "${{ inputs.artifact-name }}"
+    assert not any("${{" in each["description"] for each in action["inputs"].values()), "GitHub refuses expressions there"
+
+
+def test_commands_of_the_page_for_ci_need_no_quotes() -> None:
+    """The templates separate the words of a command at spaces."""
+    page = (DEPLOY / "ci" / "README.md").read_text()
+    commands = re.findall(r"--node-command ([^`]+)`", page)
+    assert commands
+    assert [word for word in commands if re.search(r"[\s'\"]", word)] == []
+
+
 @pytest.mark.parametrize("count", [3, 5])
 def test_manifests_are_accepted(count: int) -> None:
     told = checked(tool("kubernetes-validate"), "--strict", str(MANIFESTS[count]))
@@ -177,8 +195,15 @@ def test_a_network_policy_opens_each_port_to_those_who_need_it(count: int) -> No
     assert policy["podSelector"] == stateful_set["selector"]
     (container,) = stateful_set["template"]["spec"]["containers"]
     opened = {port["port"]: rule["from"] for rule in policy["ingress"] for port in rule["ports"]}
-    assert opened.keys() == {port["name"] for port in container["ports"]}
+    assert opened.keys() == {port["name"] for port in container["ports"]} - {"health"}
     assert opened["peer"] == [{"podSelector": stateful_set["selector"]}]
+
+
+def probes_use_the_health_port(container: Any, node: Settings) -> None:
+    """Both probes use plain HTTP on the port that the node opens for health only. Liveness never depends on the quorum."""
+    assert node.health_address == ("0.0.0.0", {port["name"]: port["containerPort"] for port in container["ports"]}["health"])
+    assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "health"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "health"}
 
 
 @pytest.mark.parametrize("count", [3, 5])
@@ -194,10 +219,10 @@ def test_manifests_make_a_cluster(count: int, secret: Path) -> None:
         assert host == f"{name}.namesrv-peers.namesrv.svc.cluster.local", "a DNS name that stays"
     assert found["PodDisruptionBudget/namesrv"]["spec"]["maxUnavailable"] == 1
     pod = stateful_set["spec"]["template"]["spec"]
+    assert pod["enableServiceLinks"] is False, "variables of other services are unknown settings"
     assert pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     (container,) = pod["containers"]
-    assert container["livenessProbe"]["httpGet"]["path"] == "/livez", "never the quorum"
-    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    probes_use_the_health_port(container, nodes[0])
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert stateful_set["spec"]["volumeClaimTemplates"][0]["metadata"]["name"] == "data"

@@ -8,7 +8,7 @@
 
 {{- define "namesrv.selector" -}}
 app.kubernetes.io/name: namesrv
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: node
 {{- end -}}
 
@@ -88,6 +88,9 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 {{- if and (ne .Values.access.policy "open") (not .Values.access.secret) -}}
 {{- fail (printf "access.secret: access.policy=%s needs a Secret with the key access.toml" .Values.access.policy) -}}
+{{- end -}}
+{{- if and (eq .Values.access.policy "enforce") (not .Values.adminTokenSecret) -}}
+{{- fail "adminTokenSecret: with access.policy=enforce a pod needs the role admin to drain itself before it stops; give the name of a Secret with the key token" -}}
 {{- end -}}
 {{- if and .Values.tls.admin.secret (not .Values.adminTokenSecret) -}}
 {{- fail "adminTokenSecret: with tls.admin.secret the pods drain themselves over HTTPS by their DNS name, which needs a Secret with the key token" -}}
