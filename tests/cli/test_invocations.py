@@ -258,7 +258,7 @@ TABLE = [
     Invocation("access check {access} --json", GOOD, '"identities"'),
     Invocation("access check {folder}/missing", BAD, err="missing"),
     Invocation("access check {text}", BAD, err="text"),
-    Invocation("access report {folder}/missing", BAD, err="give the audit log of a node"),
+    Invocation("access report {folder}/missing", BAD, err="give the audit-refusals.log of a node"),
     Invocation("access", USAGE, err="required: ACTION"),
     # --- nodes
     Invocation("serve -p", GOOD, "listenPort"),

@@ -53,7 +53,7 @@ CHECKED = (
     ("docs/operations.md", r"curl", CURL),
     ("docs/operations.md", r"namesrv|until namesrv", SHOWN),
     ("docs/operations.md", r"mkdir|python3 -m venv|/opt/|install|systemctl|\(umask|scp|sed|rm|mv|head|chown", INSTALLED),
-    ("docs/operations.md", r"docker|kubectl", "needs a container engine; tests/packaging/test_deploy.py checks the files"),
+    ("docs/operations.md", r"docker|kubectl|helm", "needs a container engine; tests/packaging/test_deploy.py checks the files"),
     ("docs/admin-http.md", r"curl -N", "never ends; tests/admin/test_watch.py reads the same stream"),
     ("docs/admin-http.md", r"curl", CURL),
     ("docs/chaos.md", r"(\./)?namesrv chaos sabotage --list", "tests/packaging/test_command_blocks.py::test_the_list_of_defects"),
@@ -67,6 +67,11 @@ CHECKED = (
         "docs/tables.md",
         r"spark\.read|duckdb",
         "Python, and DuckDB's own command; tests/spark/test_second_engine.py reads the tables with its library",
+    ),
+    (
+        "docs/json.md",
+        r"check-jsonschema",
+        "is another project's; tests/packaging/json_page.py uses a library instead",
     ),
     ("docs/tls.md", r"JAVA_OPT=", "needs RocketMQ's distribution; tests/interop/test_tls_page.py uses the same options"),
     ("docs/*", r"(\./)?namesrv ", SHOWN),
@@ -123,7 +128,7 @@ def test_every_namesrv_command_is_understood() -> None:
     understood = 0
     for line in commands():
         for part in re.split(r"&&|;\s(?=do|done)|\bdo\b|\buntil\b", line.text):
-            words = shlex.split(part.strip().rstrip(";"))
+            words = shlex.split(part.partition(" | ")[0].strip().rstrip(";"))
             words = [word.removeprefix("./") for word in words]
             if words[:1] == ["namesrv"] and words[1] in available_commands():
                 parser, _ = parser_of(words[1])

@@ -13,6 +13,7 @@ from tests.support.waiting import wait_until
 
 def replay(case: dict[str, Any], folder: Path, through: str) -> None:
     with live_cluster(folder, bindAddress="0.0.0.0", fenceAfterMs="20000") as cluster:
+        wait_until(lambda: all(m.service.state.compares_content for m in cluster.members), "the rules of this version")
         member = cluster.leader() if through == "leader" else cluster.follower()
         if not case.get("fresh"):  # recorded on a server that had known this namespace
             with Peer(member.server.port) as peer:
