@@ -1,10 +1,10 @@
-"""PacedProtocol and ``in_share``: HTTP requests in the share of their address.
+"""PacedProtocol and ``in_share``: HTTP requests within the time of the loop that each address may use (``turn_shares.py``).
 
-``PacedProtocol``: a bounded part of what arrives on a connection is parsed in one turn of the event loop. The parser needs
-microseconds for a chunk of one byte, and a read has up to 256 KiB: eight connections took half a second at once. If a request is
-malformed, its connection is closed in a later turn; without this, the parser would have got the rest until then.
+``PacedProtocol``: a bounded part of what arrives on a connection is parsed in one turn of the event loop. A read of 256 KiB
+can consist of chunks of one byte, each of which costs the parser microseconds: eight such reads took half a second at once.
+The connection of a malformed request is closed in a later turn; until then, the parser gets nothing more.
 
-``in_share``: a parsed request waits if the share of its address is used up, and the time of its handler is counted.
+``in_share``: a parsed request waits if the share of its address is used up, and the time of its handler is charged to that share.
 """
 
 import asyncio

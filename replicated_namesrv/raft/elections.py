@@ -1,4 +1,4 @@
-"""Elections: pre-vote, stickiness, and the requests and answers for votes. PySyncObj counts the votes and takes the roles.
+"""Elections: pre-vote, stickiness, and the requests and answers for votes. PySyncObj counts the votes and decides the roles.
 
 - The timer runs from the last contact with the current leader; a random part makes it unlikely that two nodes campaign at the
   same time (``leadership.py``).
@@ -7,8 +7,8 @@
 - Stickiness (4.2.3): a node grants no vote or pre-vote within the minimum election time after contact with a leader. A leader
   grants none while it leads. The lease depends on this. A restarted node does not know when it last had contact with a leader,
   so it grants no vote for one minimum election time (boot silence).
-- A leader that transfers leadership (3.10, ``transfer_leadership.py``) sends TimeoutNow. This node then campaigns at once, and
-  its forced vote requests override stickiness.
+- A leader that transfers leadership (3.10, ``transfer_leadership.py``) sends TimeoutNow. The node that receives it
+  campaigns at once, and its forced vote requests override stickiness.
 """
 
 from collections.abc import Callable

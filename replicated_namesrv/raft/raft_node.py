@@ -4,7 +4,7 @@ Events go in (messages, ticks, completed syncs), messages and sync requests come
 ``Core``, makes Raft's decisions. The same code runs in production and in the simulator. A broken invariant, a failed write or
 sync and a damaged file stop the node for good: nothing is acknowledged after that.
 
-The parts, each with its argument in its own module: membership (incarnations, founding), elections, replication, reads,
+The parts; each module says why its part is safe: membership (incarnations, formation), elections, replication, reads,
 proposals, snapshot taking and receiving, digests. This module connects them, holds answers back until they are durable, and
 says when the next tick is due.
 """

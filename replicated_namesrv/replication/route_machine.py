@@ -2,22 +2,24 @@
 
 Each rule is decided here, from state and command alone, so that all nodes decide alike:
 
-- A registration with an older data version than the stored one is a *late copy* and has no effect, unless its node found that
-  the broker repeats it. It then names the revision up to which stored versions may be replaced (``liveness/copies.py``).
+- A registration with an older data version than the stored one is a *late copy* and has no effect, unless the node that
+  received it found that the broker repeats it. Such a registration names the revision up to which stored versions may be
+  replaced (``liveness/copies.py``).
 - A registration with the stored data version but other content is a late copy if it was received before the stored content was
   registered. Otherwise it is newer: a broker that splits its registration sends several of one version.
 - A registration names the revision at which it was received. If the broker was unregistered after that, it does not bring the
   broker back. If another address took over its name and id after that, it does not take them back.
 - Removals are proposed by the leader alone and name its term. A new leader's first command is LEAD; a removal that comes after
   another leader's LEAD is void. So once a leader has applied its own LEAD it knows every removal that can still happen.
-- A removal by ``UNREGISTER_BROKER`` (104) names its epoch. If its sender saw no registration, it removes none that came since.
-- An expiry names, besides the epoch, the number of commands that the leader had applied (``serial``): a registration or a
-  cleared suspicion that was already in the log keeps the broker, even with the same epoch.
+- A removal by ``UNREGISTER_BROKER`` (104) names its epoch. If its sender knew of no registration, it has no
+  effect on later ones.
+- An expiry names, besides the epoch, the number of commands that the leader had applied (``serial``). A registration or a
+  cleared suspicion after that number keeps the broker, even with the same epoch.
 - SUSPECT records for how many thirds of its time-out the leader has had no contact with a broker (``liveness/silence.py``). It
   names term, epoch and serial as an expiry does. A registration that is taken clears the suspicion, and so does SUSPECT with
   0.
-- ATTRIBUTED is another command together with the caller who caused it. The caller has no effect on the state.
-- The time of a command is the leader's clock as the proposer received it. An earlier time than that of a previous command is
+- ATTRIBUTED wraps a command and names the caller who caused it. The caller has no effect on the state.
+- The time of a command is the leader's clock, as last reported to the proposer. A time before that of a previous command is
   ignored.
 
 A command of a newer format stops the node (UnknownCommandError): guessing would make the states differ.

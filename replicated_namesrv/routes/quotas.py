@@ -1,16 +1,16 @@
 """Limits on the state: the length of each text, the number of bytes, and the number of objects of each kind.
 
-They are checked before a command is proposed or applied. ``apply`` does not check them: a command in the log is applied
-whatever the present limits are. So limits may differ between nodes and versions without different states. For the same reason
-a state may exceed its limits, if an earlier version or another setting allowed it. Commands that add nothing are still
-accepted then: brokers stay registered, and everything can be removed.
+CP nodes check them before a command is proposed, AP nodes before it is applied. ``apply`` itself never checks them: a command
+in the log is applied whatever the present limits are. So limits may differ between nodes and versions without different
+states. For the same reason a state may exceed its limits, if an earlier version or another setting allowed it. Commands that
+add nothing are still accepted then: brokers stay registered, and everything can be removed.
 
 ``Quotas`` is the only place that grants bytes. Each command has *needs*: the bound to which it adds, the bytes in use and the
-bytes that it adds. Granted bytes of commands that are not applied yet count as used. Bounds on other things than the state,
-such as a disk, are additional sources of needs.
+bytes that it adds. Granted bytes of commands that are not applied yet count as used. Other bounds, such as disk
+space, can add needs.
 
-``refusal`` limits counts, so that no command costs more than its size and the topics that it concerns. If several nodes admit
-commands at the same time, a bound may be exceeded by that number.
+``refusal`` limits counts, so that the work of a command is bounded by its size and the topics that it concerns. If several nodes
+admit commands at the same time, a bound may be exceeded by the number of these commands.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

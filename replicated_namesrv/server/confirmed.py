@@ -1,9 +1,9 @@
 """Prepared answers for reads that must be confirmed first (CP): all waiting route queries share one barrier.
 
 A query is looked up when it arrives, and the result is kept until the barrier completes. If the state's revision is then
-unchanged, the answer is valid and is written. Otherwise the query is looked up again, and without a prepared answer it takes
-the general path. If the barrier completes at once, so does the answer. If the state cannot be confirmed in time the connection
-is closed, so that its clients use another name server.
+unchanged, the answer is valid and is written. Otherwise the query is looked up again. If no prepared answer exists then, it is
+decoded and handled like any other request. If the barrier completes at once, so does the answer. If the state cannot be
+confirmed in time, the connection is closed, so that its client uses another name server.
 """
 
 from asyncio import Future

@@ -12,14 +12,15 @@ collision only suppresses the forger's own registration.
 The checksum of the body that brokers send along is compared each time. If a body differs from the remembered one only in its
 stamp, its checksum is derived from the remembered one (``wire.crc32``), so that the body is read only once, for the hash.
 
-**Evaluated in slices**, so that no registration delays other connections. A small body is evaluated on arrival, as far as this
-turn of the loop has time. The others wait, and so does every large one: if forty large frames are completed in one turn, that
-turn only receives them. There are two queues, so that small ones do not wait for large ones. Only the first of each is in work,
-so that the memory for decoding is used only once. The time counts for the address of the broker. While the address waits for
-its share of the loop, none of its registrations begins, and those of others do not wait for it (``turn_shares.py``).
+**Evaluated in slices**, so that no registration delays other connections. A small body is evaluated on arrival, if this turn
+of the loop has time left. The others wait, and so does every large one. So if forty large frames are completed in one turn,
+that turn only receives them. There are two queues, so that small ones do not wait for large ones. Only the first of each is
+being decoded, so that the memory for decoding is used only once. The time is charged to the broker's address. While the
+address waits for its share of the loop, none of its registrations begins, and those of others do not wait for it
+(``turn_shares.py``).
 
 Reading from the connection of a waiting registration stops until it is applied, which keeps the order of its requests. If the
-peer closes the connection, the kernel reports it. A large registration is then dropped at once with its memory, because its
+peer closes the connection, the kernel reports it. A large registration is then dropped at once and its memory freed, because its
 broker would be removed right after it. The waiting bodies are bounded in bytes.
 """
 

@@ -5,7 +5,7 @@
 
     row  what the leader knows of the registration    silent since                              test
     B1   accepted a renewal, or applied it itself     that moment                               test_contact_ends_silence
-    B2   it was there when this leader began          that beginning less the recorded          test_successor_continues
+    B2   it was there when this leader began          that beginning minus the recorded         test_successor_continues
                                                       suspicion
 
 T is the broker's time-out. The suspicion is part of the replicated state: thirds of T that are recorded.
@@ -21,9 +21,9 @@ T is the broker's time-out. The suspicion is part of the replicated state: third
 So time without a leader counts for no broker, a new leader loses less than a third of a broker's silence, and a broker that
 makes contact within a third of its time-out causes no log entry.
 
-``Suspicions`` has one SUSPECT command in progress at a time; later events share the next one:
+``Suspicions`` has one SUSPECT command in progress at a time; later events share the next one. What waits for it:
 
-    row  waits        then comes                         waits          test
+    row  before       event                              after          test
     W1   silence      an accepted renewal                nothing        test_silence_before_an_accepted_renewal_is_not_recorded
     W2   silence      a contact of a suspected broker    the contact    test_a_removal_does_not_overtake_a_contact
     W3   a contact    silence, same registration         the contact    test_a_removal_does_not_overtake_a_contact
@@ -32,8 +32,8 @@ A broker is *suspected* if the state says so, or if a SUSPECT for it was propose
 suspected broker are acknowledged after the command that clears it is applied: then no later leader counts the silence before it.
 
 A SUSPECT names its term, and the number of commands that the leader had applied. It has no effect in another term, nor after a
-registration or a clearing of the broker. So one whose outcome is unknown has no effect once the broker was cleared. Contacts
-whose outcome is unknown are proposed again (test_a_heartbeat_is_recorded_again).
+registration or a clearing of the broker. So a SUSPECT with an unknown outcome does nothing once the broker was cleared.
+Contacts with an unknown outcome are proposed again (test_a_heartbeat_is_recorded_again).
 
 While a member of the cluster runs version 0.1, silence is not recorded. As soon as every member knows SUSPECT, a first one
 without brokers is proposed. From then on the command version is part of the state (``consensus.py``).
