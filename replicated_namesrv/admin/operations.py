@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from replicated_namesrv import __version__
-from replicated_namesrv.admin.context import CONTEXT
+from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.json_views import state_for
 from replicated_namesrv.admin.responses import json_error, json_response
 from replicated_namesrv.errors import BodyError, NamesrvError, UnavailableError
@@ -23,6 +23,9 @@ RESTORE_BYTES_MAX = 1 << 30
 READ_TIMEOUT_S = 30.0
 DROP_TIMEOUT_S = 10.0
 DRAIN_S, DRAIN_S_MAX = 10, 300
+PEERS_WAIT_S, PEERS_LOOK_S = 3.0, 0.05
+"""How long a drain waits for the first address message of another node. Nodes send one a second, so a node that has just
+started knows no other node for about a second."""
 WRITE_TIMEOUT_S = 60.0
 """A client that reads no byte of a backup for this long is disconnected, because a backup keeps the old state in memory."""
 
@@ -141,15 +144,25 @@ async def drain(request: web.Request) -> web.Response:
     text = request.query.get("withinSeconds", str(DRAIN_S))
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= DRAIN_S_MAX:
         raise BodyError(f"withinSeconds={text[:40]}: give 1 to {DRAIN_S_MAX}")
-    others = [
-        node.address for node in context.service.node_addresses() if node.serves and node.node_id != context.settings.node_id
-    ]
+    force = request.query.get("force") == "true"
     knows_others = context.service.replication_status() is not None  # otherwise the operator has to know them
-    if knows_others and not others and request.query.get("force") != "true":
+    others = await _others_serving(context, PEERS_WAIT_S if knows_others and not force else 0.0)
+    if knows_others and not others and not force:
         remedy = "start another node, or give --force (force=true)"
         return json_error(409, "no other node of the cluster serves brokers and clients", remedy)
     done = await context.node.drain(float(text))
     return json_response({"drained": True, "moved": done.moved, "cut": done.cut, "othersServing": others})
+
+
+async def _others_serving(context: AdminContext, within_s: float) -> list[str]:
+    """The addresses of the other nodes that serve. While none is known, wait for one, unless the cluster has one node."""
+    give_up_at = time.monotonic() + within_s
+    while True:
+        others = [node for node in context.service.node_addresses() if node.node_id != context.settings.node_id]
+        serving = [node.address for node in others if node.serves]
+        if serving or not others or time.monotonic() >= give_up_at:
+            return serving
+        await asyncio.sleep(PEERS_LOOK_S)
 
 
 async def resume(request: web.Request) -> web.Response:

@@ -13,6 +13,7 @@ from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import read_topics, topics_request
 from replicated_namesrv.client.remoting import RemotingClient
 from replicated_namesrv.process import ServingNode
+from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.service import NodeAddress
 from tests.support.nodes import http, running_command
 from tests.support.operated import Operated, operated, run
@@ -123,6 +124,18 @@ async def test_members_with_addresses_roles_and_progress(tmp_path: Path) -> None
         table = await run("members", "list", "-a", f"127.0.0.1:{follower}")
         assert table.code == 0, table
         assert f"the leader {leader.settings.node_id} did not answer" in table.out
+
+
+async def test_a_node_that_knows_no_other_yet_waits_for_an_address_message(tmp_path: Path) -> None:
+    async with operated(tmp_path) as cluster:
+        addresses = {node.listen_address for node in cluster.nodes}
+        await lists_become(cluster, addresses)
+        node = cluster.nodes[0]
+        assert isinstance(node.service, ReplicatedNode)
+        node.service._addresses._known.clear()  # as after a restart
+        done = await run("drain", "-a", f"127.0.0.1:{cluster.admin_ports[0]}", "--within", WITHIN_S, "--json")
+        assert done.code == 0, done
+        assert set(json.loads(done.out)["othersServing"]) & (addresses - {node.listen_address})
 
 
 async def test_the_only_node_is_not_drained_by_mistake(tmp_path: Path) -> None:
