@@ -143,8 +143,8 @@ def _watch_departures(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
                 taken.add(f"departures {'N5' if node.began_ms <= self._registered_at_ms(lease) else 'N6'}")
         return left(self, lease, now_ms)
 
-    def watched_late(self: Departures, key: Key, epoch: int, since_ms: float) -> bool:
-        found = late(self, key, epoch, since_ms)
+    def watched_late(self: Departures, lease: Lease, since_ms: float, now_ms: float) -> bool:
+        found = late(self, lease, since_ms, now_ms)
         taken.add("departures U3" if found else "departures U4")
         return found
 

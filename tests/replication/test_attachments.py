@@ -53,9 +53,12 @@ def test_closed_in_peace() -> None:
 
 
 def test_closed_by_us() -> None:
-    attachments = attached(1)
+    attachments = attached(1, 2)
+    attachments.lose(2, in_peace=False)
     attachments.lose(1, in_peace=False)
-    assert state_of(attachments) == RELEASED
+    entry = attachments.entry(KEY, 1_000)
+    assert entry is not None
+    assert (entry.state, entry.opened_ms) == (RELEASED, 800), "the age of the newest that we closed"
 
 
 def test_never_attached() -> None:

@@ -45,6 +45,9 @@ class Leader:
                 if member not in unheard:
                     self.report(member)
 
+    def is_late(self, since_ms: float, epoch: int = EPOCH) -> bool:
+        return self.departures.is_late(Lease(KEY, epoch, T, 0), since_ms, self.now_ms)
+
     def is_gone(self) -> bool:
         return list(self.departures.gone(lambda key: self.lease, self.now_ms)) == [self.lease]
 
@@ -195,7 +198,7 @@ def test_104_without_a_node() -> None:
     assert not leader.departures.can_judge(leader.now_ms)
     leader.run(250, unheard=("n3",))
     assert leader.departures.can_judge(leader.now_ms)
-    assert leader.departures.is_late(KEY, EPOCH, -1)
+    assert leader.is_late(-1)
 
 
 def test_the_leaders_own_list_is_waited_for() -> None:
@@ -209,16 +212,27 @@ def test_late_104() -> None:
     leader = Leader()
     leader.run(5_000)
     leader.lists(n1=(), n2=(entry(HELD, opened_ms=1_000),), n3=(entry(HELD, opened_ms=3_000),))
-    assert leader.departures.is_late(KEY, EPOCH, since_ms=3_999)
+    assert leader.is_late(3_999)
+
+
+def test_104_after_a_release() -> None:
+    """A node closed the connection of the present process. For a time-out, the process may return."""
+    leader = Leader()
+    leader.run(5_000)
+    leader.lists(n1=(), n2=(entry(RELEASED, opened_ms=1_000),), n3=(entry(RELEASED, opened_ms=3_000),))
+    assert leader.is_late(3_999)
+    assert not leader.is_late(4_001), "the request came over the newest connection"
+    leader.run(T)
+    assert not leader.is_late(3_999)
 
 
 def test_104() -> None:
     leader = Leader()
     leader.run(5_000)
     leader.lists(n1=(entry(LOST),), n2=(entry(HELD, opened_ms=1_000),), n3=(entry(HELD, EPOCH - 1, opened_ms=0),))
-    assert not leader.departures.is_late(KEY, EPOCH, since_ms=4_000)
+    assert not leader.is_late(4_000)
     leader.lists(n2=(entry(HELD),))
-    assert not leader.departures.is_late(KEY, EPOCH, since_ms=0), "of an age that its node does not tell"
+    assert not leader.is_late(0), "of an age that its node does not tell"
 
 
 def test_a_node_that_became_unheard_keeps_its_word_on_104() -> None:
@@ -226,7 +240,7 @@ def test_a_node_that_became_unheard_keeps_its_word_on_104() -> None:
     leader.lists(n1=(), n2=(entry(HELD, opened_ms=0),), n3=())
     leader.run(5_000, unheard=("n2",))
     assert leader.departures.can_judge(leader.now_ms)
-    assert leader.departures.is_late(KEY, EPOCH, since_ms=-1)
+    assert leader.is_late(-1)
 
 
 def test_a_turn_looks_at_no_more_brokers_than_allowed() -> None:

@@ -12,6 +12,8 @@ from replicated_namesrv import replication
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.departures import Departures
 from replicated_namesrv.replication.liveness.leader_messages import NodeReport
+from replicated_namesrv.replication.liveness.silence import Lease
+from replicated_namesrv.routes.commands import BrokerRemoval, UnregisterBrokers
 from replicated_namesrv.simulation.route_cluster import Wire
 from replicated_namesrv.simulation.world import SECOND
 from tests.replication.virtual import KEY, TIMEOUT_MS, Cluster, registration, virtual_cluster
@@ -146,6 +148,23 @@ def newest_connection(cluster: Cluster) -> bool:
     return cluster.is_shown()
 
 
+def released_connection(cluster: Cluster) -> bool:
+    """As above, but the 104 arrives while there is no leader. Then the nodes fence themselves and close all connections."""
+    before = registered(cluster, LONG_MS)
+    cluster.run(1.2)
+    registered(cluster, LONG_MS)
+    mends = [cluster.isolate(name) for name in cluster.machines]
+    cluster.run(1.3)
+    removal = UnregisterBrokers((BrokerRemoval(*KEY, "a", 0, None),))
+    cluster.say(before[0], lambda server, connection: server.node.propose(removal, connection))
+    cluster.until(lambda: not any(server.serving for server in cluster.servers.servers.values()), "all nodes are fenced")
+    for mend in mends:
+        mend()
+    cluster.leader()
+    cluster.run(3)
+    return cluster.is_shown()
+
+
 def running_time(cluster: Cluster) -> bool:
     """The only node is paused for longer than a time-out."""
     registered(cluster)
@@ -178,6 +197,7 @@ SCHEDULES: dict[str, Callable[[Cluster], bool]] = {
     "young_nodes": young_nodes,
     "peace": peace,
     "newest_connection": newest_connection,
+    "released_connection": released_connection,
     "running_time": running_time,
     "repeated_versions": repeated_versions,
 }
@@ -193,7 +213,7 @@ def test_without_all_lists_a_new_leader_decides_too_early() -> None:
     for off in (False, True):
         departures = Departures(("n1", "n2"), "n1", 500, 0, LivenessDefences(all_lists=not off))
         departures.report("n1", NodeReport(1, 1, 5, True, (), 0), 0, 0)
-        assert not departures.is_late(KEY, 7, 0), "n2 may have a newer connection"
+        assert not departures.is_late(Lease(KEY, 7, 10_000, 0), 0, 0), "n2 may have a newer connection"
         assert departures.can_judge(0) is off
 
 

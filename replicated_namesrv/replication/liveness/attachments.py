@@ -24,6 +24,7 @@ accepted afterwards. Those that are accepted within ``BACKLOG_MS`` count as open
 (test_opened_during_a_stall).
 """
 
+import math
 from dataclasses import dataclass, field
 
 from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HELD, LOST, RELEASED, ReportEntry
@@ -53,6 +54,8 @@ class _Broker:
     connections: dict[int, float] = field(default_factory=dict)
     """Open connections with their opening times."""
     ended: int = RELEASED
+    released_ms: float = -math.inf
+    """Opening time of the newest connection that ended, but was not closed by the broker in peace."""
 
 
 class Attachments:
@@ -111,7 +114,9 @@ class Attachments:
         keys = self._carried.pop(connection_id, ())
         for key in keys:
             broker = self._brokers[key]
-            del broker.connections[connection_id]
+            opened_ms = broker.connections.pop(connection_id)
+            if not in_peace:
+                broker.released_ms = max(broker.released_ms, opened_ms)
             self._ended(key, broker, LOST if in_peace else RELEASED)
         return bool(keys)
 
@@ -154,9 +159,12 @@ class Attachments:
         broker = self._brokers.get(key)
         if broker is None:
             return None
-        if not broker.connections:
-            return ReportEntry(key, broker.ended, False, broker.epoch, 0, AGE_MAX)
-        return ReportEntry(key, HELD, False, broker.epoch, 0, max(0, int(clock_ms - max(broker.connections.values()))))
+        if broker.connections:
+            state, newest_ms = HELD, max(broker.connections.values())
+        else:
+            state, newest_ms = broker.ended, broker.released_ms
+        is_unknown = state == LOST or newest_ms == -math.inf
+        return ReportEntry(key, state, False, broker.epoch, 0, AGE_MAX if is_unknown else max(0, int(clock_ms - newest_ms)))
 
     def everything(self, clock_ms: float) -> list[ReportEntry]:
         """The whole list."""

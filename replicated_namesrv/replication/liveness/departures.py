@@ -22,15 +22,16 @@ A node that is not reporting, released the broker or was restarted may be the on
 The grace period is ``connectionLossGraceMs``, from the moment at which the leader learned of the closed connection.
 
 **UNREGISTER_BROKER (104).** A broker sends it over each of its connections. If a broker restarts, a late request of the old
-process must not remove the new one, even if equal content gives both the same epoch. Their connections distinguish them.
+process must not remove the new one, even if equal content gives both the same epoch. Their connections distinguish them. A
+connection counts while it is attached. One that was released counts for T, because a living broker returns within this time.
 
-    row  lists                                newest attached connection       outcome                    test
+    row  lists                                newest connection that counts    outcome                    test
     U1   the list of a reporting node has     -                                wait                       test_104_waits_for_lists
          not arrived
     U2   a node has not reported for a        its last report counts like      as below                   test_104_without_a_node,
          second                               any other, if it sent a list       test_a_node_that_became_unheard_...
-    U3   arrived                              opened more than ROUND_MS        late: detach only the      test_late_104
-                                              after the request's own          request's connection
+    U3   arrived                              opened more than ROUND_MS        late: detach only the      test_late_104,
+                                              after the request's own          request's connection       test_104_after_a_release
     U4   arrived                              any other                        remove the broker          test_104
 
 A broker's process connects to all nodes within ROUND_MS after its start (``attachments.py``). Ages of connections use clocks that
@@ -61,7 +62,7 @@ class _Word:
     epoch: int
     told_ms: float
     opened_ms: float
-    """Opening time of its newest connection, by the leader's ``clock_ms``."""
+    """Opening time of its newest connection, which may have ended, by the leader's ``clock_ms``."""
 
 
 @dataclass(slots=True)
@@ -198,12 +199,18 @@ class Departures:
             for name, node in self._nodes.items()
         )
 
-    def is_late(self, key: Key, epoch: int, since_ms: float) -> bool:
-        """Whether a node is attached through a connection that was opened after ``since_ms``, by ``clock_ms``."""
-        words = (node.words.get(key) for node in self._nodes.values())
+    def is_late(self, lease: Lease, since_ms: float, now_ms: float) -> bool:
+        """Whether a connection of this registration that counts was opened after ``since_ms``, by ``clock_ms``."""
+        words = (node.words.get(lease.key) for node in self._nodes.values())
         return self._defences.newest_connection and any(
-            word is not None and (word.state, word.epoch) == (HELD, epoch) and word.opened_ms > since_ms for word in words
+            word is not None and word.epoch == lease.epoch and word.opened_ms > since_ms and self._counts(word, lease, now_ms)
+            for word in words
         )
+
+    def _counts(self, word: _Word, lease: Lease, now_ms: float) -> bool:
+        if word.state == RELEASED:
+            return self._defences.released_connection and now_ms < word.told_ms + lease.timeout_ms
+        return word.state == HELD
 
 
 def _word(entry: ReportEntry, now_ms: float, clock_ms: float) -> _Word:

@@ -46,7 +46,7 @@ class ReportEntry(NamedTuple):
     generation: int
     """``group_generation`` at which the node found that nothing changes; 0: not compared."""
     opened_ms: int
-    """HELD: age of the newest connection; AGE_MAX: unknown."""
+    """HELD, RELEASED: age of the newest connection, which has ended if RELEASED; AGE_MAX: unknown."""
 
 
 class NodeReport(NamedTuple):

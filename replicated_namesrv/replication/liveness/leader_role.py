@@ -208,7 +208,8 @@ class LeaderRole:
         """Remove for the node that asked. Repeated inquiries start no second proposal."""
         assert removal.epoch is not None, "the epoch is set by the node that asks"
         key = (removal.cluster_name, removal.broker_addr)
-        if self.departures.is_late(key, removal.epoch, since_ms):
+        lease = self._lease_of(key)
+        if lease is not None and lease.epoch == removal.epoch and self.departures.is_late(lease, since_ms, self._now_ms()):
             self._decide(asker, LATE)
             return
         self._unregistering.add(asker)
