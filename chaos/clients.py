@@ -95,8 +95,8 @@ class Client:
         return self._end(op, Ended(OK, self._names[address]))
 
     async def write_to_all(self, kind: str, key: str, value: str | None) -> None:
-        """put or delete a KV key at each node in turn, as ``MQClientAPIImpl.putKVConfigValue`` does. A node that does not answer
-        ends it; one that refuses does not. Each request is an operation of its own."""
+        """put or delete a KV key at each node in turn, as ``MQClientAPIImpl.putKVConfigValue`` does. It stops at a node that does
+        not answer, and continues after a refusal. Each request is an operation of its own."""
         request = delete_kv_request(NAMESPACE, key) if value is None else put_kv_request(NAMESPACE, key, value)
         for node, address in self.nodes.items():
             op = self._invoke(kind, key, value=value, node=node)
@@ -126,7 +126,7 @@ class Client:
         return await self._ask(op, request, node, read)
 
     async def perm(self, broker: str, topic: str, *, node: str) -> Ended:
-        """The permission of ``broker`` (``brokerName/brokerId``) for one of its topics, as ``node`` answers it."""
+        """The permission of ``broker`` (``brokerName/brokerId``) for one of its topics, from the answer of ``node``."""
         op = self._invoke("perm", broker, node=node)
 
         def read(address: str, response: RemotingCommand) -> Ended:

@@ -1,4 +1,4 @@
-"""What clients see while one name server is cut off: the same short play in CP and in AP, on real processes.
+"""Shows what clients get while one name server is cut off: the same short course in CP and in AP, on real processes.
 
 Three name servers, two brokers and four clients. Each of three clients asks one name server only; the fourth has all addresses,
 as a RocketMQ client has. While the leader is cut off from its peers and from the brokers, the number of the topic's queues is
@@ -36,7 +36,7 @@ BROKERS = ("broker-a", "broker-b")
 ANY = "any"
 """The client that has all addresses."""
 QUEUES_BEFORE, QUEUES_AFTER = 4, 8
-"""Of each broker."""
+"""The number of queues of each broker before and after the change."""
 SETTINGS = ("scanNotActiveBrokerInterval=500",)
 LOOK_INTERVAL_S = 0.25
 LOOK_TIMEOUT_MS = 1_000
@@ -98,7 +98,7 @@ class Demonstration:
         return max(later - earlier for earlier, later in itertools.pairwise(answered))
 
     def agreed_after_heal_s(self) -> float | None:
-        """Time from the end of the cut until each node answers with the change and goes on to do so; None: never."""
+        """Time from the end of the cut until each node answers with the change and continues to do so; None: never."""
         if self.healed_s is None:
             return None
         wanted, last_bad, good = QUEUES_AFTER * len(BROKERS), self.healed_s, set()
@@ -130,7 +130,7 @@ class Play:
         row: Callable[[Demonstration, int, dict[str, LookUp]], None],
         say: Callable[[str], None],
     ) -> None:
-        """``real``: what runs RocketMQ's brokers; None: brokers are simulated."""
+        """``real``: Java and the jars for RocketMQ's brokers; None: brokers are simulated."""
         self._mode, self._folder, self._toxiproxy, self._real = mode, folder, toxiproxy, real
         self._row, self._say = row, say
         self._story: Demonstration

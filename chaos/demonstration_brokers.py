@@ -69,7 +69,8 @@ class RealBrokers(NamedTuple):
 
 
 def real_brokers(say: Callable[[str], None]) -> RealBrokers:
-    """What runs RocketMQ's broker; its jars are fetched through Maven once. Raises ProvisionError if something is missing."""
+    """Java and the jars of RocketMQ's broker, which are fetched through Maven once. Raises ProvisionError if something is
+    missing."""
     java = provision.find_java()
     if java is None:
         raise provision.ProvisionError("there is no Java 17 or later (Debian: apt-get install openjdk-17-jre-headless)")

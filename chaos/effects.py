@@ -58,5 +58,5 @@ class Effect(StrEnum):
 
     @property
     def ends_connections(self) -> bool:
-        """Whether it ends connections at once, and so affects both streams."""
+        """Whether the effect ends connections at once, and so affects both streams."""
         return self in (Effect.REFUSED, Effect.RESET)

@@ -37,7 +37,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 class NotReadyError(ProcessError):
-    """A node runs and does not become ready in time. The machine may be too busy."""
+    """A node runs but does not become ready in time. The machine may be too busy."""
 
 
 class ClusterNode:
@@ -54,7 +54,8 @@ class ClusterNode:
         self.process: ChildProcess
 
     def wipe(self) -> None:
-        """Delete the data directory. The process must be dead. Raises ProcessError if the data cannot be where we delete."""
+        """Delete the data directory. The process must be dead. Raises ProcessError if the node stores its data in another
+        place."""
         assert not self.process.running
         if not self.data_dir.exists():
             if not self._always_stores:
@@ -91,8 +92,8 @@ class ProcessCluster:
         access: RunAccess = OPEN,
     ) -> None:
         """``outside``: links of brokers and clients; ``toxiproxy``: the server. Without it every link is direct, and only
-        processes can fail. ``foreign``: what the nodes run in place of ``node_command``. Raises ProcessError if there are not
-        enough ports.
+        processes can fail. ``foreign``: the name server that the nodes run instead of ``node_command``. Raises ProcessError if
+        there are not enough ports.
         """
         folder = folder.absolute()  # a node command may change its working directory
         self._folder = folder

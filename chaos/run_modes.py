@@ -22,7 +22,7 @@ class ForeignMode(NamedTuple):
 
     @property
     def major(self) -> int:
-        """First number of the version."""
+        """The major version."""
         return int(self.version.partition(".")[0])
 
 

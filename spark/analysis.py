@@ -47,11 +47,11 @@ class Results:
     divergence: Rows
     """Greatest divergence of a run by time: run, at_s after its fault began, divergence (certain), possible."""
     faults: Rows
-    """Phases ``fault`` of runs on the same scale: run, steady_s, end_s, until_s."""
+    """The phase ``fault`` of each run on the time scale of ``divergence``: run, steady_s, end_s, until_s."""
     windows: Rows
     """Quantiles of inconsistency windows: mode, about, quantile, window_ms, writes."""
     visibility: Rows
-    """Share of writes that all reads see from an age on: mode, about, level, age_ms, share."""
+    """Share of the writes that every read sees once the write has this age: mode, about, level, age_ms, share."""
     latencies: Rows
     """Quantiles of answered operations before the fault: mode, level, kind, quantile, latency_ms."""
     detection: Rows
@@ -64,7 +64,7 @@ class Results:
     summary: Rows
     paired: Rows
     t_visibility: Rows
-    """Age from which on all reads see 99 % and 99.9 % of the writes."""
+    """The age at which 99 % and 99.9 % of the writes are seen by every read."""
     consistability: Rows
     """Probability of each class of consistency, by fault and phase."""
     folders: dict[str, str]
@@ -89,7 +89,8 @@ class Analysis:
     def analyse(self, sources: Sequence[Source], last: Callable[[Results], None] | None = None) -> Results:
         """Analyse these runs. Raises InputError for a run that cannot be analysed.
 
-        ``last`` is called when all tables are computed and not yet in place. If it raises, the earlier tables stay."""
+        ``last`` is called after all tables were computed and before they replace the earlier ones. If it raises, the earlier
+        tables stay."""
         traces, ingested = ingest(self._spark, self._storage, sources, self._out, self._say)
         self._storage.delete(self._staging)
         try:

@@ -25,7 +25,7 @@ from replicated_namesrv.spark.summary import interval
 COLOURS = {"ap": "#c2410c", "cp": "#1d4ed8"}
 _MARKERS = {"ap": "o", "cp": "D"}
 _FOREIGN_COLOURS = ("#15803d", "#7e22ce", "#0e7490", "#a16207")
-"""In the order of the modes; more modes share colours."""
+"""Colours in the order of the modes. If there are more modes than colours, colours are used again."""
 LINES = {"local": "-", "linearizable": "-", "lease": "--", "stale": ":"}
 """Colours by read level."""
 _STYLE: dict[Any, Any] = {
@@ -54,10 +54,10 @@ class _Drawing(NamedTuple):
     title: str
     caption: str
     painter: Callable[[Sequence[Axes], Results], Iterable[str]]
-    """Draws, and returns the runs that it drew; none if there are no data."""
+    """Draws the figure and returns the runs in it; no runs if there are no data."""
     panels: int = 1
     compares_clocks: bool = False
-    """Whether it depends on times of different processes."""
+    """Whether the figure compares times of different processes."""
 
 
 def draw(results: Results) -> list[Figure]:
@@ -333,7 +333,7 @@ def _with_intervals(axis: Axes, results: Results, mode: str, groups: Sequence[tu
 
 
 def _whiskers(values: Sequence[float], clusters: Sequence[str] | None = None) -> tuple[float, float]:
-    """How far the interval reaches below and above the mean; NaN, which is not drawn, if there is none."""
+    """The distances of the interval's ends below and above the mean; NaN, which is not drawn, without an interval."""
     centre, (low, high) = mean(values), interval(values, clusters)
     return (math.nan, math.nan) if low is None or high is None else (max(centre - low, 0), max(high - centre, 0))
 

@@ -12,8 +12,8 @@ ANY = "any"
 """Entity of clients that choose their node themselves."""
 FAILOVER, PINNED, EACH, PROBE = "failover", "pinned", "each", "probe"
 ACCESS = (FAILOVER, PINNED, EACH, PROBE)
-"""How a client reaches nodes: it asks the next node if one does not answer; it knows one node only; it sends a write to each node
-in turn; it asks all nodes at the same time, at long intervals."""
+"""How a client chooses nodes: it asks the next node if one does not answer (FAILOVER); it asks one node only; it sends a write to
+each node in turn; it asks all nodes at the same time, at long intervals."""
 
 Row = dict[str, Any]
 

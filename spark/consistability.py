@@ -33,8 +33,8 @@ Row = dict[str, Any]
 
 
 def held(judged: Iterable[Row], routes: Iterable[Row], done: Sequence[ClientOperation]) -> list[Row]:
-    """Rows of HELD: counts of reads before ``final`` of judged keys, by read level, phase and side, and over all phases and
-    sides."""
+    """Rows of HELD: how many reads of judged keys before ``final`` are in each class, by read level, phase and side, and over all
+    phases and sides."""
     counts: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for rows, kind, about in ((judged, "get", KV), (routes, "route", ROUTES)):
         keys: set[tuple[str, str]] = set()

@@ -67,7 +67,7 @@ def windows(judged: Iterable[Row], about: str, own_level: str) -> list[Row]:
 
 
 def visibility(judged: Iterable[Row], about: str) -> list[Row]:
-    """When writes became visible for good: about, level, the cells of time that contain this moment (``survival.cells``), and the
+    """When every later read saw a write: about, level, the cells of time that contain this moment (``survival.cells``), and the
     number of writes."""
     counts = Counter(
         (row["level"], *cells(row["window_ns"], row["seen_ns"]))

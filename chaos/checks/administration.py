@@ -1,9 +1,9 @@
 """Checks of what mqadmin changed: a broker's write permission, and topics that brokers dropped.
 
-Each is a value that is written and read, so it is judged like a KV entry, by real time (``overtaken``). Apart from
-mqadmin only registrations write: one of the locked broker restores its permission, one of a broker with a topic creates the
-topic. A correct cluster may drop an *exposed* broker. From then on its permission may be restored at any time, and its topics
-are not judged.
+The permission and the existence of a topic are values that are written and read. So they are judged like KV entries, by real time
+(``overtaken``). Only mqadmin and registrations write them: a registration of the locked broker restores its permission, and a
+registration with a topic creates the topic. A correct cluster may drop an *exposed* broker. From then on its permission may be
+restored at any time, and its topics are not judged.
 """
 
 from collections import defaultdict

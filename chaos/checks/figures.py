@@ -25,7 +25,7 @@ class Figures:
     divergence_max: float
     """Greatest certain Jaccard distance between two nodes that answered."""
     stale_kv_reads: int
-    """gets whose value an acknowledged write had certainly replaced before."""
+    """Number of gets whose value an acknowledged write had certainly replaced before."""
     stale_routes: int
     """Look-ups that returned an older registration than one acknowledged before they began."""
     lookups: int
@@ -55,7 +55,8 @@ class Figures:
     live_removed: int
     """Removals of live brokers by nodes, also of brokers that were cut off."""
     diverged_possible_s: float = 0.0
-    """Time during which they possibly did: when an answer changed is known only to be between two looks."""
+    """Time during which answering nodes possibly listed different registrations. Between two looks the moment of a change is
+    unknown."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

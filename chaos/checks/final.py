@@ -1,4 +1,4 @@
-"""Checks of the final state: what must be there, what must not come back, and which brokers must be gone.
+"""Checks of the final state: which values and brokers must be present, which must not return, and which brokers must be removed.
 
 They use real time only: a write that ended before another began is older. So they need no search, name single operations, and
 serve as a control of the linearizability checker.
@@ -57,7 +57,7 @@ def check_final_kv(story: Story) -> CheckResult:
 
 
 def _unless_unread(story: Story, found: CheckResult, keys: Iterable[str], reads: Sequence[Op]) -> CheckResult:
-    """``found``, but unknown instead of valid if a node never answered for a key at the end."""
+    """The result ``found``, but unknown instead of valid if a node never answered for a key at the end."""
     answered = {(read.key, read.node) for read in reads}
     unread = [
         f"{node} did not answer for {key} at the end" for key in keys for node in story.nodes if (key, node) not in answered
@@ -189,9 +189,9 @@ def _back_ns(story: Story, broker: str, gone: BrokerState) -> int:
 def _listed_until_ns(story: Story, broker: str, gone: BrokerState) -> Callable[[int], int]:
     """Until when a broker that is gone may be listed, as known at a time.
 
-    The time-out runs from the broker's end, or from the last moment that extends it (``_renewing_ns``), whichever is later. A
-    new leader may add a third of it; nodes look for silent brokers once per ``scanNotActiveBrokerInterval``. A broker whose
-    connections closed while nothing was broken goes after ``connectionLossGraceMs``, whatever breaks later."""
+    The time-out runs from the broker's end, or from the last moment that extends it (``_renewing_ns``), whichever is later. A new
+    leader may add a third of it; nodes look for silent brokers once per ``scanNotActiveBrokerInterval``. A broker whose
+    connections closed while no fault was active is removed after ``connectionLossGraceMs``, even if a fault begins later."""
     margin_ns = int(story.manifest["scenario"]["promises"]["ghost_margin_s"] * 1e9)
     look_ns = story.setting_ms("scanNotActiveBrokerInterval", 5_000) * 1_000_000 + margin_ns
     quick_ns = gone.start_ns + story.setting_ms("connectionLossGraceMs", 500) * 1_000_000 + look_ns

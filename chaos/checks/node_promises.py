@@ -111,7 +111,7 @@ def _is_undisturbed(story: Story, broker: str, read: Op, since_ns: int) -> bool:
 def check_node_orders(story: Story) -> CheckResult:
     """A node answers the permission, and the absence of a deleted topic, that it acknowledged last to mqadmin.
 
-    Left out are answers before which a registration may have undone the change."""
+    Answers are left out if a registration before them may have undone the change."""
     orders: defaultdict[tuple[str | None, str], list[Op]] = defaultdict(list)
     for op in story.of_kind("write-perm", "delete-topic"):
         if op.outcome != "fail":
@@ -125,7 +125,7 @@ def check_node_orders(story: Story) -> CheckResult:
             continue
         unsure = any(
             op is not last and op.start_ns < read.end_ns and (not op.ok or op.end_ns > last.start_ns) for op in mine
-        )  # without an answer it may have been held, and arrive after the last one
+        )  # a registration without an answer may be delayed and arrive after the last one
         stays = _permission_stays if read.kind == "perm" else _topic_stays_away
         if unsure or not stays(story, last, read):
             left_out += 1

@@ -30,7 +30,7 @@ _GONE = ("dead", "silent", "stopping")
 
 
 def check_roles(story: Story) -> CheckResult:
-    """No answer lists a broker of the pair under an id that it had given up, misses one, or has a wrong permission."""
+    """No answer lists a broker of the pair under an earlier id, lacks a broker of the pair, or has a wrong permission."""
     reads = [op for op in story.of_kind("roles") if op.ok]
     writes = _writes(story)
     wrong: list[str] = []

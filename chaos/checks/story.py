@@ -56,23 +56,23 @@ class CheckResult:
     count: int = 0
     """Number of violations."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """What was seen but not judged, counted by reason."""
+    """Number of answers or events that were not judged, by reason."""
 
     due: bool = True
-    """Whether the run must give this check something to judge. If it is due and judged nothing, the verdict is unknown."""
+    """Whether the scenario guarantees answers or events for this check. If so and it judged none, the verdict is unknown."""
 
     @property
     def idle(self) -> bool:
-        """Whether the run gave this check nothing to judge, and did not have to."""
+        """Whether the check judged nothing, and the scenario did not guarantee anything to judge."""
         return not self.due and self.looked_at == 0 and self.verdict is Verdict.UNKNOWN
 
 
 FINDINGS_MAX = 5
 NOTHING = "the run contains nothing that it judges"
 STALL_S, SENDS, COVERED_S = 0.5, 3, 2.5
-"""The sender does not wait for answers, so a gap of several of its intervals and at least half a second means that the harness
-did not run. If it seldom sends, the records of every node show it: they are made each second, or after the time-out of one
-second."""
+"""The sender does not wait for answers. So if it sends nothing for several of its intervals and at least half a second, the
+harness did not run. If its intervals are long, gaps in the records of the nodes show a stall: each node has a record per second,
+or after the time-out of one second."""
 
 SLOWDOWN_MAX = 3.0
 """From this slowdown on, promises in time are not judged. A machine without other load has 1.1 to 2 on two cores."""
@@ -97,8 +97,8 @@ def result(
 
 
 def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:
-    """``found``, but unknown instead of violated if the harness stalled. During a stall clients do not ask, brokers do not
-    renew and the nodes hardly run, so no duration can be judged. The same holds if clients made far fewer operations than
+    """The result ``found``, but unknown instead of violated if the harness stalled. During a stall clients do not ask, brokers do
+    not renew and the nodes hardly run, so no duration can be judged. The same holds if clients made far fewer operations than
     planned before the faults."""
     if story.stalled_s > story.stall_s:
         return unjudged(found, f"the harness itself stalled for {story.stalled_s:.1f} s, so no time can be judged")

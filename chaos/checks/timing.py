@@ -37,7 +37,8 @@ BRIEF_NS = 3_000_000_000
 
 
 def check_convergence(story: Story) -> CheckResult:
-    """Within ``converge_s`` after the heal the nodes agree on all registrations, each node answers, and both last."""
+    """Within ``converge_s`` after the heal the nodes agree on all registrations and each node answers. Both remain true until the
+    end."""
     limit_s = float(story.manifest["scenario"]["promises"]["converge_s"])
     if "final" not in story.phases or not story.observations:
         return result("convergence", Promise.BOTH, 0, [])
@@ -90,7 +91,7 @@ def divergence_segments(story: Story) -> list[DivergenceSegment]:
 
 
 def all_answer_s(story: Story, patience_ns: int = 0) -> float | None:
-    """From the heal until every node answers for good. None: one never does.
+    """From the heal until every node answers and continues to answer. None: a node never does.
 
     A node's silence of less than ``patience_ns`` is ignored."""
     answers = dict.fromkeys(story.nodes, False)

@@ -77,7 +77,8 @@ class Access:
         self._own_hosts = {"localhost", socket.gethostname().lower(), *(host.lower() for host in own_hosts)}
 
     def check(self, request: web.Request, allowed: frozenset[Role], by_table: Callable[[web.Request], None]) -> None:
-        """Let a request pass that ``allowed`` may send. ``by_table``: the check without roles. Raises AccessError."""
+        """Check that the caller may send a request of kind ``allowed``. ``by_table``: the check without roles. Raises
+        AccessError."""
         control = self._control
         if control is None:
             by_table(request)
@@ -109,7 +110,8 @@ class Access:
             self._control.requested(f"{request.method} {request.path}", request.query_string or None, origin, status)
 
     def why_not(self, request: web.Request, allowed: frozenset[Role], by_table: Callable[[web.Request], None]) -> str | None:
-        """Why ``check`` would refuse such a request of this caller, None if it would not. Nothing is recorded."""
+        """The reason for which ``check`` would refuse such a request of this caller; None: it would accept it. Nothing is
+        recorded."""
         denied = None if self._control is None else self._judge(request, self._control.rules, allowed)[2]
         if self._control is not None and (denied is None or self._control.enforces):
             return None if denied is None else f"{denied.error}; {denied.remedy}"

@@ -63,7 +63,7 @@ KEEPALIVE_TIMEOUT_S = 15.0
 
 
 def own_hosts(settings: Settings) -> set[str]:
-    """Hosts by which the settings name this node or its cluster."""
+    """The host names and addresses that the settings use for this node or its cluster."""
     lists = (settings.name_server_addresses.split(";"), [part.partition("=")[2] for part in settings.peers.split(",")])
     addresses = [settings.listen, settings.admin_listen, *lists[0], *lists[1]]
     return {address.rpartition(":")[0].strip("[] ") for address in addresses if ":" in address}
@@ -131,7 +131,7 @@ class AdminServer:
         keepalive_timeout_s: float = KEEPALIVE_TIMEOUT_S,
         address_connections_max: int = ADDRESS_CONNECTIONS_MAX,
     ) -> None:
-        """Raises SettingError: the token file cannot be used, or an address list is none."""
+        """Raises SettingError: the token file cannot be used, or an address list is malformed."""
         settings = context.settings
         checked_list("nameServerAddresses", settings.name_server_addresses)
         unit_lists(settings.unit_name_server_addresses)

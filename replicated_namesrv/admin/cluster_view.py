@@ -18,7 +18,7 @@ from replicated_namesrv.admin.responses import json_error, json_response
 VIEWS = ("brokers", "samples", "contents", "status", "members")
 """Views of another node that are passed on. They need no more rights than this node has checked."""
 READY_WAIT_S = 0.3
-"""How long this node's readiness may take to confirm, so that the answer comes soon while there is no majority."""
+"""Time limit for confirming this node's readiness. It is short, so that the answer comes soon while there is no majority."""
 FIRST_SEEN = web.AppKey("first_seen", dict[str, int])
 _STATUS_KEYS = (
     *("nodeId", "mode", "version", "pid", "uptimeSeconds", "ready", "failedLayer", "layers", "drained"),
@@ -95,7 +95,7 @@ def _ms(at_s: float | None, now: float) -> int | None:
 
 
 def _peers(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What Raft of this node knows about the others, by node id."""
+    """The knowledge of this node's Raft about the other nodes, by node id."""
     raft = (status.get("replication") or {}).get("raft") or {}
     found = {
         name: {"connected": facts["connected"], "error": facts["error"]}

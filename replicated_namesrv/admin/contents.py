@@ -17,9 +17,9 @@ from replicated_namesrv.admin.time_line import TIMELINE
 from replicated_namesrv.routes.state import RouteInfoManager
 
 TOPICS_MAX = 50_000
-"""Topics beyond it, in the order of their names, are not compared."""
+"""Maximum of topics that are compared: the first ones in the order of their names."""
 ROWS_MAX = 200
-"""Differing brokers, and topics, that are listed."""
+"""Maximum of differing brokers, and of differing topics, that are listed."""
 
 
 async def contents(request: web.Request) -> web.Response:
@@ -109,5 +109,5 @@ def _since(key: str, by_node: Mapping[str, Mapping[str, Any]]) -> int | None:
     if removed:
         return int(max(removed))
     if not times:
-        return None  # all have it, with other contents
+        return None  # all nodes have it, with different contents
     return int(max(part["brokers"][key][1] for part in by_node.values() if key in part["brokers"]))

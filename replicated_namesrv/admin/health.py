@@ -53,7 +53,7 @@ async def _problem_of(layer: Layer, timeout_s: float) -> str | None:
             return await answer
     except TimeoutError:
         return f"no answer within {timeout_s:g} s"
-    except Exception as error:  # any exception of a check is its layer's problem
+    except Exception as error:  # an exception of a check counts as a problem of its layer
         return f"{type(error).__name__}: {error}"
 
 

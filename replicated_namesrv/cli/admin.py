@@ -1,8 +1,8 @@
 """Common parts of the commands that operate nodes: the addresses of admin ports, the requests, and the meaning of an answer.
 
 The addresses come from ``--admin``, else from NAMESRV_ADMIN, else from the node at 127.0.0.1:9886 and its address list. The admin
-ports of the other nodes in that list are derived: they are assumed to be as far from the RocketMQ port as on the node that was
-asked. ``namesrv cluster`` assigns its ports in this way. The HTTP client is the standard library's because it loads in a tenth of
+ports of the other nodes in that list are derived: the distance from RocketMQ port to admin port is assumed to be the same on all
+nodes. ``namesrv cluster`` assigns its ports in this way. The HTTP client is the standard library's because it loads in a tenth of
 the time of a larger one.
 """
 
@@ -205,7 +205,7 @@ def given_addresses(arguments: argparse.Namespace, admin: Admin) -> tuple[str, .
 
 
 def _without_scheme(address: str, admin: Admin) -> str:
-    """``host:port`` of a URL such as `namesrv cluster` prints. Raises SettingError if its scheme is not what will be used."""
+    """``host:port`` of a URL such as `namesrv cluster` prints. Raises SettingError if its scheme differs from the one in use."""
     scheme, separator, rest = address.strip().partition("://")
     if not separator:
         return address
@@ -246,7 +246,7 @@ def ask_all(addresses: Sequence[str], ask: Callable[[str], T]) -> list[T | Names
 
 
 def reason_of(cause: BaseException) -> str:
-    """A few words for an error of the operating system or of HTTP."""
+    """A short text for an error of the operating system or of HTTP."""
     if isinstance(cause, TimeoutError):
         return "time-out"
     return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__

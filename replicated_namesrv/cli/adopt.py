@@ -3,7 +3,7 @@
 Without ``--swap`` it reports: which servers of the list are RocketMQ's, whether all give the same answers, and which settings
 differ from our defaults. ``--save DIR`` writes the files with which a new node begins: KV config and shared settings.
 
-With ``--swap COMMAND`` it walks through the list. For each server:
+With ``--swap COMMAND`` it replaces the servers of the list one after the other. For each server:
 
 1. All servers answer and agree. Otherwise it stops, because a later difference could not be attributed to the swap.
 2. It runs COMMAND, which stops the server at the address and starts the other kind there.
@@ -50,7 +50,7 @@ LOOK_PAUSE_S = 0.5
 DIFFERENCES_SHOWN = 10
 OURS, JAVA, SILENT = "ours", "rocketmq", "no answer"
 _PER_MACHINE = ("rocketmqHome", "kvConfigPath", "configStorePath", "listenPort", "bindAddress")
-"""Settings that name places of one machine."""
+"""Settings that contain paths or addresses of one machine."""
 
 _EXAMPLES = """\
   namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876'                  compare the servers
@@ -65,7 +65,7 @@ passed they answer no route query, so no client reads an incomplete answer.
 
 
 class AdoptError(NamesrvError):
-    """The walk stopped."""
+    """The replacement stopped before the end of the list."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -32,7 +32,7 @@ class NodePlan:
     settings: tuple[str, ...] = ()
     """``NAME=VALUE``."""
     peer: tuple[str, int] | None = None
-    """Its address for other nodes; None for an independent node."""
+    """The address that other nodes use; None for an independent node."""
 
     @property
     def log_file(self) -> Path:
@@ -52,7 +52,7 @@ def host_port(address: tuple[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NodeAccess:
-    """How the nodes are asked."""
+    """The credentials and TLS files with which the nodes are asked."""
 
     credentials: Credentials = NO_CREDENTIALS
     """At their RocketMQ ports."""

@@ -30,13 +30,14 @@ HELP = "run and supervise a cluster of name servers on this machine until Ctrl-C
 
 EXIT_UNKNOWN = 2
 NODES_MAX = 10
-"""Ports are consecutive from three bases that are ten apart, so more nodes would use ports of the next base."""
+"""Maximum of nodes. The ports of each kind are consecutive, and the three kinds begin ten ports apart, so more nodes would use
+ports of the next kind."""
 ADMIN_PORT_OFFSET = 10
 PEER_PORT_OFFSET = 20
 PEER_SECRET = "peer-secret"
 """File in the cluster's folder with the secret that its nodes share."""
 DEFAULT_PORT = 9876
-"""Of the first node, RocketMQ's own."""
+"""Port of the first node: RocketMQ's default."""
 SERVING_TIMEOUT_S = 60.0
 LEADER_POLL_S = 0.5
 RESTART_PAUSE_S = 0.5
@@ -130,7 +131,8 @@ def plan_nodes(nodes: int, mode: str, host: str, port: int, data_dir: Path, sett
 
 
 def create_peer_secret(plans: Iterable[NodePlan], file: Path) -> None:
-    """Make the secret that the plans name, if they name this one and it is not there. Raises SettingError."""
+    """Make the secret file that the plans name, if it is the one of this cluster's folder and does not exist. Raises
+    SettingError."""
     if not any(f"peerSecretFile={file}" in plan.settings for plan in plans):
         return
     from replicated_namesrv.replication.peer_settings import create_secret

@@ -1,4 +1,4 @@
-"""Progress of a long command on stderr: its lines, and a sign of work whenever it prints nothing for a while."""
+"""Progress of a long command on stderr: its lines, and a line with the elapsed time while it prints nothing."""
 
 import contextlib
 import sys
@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Self, TextIO
 
 SILENT_MAX_S = 1.8
-"""After this time without a line, a sign of work is printed: no command is silent for more than 2 s."""
+"""After this time without a line, the elapsed time is printed, so that no command prints nothing for more than 2 s."""
 
 
 class CommandProgress:
-    """Call it with each line. As a context manager it also prints signs of work, from a thread."""
+    """Call it with each line. As a context manager it also prints the elapsed time, from a thread."""
 
     def __init__(
         self,

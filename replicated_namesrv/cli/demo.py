@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _toxiproxy(show: "_Show") -> Path | None:
-    """Toxiproxy, built with Go if it is not there. None: neither is there, or the build failed."""
+    """Toxiproxy, built with Go if it is not installed. None: Go is not installed either, or the build failed."""
     if provision.find_toxiproxy() is None and provision.find_go() is None:
         show.say("neither Toxiproxy nor Go is installed, so the leader's process is paused in place of a network cut")
         return None
@@ -140,7 +140,7 @@ class _Show:
 
 
 def answer_text(look: "LookUp | None", story: "Demonstration") -> str:
-    """A cell of the table."""
+    """The text of one cell of the table."""
     if look is None:
         return "-"
     if look.queues is None:

@@ -93,7 +93,8 @@ class NameServers:
         return self._chosen
 
     def update_addresses(self, addresses: Sequence[str]) -> None:
-        """Take a new list. A list with the same members changes nothing; a choice that is no longer in it is given up."""
+        """Take a new list. A list with the same members has no effect. If the new list lacks the chosen server, another one is
+        chosen."""
         if not addresses:
             raise SettingError("the name server list is empty: give at least one host:port")
         if set(addresses) == set(self._order):

@@ -1,8 +1,8 @@
 """What a follower does with AppendEntries (Raft, 5.3).
 
-Before PySyncObj sees the message, this module decides which entries may be cut: entries at or below the commit index are known
-to be equal, existing entries with the same term are skipped, and only a real term conflict after both cuts the log. The answer
-is sent once the entries and the term are on disk.
+Before PySyncObj sees the message, this module decides which entries may be cut. Entries at or below the commit index are known to
+be equal, so they are skipped. Entries that the log already has with the same term are skipped, too. Only a term conflict after
+these entries cuts the log. The answer is sent once the entries and the term are on disk.
 """
 
 from typing import Protocol
@@ -52,7 +52,7 @@ class Appending:
             self._context.counters["appends_refused"] += 1
             if message.term == core.term:
                 self._elections.leader_contact(peer)
-            return  # no answer: the leader's window fills up and it stops sending
+            return  # no answer is sent, so the leader's window fills up and the leader stops sending
         entries = unpack_entries(message.entries, message.previous_index + 1, message.previous_term, message.term)
         if self._leadership.is_large(len(message.entries)):
             last = message.previous_index + len(entries)

@@ -5,15 +5,15 @@ written. The log is then dropped up to ``compact_margin_entries`` before the end
 snapshot to a follower, it keeps the log after that snapshot. Otherwise the follower would need another snapshot as soon as it has
 this one, again and again while writes continue.
 
-    follower that is sent a snapshot, or what follows it     the log behind it is
-    has answered in the last ``transfer_silence_ms``         kept from the end of its snapshot, then from its match
-    has what was written meanwhile                           no longer kept
-    silent for ``transfer_silence_ms``                       dropped, the transfer is given up
-    lags by more than ``transfer_log_*_max``                 dropped, the transfer is given up
+    follower to which a snapshot, or the entries after it, are sent    the log after the snapshot is
+    has answered in the last ``transfer_silence_ms``                   kept from the end of its snapshot, then from its match
+    has all entries that were written meanwhile                        no longer kept
+    silent for ``transfer_silence_ms``                                 dropped, the transfer is given up
+    lags by more than ``transfer_log_*_max``                           dropped, the transfer is given up
 
 On a disk that is nearly full, a snapshot is due when ``SHORT_DISK_BYTES`` were written, or if this much log is left after
-``SHORT_DISK_PAUSE_S``. Segments are then closed early and one snapshot is kept, so that what was deleted from the state soon
-leaves the disk.
+``SHORT_DISK_PAUSE_S``. Segments are then closed early and one snapshot is kept, so that data deleted from the state is soon
+deleted from the disk, too.
 
 A follower whose transfer was given up is sent the newest snapshot; while it is still silent, no log is kept for it.
 """

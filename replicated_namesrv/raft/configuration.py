@@ -8,8 +8,8 @@ A change that is in the log and not applied is in force by the first row that ma
 
 | row | change  | place before | in force     | why                                                                       |
 |-----|---------|--------------|--------------|---------------------------------------------------------------------------|
-| C1  | vacancy | any          | in the log   | a quorum without the place is a quorum with it, too                       |
-| C2  | join    | vacant       | in the log   | a quorum with the place shares a voter with each quorum without it        |
+| C1  | vacancy | any          | in the log   | each quorum after it is a quorum before it, too                           |
+| C2  | join    | vacant       | in the log   | each quorum after it shares a voter with each quorum before it            |
 | C3  | join    | occupied     | when applied | versions before protocol 1 write it; quorums may share no such voter       |
 
 Test: ``tests/raft/test_lost_memory.py::test_configuration_by_rows``. Transcripts: ``tests/golden/raft/lost_disk.txt``,
@@ -19,7 +19,7 @@ Test: ``tests/raft/test_lost_memory.py::test_configuration_by_rows``. Transcript
 from replicated_namesrv.raft.payloads import JOIN, pack_join, unpack_join
 
 VACANT = 0
-"""Stands for an incarnation where a place in the configuration is vacant."""
+"""Replaces the incarnation of a node whose place in the configuration is vacant."""
 
 
 class Configuration:

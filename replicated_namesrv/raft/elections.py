@@ -27,11 +27,11 @@ from replicated_namesrv.raft.stall import Stall
 from replicated_namesrv.raft.standing import Memory, PeerMemories
 
 REPEAT_ELECTIONS = 4
-"""In units of the greatest election time: the longest pause between two refused messages of one series. A candidate sends one
-message in each election time."""
+"""A peer sends a series of refused terms if the pauses between its messages are shorter than this number of maximum election
+times. A candidate sends one message in each election time."""
 PATIENCE_ELECTIONS = 10
-"""In units of the greatest election time (3 s in all by default): how long a peer must send terms out of reach before a node that
-has a leader raises its term by one step."""
+"""A node that has a leader raises its term by one step after a peer has sent refused terms for this number of maximum election
+times (3 s in all by default)."""
 
 
 class ElectionCore(RaftState, Protocol):
@@ -70,7 +70,7 @@ class Elections:
         self._votes: tuple[int, set[str]] = (0, set())
         self._forced = False
         self._refused_terms: dict[str, tuple[float, float]] = {}
-        """Peer -> since when, and when last, it sent terms that are too far away."""
+        """Peer -> when it sent the first and the last term of a series of refused terms (``approach_term``)."""
         self.restart_timer(self._now())
 
     def restart_timer(self, now: float) -> None:

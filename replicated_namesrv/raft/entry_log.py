@@ -12,9 +12,9 @@ one whose sync was reported. The argument:
    damaged and the log refuses to open, since a node that forgets what it acknowledged breaks Raft. A mark is also written when
    writing pauses, so that damage to the last batch is recognised too; only a crash within that pause leaves a last batch whose
    damage looks torn.
-4. What was readable on opening but not marked as synced may be in memory alone: after a failed fsync Linux treats the pages as
-   clean, and the next fsync succeeds without writing them. So the segments that hold such records are copied to new files, which
-   are synced and then take the old names, before any of it counts as durable.
+4. Records that were readable on opening but are not marked as synced may exist only in memory: after a failed fsync Linux treats
+   the pages as clean, and the next fsync succeeds without writing them. So the segments that hold such records are copied to new
+   files, which are synced and then take the old names, before any of it counts as durable.
 5. Whole segments are deleted; each begins with the term, vote and commit index, so it can be read without earlier ones.
 
 The commit index in a mark is a hint that lets a restarted node apply before it has contact with a leader; it is never ahead of

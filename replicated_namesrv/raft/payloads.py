@@ -23,7 +23,7 @@ JOINING = struct.Struct("<QH")
 
 
 Group = tuple[Origin, int, list[tuple[int, bytes]]]
-"""(origin, floor, proposals): no number of the origin below the floor will be proposed again; proposals are (number, command)."""
+"""(origin, floor, proposals). The origin proposes no number below the floor again. A proposal is (number, command)."""
 
 
 def pack_group(origin: Origin, floor: int, proposals: Sequence[tuple[int, bytes]]) -> bytes:

@@ -268,7 +268,7 @@ class RaftService:
             return
         now = self.now()
         if now - self._ran_at > AWAY_SECONDS and not self._reads_first:
-            # A stall of the loop also delayed reading: messages waiting in the sockets may show that all is well. They are
+            # A stall of the loop also delayed reading: messages of the leader may wait in the sockets. They are
             # read between two turns of the loop.
             self._reads_first = True
             self.loop.call_soon(self.loop.call_soon, self._run)

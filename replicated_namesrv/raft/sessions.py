@@ -1,8 +1,8 @@
 """At-most-once application: which proposals of which origin have been applied. Part of the replicated state.
 
-An origin is one boot of one incarnation of a node; it numbers its proposals upwards. The table keeps, per node, the newest
-origin seen, its floor (everything below is decided and never tried again), the first number not applied, and the numbers
-applied above that. A node has at most ``RaftConfig.pending_proposals_max`` numbers between floor and newest, so the table is
+An origin is one boot of one incarnation of a node; it numbers its proposals upwards. For each node the table has the newest
+origin, its floor (every lower number is decided and never proposed again), the first number that was not applied, and the applied
+numbers above it. A node has at most ``RaftConfig.pending_proposals_max`` numbers between floor and newest, so the table is
 bounded by nodes times that.
 """
 

@@ -3,7 +3,7 @@
 The state machine yields the state as of one index; each tick writes one chunk to a temporary file. Then the file is synced and
 read back, one block in each tick. If that gives what was written, the file is renamed and the directory synced. Only then may
 PySyncObj drop the log that it replaces, and older snapshots are deleted. If it does not, or the disk is full, the file is
-deleted, and another snapshot is tried after a while: the node goes on with a longer log.
+deleted, and another snapshot is tried after a pause. Until then the node works with a longer log.
 """
 
 import errno

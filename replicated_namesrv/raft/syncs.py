@@ -30,5 +30,5 @@ class Syncs:
 
     @property
     def oldest_at(self) -> float | None:
-        """When the oldest sync under way was requested."""
+        """When the oldest sync in progress was requested."""
         return next(iter(self._pending.values()))[0] if self._pending else None

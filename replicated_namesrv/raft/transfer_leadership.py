@@ -30,7 +30,7 @@ class Targets(Protocol):
         """The connected voter with the longest log known."""
 
     def has_all(self, peer: str) -> bool:
-        """Whether ``peer`` is known to hold the whole log."""
+        """Whether ``peer`` is known to have the whole log."""
 
 
 class LeadershipTransfer:
@@ -56,7 +56,7 @@ class LeadershipTransfer:
         self._deadline, self._term = 0.0, 0
         self._sent = False
         self._stall_transfer_tried = self._stall_transfer_failed = False
-        """This leader, on a stalled disk, has tried a transfer; and no transfer succeeded."""
+        """This leader has a stalled disk and has tried a transfer; no transfer has succeeded."""
 
     @property
     def running(self) -> bool:

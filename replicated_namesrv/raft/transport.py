@@ -1,7 +1,7 @@
 """Peer transport: TCP connections of length-prefixed frames, authenticated both ways before the first message.
 
 - One connection per ordered pair of nodes: the dialler sends, the acceptor only receives. So a fault can affect one direction
-  only. A newer connection of a peer replaces its older one, whose bytes are never delivered afterwards.
+  only. If a peer connects again, the new connection replaces the old one, and the old one's remaining bytes are dropped.
 - Names are not addresses: ``addresses`` has the address at which this node dials each peer, so a proxy or NAT may be in
   between.
 - Hello: the acceptor sends a nonce; the dialler answers with its own nonce, the cluster, both names and an HMAC-SHA256 over
@@ -13,11 +13,11 @@
 - Versions are negotiated in the marks that begin both nonces, and each proof covers both nonces. So two nodes that know MACs
   use them. If a mark is removed on the way, both proofs are wrong. A peer of 0.1.0 has no marks; its connections, in both
   directions, have no MACs, and the status says ``sealed: false``.
-- The dialler's nonce names its process. While one process of a node is connected and sends messages, a second one under its name
-  (a copy of its data directory, a service started twice) is turned away and learns why.
+- The dialler's nonce names its process. While one process of a node is connected and sends messages, a second process under the
+  same name (a copy of the data directory, a service started twice) is refused with the reason.
 - TLS, if configured, is mutual: each certificate must name its node as a DNS subject alternative name. Files are read again
   when they change; connections made before keep their old ones.
-- With neither secret nor TLS nothing authenticates a peer: only a loopback address may be bound.
+- Without secret and TLS, peers are not authenticated. Then only a loopback address may be bound.
 - Limits: bytes of a frame (small before authentication), time for a hello, bytes waiting for a slow reader, connections not
   yet authenticated.
 
@@ -25,7 +25,7 @@ The acceptor of a connection decides by the first row that matches. "Close" coun
 
 | row | the connection                                        | outcome            | reason                                    |
 |-----|-------------------------------------------------------|--------------------|-------------------------------------------|
-| H1  | is one too many without a valid hello                 | close the oldest   | strangers cost bounded memory, and a peer |
+| H1  | has no valid hello yet, and too many others have none | close the oldest   | strangers cost bounded memory, and a peer |
 |     |                                                       | of the address     | that says hello at once is not shut out   |
 |     |                                                       | that has most      | by their waiting                          |
 | H2  | has sent no valid hello within `HELLO_SECONDS`        | close              | the same                                  |
@@ -89,18 +89,21 @@ LENGTH = struct.Struct("<I")
 MAGIC = b"RAFT\x01"
 NONCE_BYTES = 16
 PROCESS_MARK = b"RNp1"
-"""Begins the nonce of a dialler that names its process in it. Versions without this mark draw the whole nonce at random."""
+"""First bytes of the nonce of a dialler that names its process in it. Versions without this mark draw the whole nonce at
+random."""
 SEALING_MARK = b"RNp2"
-"""The same, of a dialler that also seals its frames. Only sent to an acceptor that offers to check them."""
+"""First bytes of the nonce of a dialler that also seals its frames. It is only sent to an acceptor that offers to check seals."""
 OFFER_MARK = b"RNs1"
-"""Begins the nonce of an acceptor that checks seals of frames. Versions without this mark draw the whole nonce at random."""
+"""First bytes of the nonce of an acceptor that checks seals of frames. Versions without this mark draw the whole nonce at
+random."""
 PROCESS_BYTES = 6
 REFUSAL_REPEAT_SECONDS = 10.0
 """The same refusal is logged once in this time."""
 REFUSED = b"REFUSED "
-"""Begins the frame that the dialler gets in place of a proof, with the reason why it was refused."""
+"""First bytes of the frame that a refused dialler gets instead of a proof. The reason follows."""
 LIVE_SECONDS = 2.0
-"""A connection that sent a message within this time speaks for its node; it carries an introduction every few heartbeats."""
+"""A connection counts as in contact (row H8) for this time after each message. A node sends an introduction every few
+heartbeats."""
 MAC_BYTES = 32
 SEAL_BYTES = 16
 COUNT = struct.Struct("<Q")
@@ -213,7 +216,7 @@ def is_loopback(host: str) -> bool:
 
 
 def proof(secret: bytes, role: bytes, acceptor_nonce: bytes, dialler_nonce: bytes, *names: str) -> bytes:
-    """HMAC over everything that makes this hello unlike any other; each part has a fixed length or is hashed."""
+    """HMAC over everything that distinguishes this hello from any other; each part has a fixed length or is hashed."""
     parts = [role, acceptor_nonce, dialler_nonce, *(name.encode() for name in names)]
     return hmac.digest(secret, b"".join(sha256(part).digest() for part in parts), "sha256")
 
@@ -529,8 +532,8 @@ class PeerState:
 
 
 class PeerTransport:
-    """All connections of one node. ``on_message`` is called for each message, ``on_connected`` and ``on_disconnected`` for
-    those dialled here; ``refused`` counts what was turned away."""
+    """All connections of one node. ``on_message`` is called for each message, ``on_connected`` and ``on_disconnected`` for those
+    dialled here; ``refused`` counts refused connections and dropped frames."""
 
     def __init__(
         self,
@@ -587,7 +590,7 @@ class PeerTransport:
 
     @property
     def port(self) -> int:
-        """The port bound, for those who asked for port 0; it stays known when nobody listens any more."""
+        """The bound port, also after listening has ended. The kernel chooses it if port 0 was requested."""
         return self._port
 
     def _accept(self) -> _Accepted:

@@ -1,6 +1,6 @@
 """BrokerCalls: requests of brokers to this node, and their outcomes.
 
-A registration that changes nothing here is a renewal: if the leader accepts it, it is answered and not written to the log.
+A registration that is a no-op on this node is a renewal: if the leader accepts it, it is answered and not written to the log.
 Otherwise this node asks the leader whether a copy of it is in progress or was already applied. If so, this node catches up and
 checks again. Only an admitted copy is proposed. So one change that n nodes receive is one entry of the log.
 
@@ -9,9 +9,9 @@ either: it is answered after a read index is confirmed, like a linearizable read
 registrations that came before it over its connection.
 
     row  code 104 over a connection                                    removes
-    D1   whose last registration of the broker has ended since         nothing, and is answered: a newer one may be registered
-    D2   whose last registration of the broker is in force             the broker, if the leader says so (``departures.py``)
-    D3   that never registered the broker                              what is registered now, if the leader says so
+    D1   that last registered the broker in a life that has ended      nothing, and is answered: a newer life may be registered
+    D2   that last registered the broker in its present life           the broker, if the leader agrees (``departures.py``)
+    D3   that never registered the broker                              the present registration, if the leader agrees
     D4   whose first registration of the broker then fails             nothing; the connection is closed
     D5   older than another one by more than a second                  nothing; the connection is detached and closed
 """
@@ -51,8 +51,8 @@ T = TypeVar("T")
 
 REMOVING_PAUSE_S = 0.02
 REGISTRATION_S = 20.0
-"""Time limit of a registration while this node is not fenced: when all brokers return at once there is a queue. A broker of
-RocketMQ 5.3 waits 24 s, one of 4.9 6 s."""
+"""Time limit of a registration while this node is not fenced. It is long because registrations queue when all brokers return at
+once. A broker of RocketMQ 5.3 waits 24 s for the answer, a broker of 4.9 waits 6 s."""
 
 
 class BrokerCalls:
@@ -96,7 +96,7 @@ class BrokerCalls:
         self._conversations.opened(connection.connection_id, self._monotonic_ms())
 
     def tick(self) -> None:
-        """Call it several times in ``attachments.STALL_MS``."""
+        """Call it several times per ``attachments.STALL_MS``, so that it detects stalls of this process."""
         self._conversations.tick(self._monotonic_ms())
 
     def lost(self, connection: Connection, reason: CloseReason) -> None:
@@ -114,8 +114,8 @@ class BrokerCalls:
             self._leader.report_soon()
 
     def removed(self, effect: BrokerRemoved, is_expired: bool) -> None:
-        """A registration ended. An expired broker may not know, so its connections are closed, as in RocketMQ, unless they
-        carry other brokers."""
+        """A registration ended. An expired broker may not know that it was removed. So its connections are closed, as in
+        RocketMQ, unless other brokers use them."""
         key = (effect.cluster_name, effect.broker_addr)
         self._late_copies.forget(key)
         for connection_id in self._attachments.remove(key, effect.epoch):
@@ -133,7 +133,8 @@ class BrokerCalls:
             self._lose(connection_id, False)
 
     def _converse(self, connection: Connection | None, work: "Coroutine[Any, Any, T]") -> "Future[T]":
-        """Run the handling of a request of this connection."""
+        """Run ``work``, which handles a request of this connection, and record when the request arrived and when it was
+        answered."""
         task = self._tasks.keep(work)
         if connection is not None:
             asked_ms, connection_id = self._monotonic_ms(), connection.connection_id
@@ -144,7 +145,7 @@ class BrokerCalls:
     # Registrations
 
     def register(self, registration: RegisterBroker, connection: Connection) -> "Result | Future[Result]":
-        """Register: a renewal if it changes nothing, otherwise through the log."""
+        """Register a broker: as a renewal if the registration is a no-op, otherwise through the log."""
         key = (registration.cluster_name, registration.broker_addr)
         slot = (connection.connection_id, key)
         received = self._refused.pop(slot, self._machine.state.revision)
@@ -191,12 +192,13 @@ class BrokerCalls:
             if self._machine.state.registration(*key) is not None:
                 self._late_copies.had_no_effect(key, version, received_ms)
                 self.heartbeat(*key, connection)
-            return replace(applied.result, epoch=None)  # not to be remembered as a renewal
+            # without an epoch, so that the server does not treat the next copy as a renewal
+            return replace(applied.result, epoch=None)
         self._late_copies.forget(key)
         return self._registered(registration, connection, applied)
 
     async def _is_confirmed(self, registration: RegisterBroker, unchanged: Result, connection: Connection) -> bool:
-        """Whether the leader confirms that the registration changes nothing."""
+        """Whether the leader confirms that the registration is a no-op."""
         state = self._machine.state
         if unchanged.epoch is None:  # refused for every caller
             await confirm(self._consensus)
@@ -220,7 +222,8 @@ class BrokerCalls:
     def renew_unchanged(
         self, cluster_name: str, broker_addr: str, connection: Connection
     ) -> "Result | Future[Result | None] | None":
-        """Renew a registration that changes nothing, as the server knows. None, at once or later: it has to be registered."""
+        """Renew a registration that the server has recognised as a no-op. None, at once or later: it cannot be renewed, so the
+        caller has to register the broker."""
         registration = self._machine.state.registration(cluster_name, broker_addr)
         if registration is None:
             return None
@@ -300,7 +303,8 @@ class BrokerCalls:
                     epoch = self._registered_epoch(removal, connection) or epoch
                     if epoch is None and (pending.cancelled() or pending.exception() is not None):
                         raise self._not_taken(removal, connection, "an earlier registration over this connection failed")
-                await confirm(self._consensus)  # the decision must include what any node acknowledged before
+                # the decision must take into account every registration that any node acknowledged before
+                await confirm(self._consensus)
                 registration = self._machine.state.registration(*key)
                 if epoch is not None and (registration is None or registration.epoch != epoch):
                     continue

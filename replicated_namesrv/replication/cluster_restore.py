@@ -100,8 +100,8 @@ class Incoming:
     """A backup that is being received."""
 
     def __init__(self, restore_id: str, revision: int) -> None:
-        """``revision``: that of the current state. If it is still lower than the backup's at the end, the work of the last
-        command is short."""
+        """``revision``: the current state's. Stored objects get it as they are read. So the last command takes little time,
+        unless the current revision has passed the backup's meanwhile."""
         self.restore_id = restore_id
         self.pieces: list[bytes] = []
         self.reader = SnapshotReader(anew=lambda revision_of_backup: max(revision, revision_of_backup) + REVISIONS_SKIPPED)
@@ -171,7 +171,7 @@ class RestorableMachine:
         return None
 
     def digest(self) -> bytes:
-        """Equal on two nodes exactly if their states are."""
+        """At most 64 bytes that are equal on two nodes if and only if their states are equal."""
         return self.machine.digest() + (b"" if self.incoming is None else self.incoming.digest())
 
     def snapshot(self) -> Iterator[bytes]:

@@ -4,9 +4,9 @@ The first row that matches decides, at most every ``LOOK_MS``:
 
     row  this node        a preferred node                       outcome    reason
     P1   does not lead    -                                      none       only the leader transfers
-    P2   leads            -, and it led for less than the pause  none       elections and restarts come in groups
-    P3   leads            none is before it in the list          none       it is the best of those that run
-    P4   leads            disconnected, no vote, lags, drained   the next   it could not lead, or not for long
+    P2   leads            -, and it led for less than the pause  none       elections and restarts often follow one another
+    P3   leads            none is before it in the list          none       it is the most preferred of those that run
+    P4   leads            disconnected, no vote, lags, drained   try next   it could not lead, or not for long
     P5   leads            keeps up                               transfer
 
 Each transfer doubles the pause of this process, up to ``PAUSE_MS_MAX``: if the nodes have different lists, or a preferred node

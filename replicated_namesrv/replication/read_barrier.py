@@ -126,7 +126,8 @@ class ReadBarrier:
         StaleReadError."""
         shared = self._collecting
         if shared is not None and level is None and max_staleness_ms is None and self._default is not STALE:
-            self._others_came = True  # R7; the checks held for the first of these reads, and all wait together
+            # R7: this read joins those that wait already, which passed the checks in this turn of the loop
+            self._others_came = True
             return shared
         if not self._is_live:  # R1
             raise UnavailableError("this node has not caught up with a majority since its start")

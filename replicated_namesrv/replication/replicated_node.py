@@ -357,7 +357,7 @@ class ReplicatedNode:
         self.broker_calls.lost(connection, reason)
 
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
-        """Register: a renewal if it changes nothing, otherwise through the log."""
+        """Register a broker: as a renewal if the registration is a no-op, otherwise through the log."""
         registration = with_own_mappings(registration)
         refused = self.state.refusal(registration)
         try:

@@ -4,7 +4,7 @@ STEP_MAX_MS = 1_000.0
 
 
 class RunningClock:
-    """A clock that stops while the process does: a step longer than STEP_MAX_MS counts as STEP_MAX_MS."""
+    """A clock that stops while the process is stopped: a step longer than STEP_MAX_MS counts as STEP_MAX_MS."""
 
     def __init__(self, now_ms: float) -> None:
         self._last_ms = now_ms

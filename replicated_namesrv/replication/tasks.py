@@ -1,4 +1,4 @@
-"""The coroutines of one node: kept until they end or the node stops, with a time limit."""
+"""Keeps references to the coroutines of one node until they end or the node stops, and limits their time."""
 
 import asyncio
 from asyncio import Future

@@ -37,7 +37,7 @@ class TopicCount:
 
 
 class Shown(NamedTuple):
-    """The part of routes that shows a group; the same for every topic."""
+    """The group as the routes of all its topics show it."""
 
     plain: BrokerData
     acting: BrokerData
@@ -79,7 +79,7 @@ class BrokerGroup:
         self.members: dict[int, Registration] = {}
         self.topics: dict[str, QueueData] = {}
         self.kinds: dict[QueueData, TopicCount] = {}
-        """Exactly the values of ``topics``."""
+        """The distinct values of ``topics``, and how many topics have each."""
         self.topics_sum = 0
         """Sum over ``topics`` of the topic's hash times the hash of its queue settings."""
         self.is_overridden = False

@@ -87,7 +87,7 @@ class Holders(Generic[V]):
         return alone
 
     def leave(self, topic: str, names: Iterable[str]) -> bool:
-        """Remove what these names hold of one topic; True if it has no value left. The cost is the number of names."""
+        """Remove the values of these names from one topic; True if it has no value left. The cost is the number of names."""
         held = self._by_topic[topic]
         if type(held) is dict:
             _exhaust(map(held.__delitem__, names))

@@ -63,7 +63,7 @@ def register_broker(tables: Tables, command: RegisterBroker, time_ms: int) -> Re
 
 
 def unchanged_result(tables: Tables, command: RegisterBroker) -> Result | None:
-    """The answer of applying ``command`` now if that would change nothing; else None.
+    """The answer of applying ``command`` now if that would be a no-op; else None.
 
     It follows ``register_broker`` step by step. An answer without an epoch is a refusal.
     """

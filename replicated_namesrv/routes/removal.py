@@ -24,7 +24,7 @@ def unregister_brokers(tables: Tables, command: UnregisterBrokers) -> Result:
                 offline_addrs[group.broker_name] = member.broker_addr
             tables.end_registration(member)
             settle_group(tables, group, None if member.cluster_name == removal.cluster_name else removal.cluster_name)
-        elif removal.epoch is None:  # as in Java, which settles every group that a request names
+        elif removal.epoch is None:  # as in Java, which cleans up every group that a request names
             settle_group(tables, group, removal.cluster_name)
     if tables.settings.notify_min_broker_id_changed:
         for broker_name, offline_addr in offline_addrs.items():

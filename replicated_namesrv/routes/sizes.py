@@ -23,7 +23,7 @@ def text_bytes(text: str | None) -> int:
 
 
 def names_bytes(names: Collection[str]) -> int:
-    """Entries that consist of a name."""
+    """Bytes of entries that consist only of a name."""
     return ENTRY_BYTES * len(names) + text_bytes("".join(names))
 
 

@@ -301,8 +301,8 @@ class RouteInfoManager:
         return held is not None and (held.broker_name, held.broker_id) == (command.broker_name, command.broker_id)
 
     def unchanged_result(self, command: RegisterBroker) -> Result | None:
-        """The answer of applying ``command`` now if it would change nothing and have no effects; else None. An answer without
-        an epoch is a refusal."""
+        """The answer of applying ``command`` now if it would be a no-op without effects; else None. An answer without an epoch is
+        a refusal."""
         self._tables.compares_content = self.compares_content
         return unchanged_result(self._tables, command)
 

@@ -13,13 +13,13 @@ A queue entry belongs to its group, and its group is reachable from its topic, s
 nor dropping a group visits the topics of others. Static topic mappings are arranged in the same way.
 
 **Invariant: the cost of a command depends on what it names, not on the size of the state.** The cost of a command that concerns a
-whole group (its addresses, its write permission, its removal) depends on the topics of this group, but it works by operations on
-whole dictionaries, without a step of Python for each topic. For the digest each table has a sum that every change updates
-(sums.py).
+whole group (its addresses, its write permission, its removal) depends on the topics of this group. These are changed by
+operations on whole dictionaries, without a step of Python for each topic. For the digest each table has a sum that every change
+updates (sums.py).
 
-**Invariant: registrations and members correspond one to one.** ``group.members[id]`` is the very Registration that ``live``
-holds under its key. Java has two tables that can drift apart, with live entries that no scan removes and addresses in groups
-that never expire. Here both end together.
+**Invariant: registrations and members correspond one to one.** ``group.members[id]`` is the very Registration that ``live`` holds
+under its key. In Java these are two tables that can diverge: some live entries are never removed, and some addresses in groups
+never expire. Here both are removed together.
 
 Every change goes through a method of this class, which stamps the revision in progress on what a reader or a later command
 may depend on: ``topic_revisions`` for answers of route queries, ``BrokerGroup.generation`` for registrations of the group.
@@ -202,7 +202,7 @@ class Tables:
         self.revisions_sum = revision * len(self.topic_revisions)
 
     def list_in_cluster(self, cluster: str, group: BrokerGroup) -> None:
-        """Name the group in clusterAddrTable."""
+        """List the group in clusterAddrTable."""
         if group.broker_name not in self.cluster_names.get(cluster, {}):
             self.load_cluster(cluster, group.broker_name)
             self.touch(group)
@@ -309,7 +309,7 @@ class Tables:
     # -- queue entries
 
     def put_topics(self, group: BrokerGroup, entries: Mapping[str, QueueData]) -> None:
-        """Create or replace queue entries. Only changed ones may be given."""
+        """Create or replace queue entries. The caller passes only entries that differ from the stored ones."""
         topics = list(entries)
         self.moved.append((len(topics), topics))
         self.load_topics(group, topics, topic_hashes(topics) if group.is_summed else (), list(entries.values()))
@@ -405,8 +405,8 @@ class Tables:
     def put_mappings(self, group: BrokerGroup, mappings: Mapping[str, TopicQueueMappingInfo]) -> None:
         """Store static topic mappings under the broker name inside each; ``group`` announced them.
 
-        Brokers announce only their own (``own_mappings``). Commands of earlier versions may contain others, which are removed
-        with the broker of the name that they are stored under.
+        Brokers announce only their own (``quotas.with_own_mappings``). Commands of earlier versions may contain others, which are
+        removed with the broker of the name that they are stored under.
         """
         changed: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         for topic, info in mappings.items():

@@ -79,7 +79,8 @@ class AccessGuard:
         return signer, f"access key {key[:100]}"
 
     def _brokers(self, request: Request) -> Iterable[tuple[str | None, str | None, str | None]]:
-        """For each broker that the request speaks for: its name, its address, and the name registered for the address."""
+        """For each broker that the request registers, renews or removes: its name, its address, and the name registered for the
+        address."""
         if request.header.code == RequestCode.REGISTER_TOPIC_IN_NAMESRV:
             for name, _ in decode_queue_datas(request.body) if request.body else ():
                 yield name, None, None

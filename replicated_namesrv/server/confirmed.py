@@ -40,7 +40,7 @@ class _Batch:
         self.since_ns = perf_counter_ns()
 
     def uncount(self, metrics: ServerMetrics) -> None:
-        """Its queries were counted at look-up but are not answered this way."""
+        """Undo the counts of the look-up, because its queries are answered in another way."""
         metrics.fast_path_hits -= self.hits
         metrics.fast_path_misses -= self.misses
 

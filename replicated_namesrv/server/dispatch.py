@@ -1,4 +1,4 @@
-"""From request frame to answer frame: handlers, waiting requests, errors (``NettyRemotingAbstract``).
+"""Turns a request frame into an answer frame: handlers, waiting requests, errors (``NettyRemotingAbstract``).
 
 A handler returns an ``Answer`` or a ``Deferred`` one. The rest is the same for all codes: responses are dropped, oneway
 requests are executed and not answered, unknown codes get an error, an exception of a handler becomes its code or 1, and too
@@ -123,7 +123,7 @@ class RequestDispatcher:
         try:
             refused = None if self._guard is None else self._guard.refuse(request)
             return handler(request) if refused is None else refused
-        except Exception as error:  # no exception of a handler may end the process
+        except Exception as error:  # an exception of a handler must not end the process
             return self._failed(request, error)
 
     def _is_overloaded(self, code: int) -> bool:
@@ -182,7 +182,7 @@ class RequestDispatcher:
 
     def _done(self, request: Request, convert: Callable[[Any], Answer], started_ns: int, future: Future[Any]) -> None:
         self._count_pending(request, -1)
-        # the outcome of an update of settings is recorded; any other answer is not made if nobody can get it
+        # the outcome of an update of settings is always recorded; other answers are not built for a lost connection
         is_lost = request.connection.is_closing and request.header.code != UPDATE_CONFIG
         answer: Answer | None
         try:

@@ -26,7 +26,8 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port, once opened; the kernel's choice if the setting is 0. It stays the same when opened again."""
+        """The port, known once the socket was opened. The kernel chooses it if the setting is 0. The socket is opened again with
+        the same port."""
         return self._port
 
     async def open(self) -> None:

@@ -142,7 +142,7 @@ class Queries:
             route = filter_by_zone_name(route, zone_name)
         return bodies.encode_topic_route_data(route, standard)
 
-    # -- the rest
+    # -- other queries
 
     def kv_config(self, request: Request) -> Outcome:
         """``GET_KV_CONFIG`` (101)."""

@@ -185,7 +185,8 @@ class RegistrationQueue:
             self._schedule_turn()
 
     def _serve(self, queue: deque[Job], until_ns: int) -> None:
-        """Evaluate the oldest registration of ``queue``. One that has not begun waits outside if its address has debts."""
+        """Evaluate the oldest registration of ``queue``. If its address has debts, a registration that has not begun leaves the
+        queue until they are paid."""
         while queue and perf_counter_ns() < until_ns:
             job = queue[0]
             share = job.connection.share
@@ -203,7 +204,8 @@ class RegistrationQueue:
                     if outcome is None:
                         return
                     settle(job.done, outcome)
-                except (BodyError, LimitError) as error:  # its traceback would keep the body, in a cycle with the future
+                except (BodyError, LimitError) as error:
+                    # the traceback refers to the body and is in a reference cycle with the future: the body would stay in memory
                     job.done.set_result(Answer(error.response_code, str(error)))
                 except Exception as error:
                     job.done.set_exception(error)
@@ -213,7 +215,8 @@ class RegistrationQueue:
             queue.popleft()
 
     def _queue_again(self, queue: deque[Job], job: Job) -> bool:
-        """The share of the address admits this registration, whatever others of the address spend until it begins."""
+        """The share of the address admits this registration. Time that the address spends on others until it begins does not
+        delay it again."""
         if job.is_dropped:
             return False
         job.has_begun = True

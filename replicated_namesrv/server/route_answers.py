@@ -37,13 +37,13 @@ LARGE_ANSWER_BYTES = 65_536
 HEAD_MAX_BYTES = 1024
 """No answer is prepared for a request whose opaque begins after this position."""
 REQUEST_MAX_BYTES = 4096
-"""Nor for a longer request, because the look-up would copy and hash all of it."""
+"""No answer is prepared for a longer request, because the look-up would copy and hash all of it."""
 MARK = b'"opaque":'
 MARK_BYTES = len(MARK)
 BINARY_OPAQUE = FRAME_PREFIX_BYTES + 5
 LEAST_BYTES = BINARY_OPAQUE + 4
 DIGITS_MAX = 9
-"""Nor for an opaque with more digits, which may be no int32."""
+"""No answer is prepared for an opaque with more digits, because it may not be an int32."""
 LENGTH_AT = Struct(">i").unpack_from
 
 K = TypeVar("K", bound=Hashable)

@@ -1,4 +1,4 @@
-"""RemotingServer: the entry point of this package, and the life of everything in it."""
+"""RemotingServer: the entry point of this package. It creates, starts and stops all other parts."""
 
 import asyncio
 import math
@@ -40,7 +40,7 @@ there are fewer than 4,096."""
 
 
 class RemotingService(DispatchedService, Protocol):
-    """The service behind a server."""
+    """The node, as the server uses it."""
 
     def connection_opened(self, connection: Connection) -> None:
         """The server accepted this connection; ``connection_lost`` follows once for each."""

@@ -44,7 +44,7 @@ def run_all(
                 tick()
                 for future in done:
                     yield future.result()
-        except (GeneratorExit, KeyboardInterrupt):  # nobody wants the runs that are under way
+        except (GeneratorExit, KeyboardInterrupt):  # the results of the runs in progress are not needed
             for child in set(active_children()) - others:
                 child.kill()
             raise
@@ -53,7 +53,7 @@ def run_all(
 
 
 def _ignore_interrupts() -> None:
-    """Ctrl-C reaches all processes of a terminal; the first one alone decides."""
+    """Ctrl-C reaches all processes of a terminal; only the first process handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

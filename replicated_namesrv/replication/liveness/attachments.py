@@ -40,7 +40,7 @@ REGISTERED_TOTAL_MAX = 200_000
 SLOW_MS = 1_000.0
 """A broker may have closed the connection before a slower answer. A stall of this length makes all answers slow."""
 PATIENCE_MS = 3_000.0
-"""How long RocketMQ's brokers wait for an answer before they close the connection."""
+"""RocketMQ's brokers wait for an answer for this time before they close the connection."""
 STALL_MS = 300.0
 """After a stall of this length there are connections whose opening times are unknown."""
 BACKLOG_MS = 1_000.0

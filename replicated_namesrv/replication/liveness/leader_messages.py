@@ -100,9 +100,8 @@ class Inquiry(NamedTuple):
 
 
 GRANTED, LOOK_AGAIN, REMOVED, LATE = range(4)
-"""Propose it; a copy of it has been applied; the removal has been applied; the broker has a newer life, so there was no
-effect.
-"""
+"""GRANTED: propose the registration. LOOK_AGAIN: a copy of it has been applied. REMOVED: the removal has been applied. LATE: the
+broker has a newer life, so the removal had no effect."""
 
 
 class Decision(NamedTuple):

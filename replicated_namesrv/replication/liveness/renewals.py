@@ -1,8 +1,9 @@
-"""Renewals: the leader's decision on registrations that change nothing, heartbeats and queries of a data version.
+"""Renewals: the leader's decision on no-op registrations, heartbeats and queries of a data version.
 
-A renewal is judged after a read index that was requested after it came, and once this leader's LEAD is applied. Then this node
-was the leader, its state includes everything acknowledged before, and no removal unknown to it can happen any more. One read
-index serves all renewals that came before its request, and there is at most one request per JUDGING_INTERVAL_MS.
+A renewal is judged after a read index that was requested after it came, and once this leader's LEAD is applied. The read index
+proves three facts: this node was the leader when the renewal came, its state includes everything acknowledged before, and only
+removals that it knows can still happen. One read index serves all renewals that came before its request, and there is at most one
+request per JUDGING_INTERVAL_MS.
 
     row  registration in the state  removal     group         suspected     the renewal is              test
     R1   none, or another epoch     -           -             -             refused: DIFFERS            test_unknown_epoch
