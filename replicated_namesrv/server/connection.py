@@ -224,7 +224,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
                 if is_sample:
                     metrics.observe_fast_path(perf_counter_ns() - started_ns)
             if position < count:
-                self._take(data, position)
+                self._take(data, position, is_looked_up=True)
         elif self._closing:
             return
         elif self._tls is not None:
@@ -506,10 +506,10 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     # -- frames and answers ---------------------------------------------------------------------------------------------
 
-    def _take(self, data: bytes | memoryview, position: int = 0) -> None:
+    def _take(self, data: bytes | memoryview, position: int = 0, is_looked_up: bool = False) -> None:
         """Process the frames of ``data`` from ``position`` on in order, and keep what is incomplete or has to wait.
 
-        A view contains one frame.
+        A view contains one frame. ``is_looked_up``: the first one has no prepared answer.
         """
         if self.share.is_used_up:
             self._keep(memoryview(data)[position:], False)
@@ -525,6 +525,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
             while self._reading and not self._closing and not incomplete and not self.share.is_used_up:
                 pieces: list[bytes] = []
                 try:
+                    if not is_looked_up and isinstance(data, bytes):
+                        position = self._host.prepared(self, data, position, pieces)
+                    is_looked_up = True
                     position, incomplete = self._answer(data, position, pieces, until_ns)
                 finally:
                     if pieces:

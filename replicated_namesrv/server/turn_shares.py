@@ -5,7 +5,10 @@ the further frames, HTTP requests, registrations and late answers of the address
 addresses have connections, one address uses at most about a quarter of the loop, however many connections and requests it has:
 after a millisecond of work it waits for three. A turn has time for other addresses, for peers and for timers. One host also
 leaves a part of the processor to others, which keeps their waits short: a process that always runs is not preferred when a
-message arrives for it. A host that is alone waits only for the next turn, and can use the whole processor.
+message arrives for it.
+
+An address is alone if no other one has connected or caused work for ``ALONE_AFTER_NS``. It can use the whole processor: its debts
+are forgotten, and after ``ALONE_NS`` of work it only waits for the next turn, in which peers and timers come first.
 
     work                                                      its time is
     frames, HTTP requests, late answers, registrations        measured
@@ -25,6 +28,10 @@ from time import perf_counter_ns
 SHARE_NS = 1_000_000
 """Time of one address before it waits. A request that has begun is finished. A read of another host waits for some four turns of
 replicated nodes."""
+ALONE_NS = 4_000_000
+"""Time of one turn for an address that is alone. 400 connections with one query each need less. To wait costs as much as one."""
+ALONE_AFTER_NS = 1_000_000_000
+"""A request of another address finds a node that leaves it processor time, unless it is the first one in this time."""
 LIGHT_PART = 4
 """An address that uses at most this part (a quarter) of the loop does not wait."""
 DEBT_MAX_NS = 500_000_000
@@ -36,7 +43,7 @@ PAUSE_MIN_S = 0.001
 class Share:
     """The share of one address."""
 
-    __slots__ = ("connections", "debt_ns", "is_used_up", "name", "since_ns", "waiting", "waits_since_ns")
+    __slots__ = ("connections", "debt_ns", "is_used_up", "name", "since_ns", "turn_ns", "waiting", "waits_since_ns")
 
     def __init__(self, name: str, since_ns: int = 0) -> None:
         self.name = name
@@ -48,6 +55,8 @@ class Share:
         self.since_ns = since_ns
         self.is_used_up = False
         """Whether frames and answers have to wait."""
+        self.turn_ns = 0
+        """What it spent in this turn while it was alone, in units of ``SHARE_NS`` or more."""
         self.waits_since_ns = since_ns
         """Since when something waits, or when something that waited was last done."""
         self.waiting: deque[Callable[[], object]] = deque()
@@ -61,12 +70,19 @@ class TurnShares:
     def __init__(self, now_ns: Callable[[], int] = perf_counter_ns) -> None:
         self._now_ns = now_ns
         self._shares: dict[str, Share] = {}
+        self._latest: Share | None = None
+        """The last one that spent something."""
+        self._has_others = False
+        """Whether two addresses spent something since the last look."""
+        self._others_until_ns = now_ns()
+        """Until when no address is alone."""
 
     def enter(self, name: str) -> Share:
         """The share of a new connection."""
         share = self._shares.get(name)
         if share is None:
             share = self._shares[name] = Share(name, self._now_ns())
+            self._has_others = True
         share.connections += 1
         return share
 
@@ -86,20 +102,37 @@ class TurnShares:
             del self._shares[share.name]
 
     def spend(self, share: Share, spent_ns: int) -> None:
-        """Count this time."""
-        if spent_ns >= SHARE_NS:
-            self._settle(share)
-            spent_ns = min(spent_ns, DEBT_MAX_NS)
+        """Count this time. Called for each read of a connection."""
+        if share is not self._latest:
+            self._latest = share
+            self._has_others = True
         share.debt_ns += spent_ns
-        if share.debt_ns >= SHARE_NS and not share.is_used_up:
-            if spent_ns < SHARE_NS:
-                self._settle(share)
-            if share.debt_ns >= SHARE_NS:
-                self._use_up(share)
+        if share.debt_ns >= SHARE_NS and (spent_ns >= SHARE_NS or not share.is_used_up):
+            self._reached(share, spent_ns)
+
+    def _reached(self, share: Share, spent_ns: int) -> None:
+        """The address waits, unless earlier debts are paid or it is alone."""
+        share.debt_ns -= spent_ns
+        self._settle(share)
+        share.debt_ns = min(share.debt_ns + spent_ns, DEBT_MAX_NS)
+        if share.debt_ns < SHARE_NS or share.is_used_up:
+            return
+        if self._is_alone(share.since_ns):
+            if not share.turn_ns:
+                asyncio.get_running_loop().call_soon(self._turned, share)
+            share.turn_ns += share.debt_ns
+            share.debt_ns = 0
+            if share.turn_ns < ALONE_NS:
+                return
+        self._use_up(share)
+
+    def _turned(self, share: Share) -> None:
+        share.turn_ns = 0
 
     def left_ns(self, share: Share) -> int:
-        """What is left of the share."""
-        return SHARE_NS - share.debt_ns
+        """Time until the address has to wait."""
+        limit_ns = ALONE_NS - share.turn_ns if self._is_alone(self._now_ns()) else SHARE_NS
+        return limit_ns - share.debt_ns
 
     def wait(self, share: Share, work: Callable[[], object]) -> None:
         """Do ``work`` later. It returns True if it only admits something that spends its time in a later turn; then the others
@@ -130,22 +163,27 @@ class TurnShares:
         share.debt_ns = min(max(share.debt_ns - (now_ns - share.since_ns) // LIGHT_PART, 0), DEBT_MAX_NS)
         share.since_ns = now_ns
 
-    def _is_alone(self) -> bool:
-        return len(self._shares) < 2
+    def _is_alone(self, now_ns: int) -> bool:
+        if self._has_others:
+            self._has_others = False
+            self._others_until_ns = now_ns + ALONE_AFTER_NS
+        return len(self._shares) < 2 or now_ns >= self._others_until_ns
 
     def _use_up(self, share: Share) -> None:
         share.is_used_up = True
         loop = asyncio.get_running_loop()
-        if self._is_alone():
+        now_ns = self._now_ns()
+        if self._is_alone(now_ns):
             loop.call_soon(self._due, share)
-        else:
-            loop.call_later(max(share.debt_ns * LIGHT_PART / 1e9, PAUSE_MIN_S), self._due, share)
+        else:  # it may be alone before it has paid
+            pause_ns = min(share.debt_ns * LIGHT_PART, self._others_until_ns - now_ns)
+            loop.call_later(max(pause_ns / 1e9, PAUSE_MIN_S), self._due, share)
 
     def _due(self, share: Share) -> None:
         """The address continues if its debt is paid, as far as its next share goes."""
         self._settle(share)
         is_late = bool(share.waiting) and share.since_ns - share.waits_since_ns >= LIGHT_PART * DEBT_MAX_NS
-        if self._is_alone():
+        if self._is_alone(share.since_ns):
             share.debt_ns = 0
         elif share.debt_ns > SHARE_NS // LIGHT_PART and not is_late:
             self._use_up(share)

@@ -275,6 +275,7 @@ def test_a_peer_that_does_not_read_is_read_no_further(tmp_path: Path) -> None:
 
 def test_requests_that_take_long_let_others_have_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_shares, "SHARE_NS", 0)
+    monkeypatch.setattr(turn_shares, "ALONE_NS", 0)
     with live_server(tmp_path) as server, Peer(server.port) as peer, Peer(server.port) as other:
         peer.call(206)
         other.call(206)

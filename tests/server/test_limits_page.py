@@ -76,6 +76,10 @@ def test_fixed_limits(row: str, told: str) -> None:
     assert f"| {told}" in line
 
 
+def test_time_of_an_address_that_is_alone() -> None:
+    assert f"next turn of the event loop, after {turn_shares.ALONE_NS // 1_000_000} ms" in WORDS
+
+
 def test_waiting_registrations() -> None:
     assert f"have at most {registrations.QUEUED_BYTES_MAX >> 20} MiB together" in WORDS
     assert f"uses {registrations.TURN_BUDGET_NS // 1_000_000} ms of each turn" in WORDS

@@ -14,7 +14,7 @@ from replicated_namesrv.server import registrations, route_answers, turn_shares
 from replicated_namesrv.server.connection import RemotingConnection
 from replicated_namesrv.server.registrations import Evaluation
 from replicated_namesrv.server.request import Outcome, Request
-from replicated_namesrv.server.turn_shares import DEBT_MAX_NS, LIGHT_PART, SHARE_NS, Share, TurnShares
+from replicated_namesrv.server.turn_shares import ALONE_AFTER_NS, ALONE_NS, DEBT_MAX_NS, LIGHT_PART, SHARE_NS, Share, TurnShares
 from tests.support.remoting_server import Peer, ServerThread, live_server, request
 from tests.support.waiting import wait_until
 
@@ -44,13 +44,47 @@ async def test_work_runs_at_once_until_the_share_is_used_up() -> None:
     await until(lambda: done == ["first", "other", "later"])
 
 
-async def test_an_address_that_is_alone_does_not_pause() -> None:
+async def test_an_address_that_is_alone_waits_for_the_next_turn_only() -> None:
     shares, done = TurnShares(), list[str]()
     share = shares.enter("h")
-    shares.spend(share, SHARE_NS)
+    shares.spend(share, ALONE_NS)
     shares.run(share, lambda: done.append("later"))
+    assert not done
     await next_turn()
     assert done == ["later"]
+
+
+async def test_an_address_that_is_alone_does_not_wait_in_each_turn() -> None:
+    """Waiting after each millisecond made a route query of 128 connections cost four times as much."""
+    shares = TurnShares()
+    share = shares.enter("h")
+    for _ in range(3):
+        for _ in range(ALONE_NS // SHARE_NS - 1):
+            shares.spend(share, SHARE_NS)
+            assert not share.is_used_up
+        await next_turn()
+
+
+async def test_an_address_is_alone_while_the_others_have_nothing_to_do() -> None:
+    now_ns = 0
+    shares = TurnShares(lambda: now_ns)
+    share, other = shares.enter("h"), shares.enter("o")
+
+    def is_stopped() -> bool:
+        shares.spend(share, SHARE_NS)
+        return share.is_used_up
+
+    assert is_stopped(), "the other one has just connected"
+    now_ns = ALONE_AFTER_NS
+    shares._due(share)
+    assert not is_stopped()
+    shares.spend(other, 1)
+    assert is_stopped()
+    shares._due(share)
+    assert share.is_used_up
+    now_ns += ALONE_AFTER_NS
+    shares._due(share)
+    assert not share.is_used_up, "its debt is forgotten"
 
 
 async def test_an_address_that_uses_little_of_the_processor_never_waits() -> None:
@@ -90,11 +124,11 @@ async def test_an_address_waits_for_three_to_four_times_as_long_as_its_work_took
 async def test_work_while_an_address_waits_prolongs_the_wait_up_to_a_limit() -> None:
     now_ns = 0
     shares = TurnShares(lambda: now_ns)
-    share = shares.enter("h")
-    shares.enter("o")
+    share, other = shares.enter("h"), shares.enter("o")
     shares.spend(share, SHARE_NS)
     shares.spend(share, 10 * DEBT_MAX_NS)
     now_ns = LIGHT_PART * DEBT_MAX_NS - LIGHT_PART * SHARE_NS
+    shares.spend(other, 1)
     shares._due(share)
     assert share.is_used_up
     now_ns += 2 * LIGHT_PART * SHARE_NS
@@ -130,11 +164,12 @@ async def test_a_small_debt_outlives_them_too() -> None:
 async def test_a_turn_does_what_the_share_permits_in_order() -> None:
     shares, done = TurnShares(lambda: 0), list[int]()
     share = shares.enter("h")
+    part_ns = ALONE_NS // 2
 
     def work(number: int) -> Callable[[], None]:
         def run() -> None:
             done.append(number)
-            shares.spend(share, SHARE_NS // 2)
+            shares.spend(share, part_ns)
 
         return run
 
@@ -178,12 +213,13 @@ async def test_an_item_that_admits_other_work_keeps_its_turn() -> None:
 async def test_work_that_never_waits_delays_the_others_only_up_to_a_limit() -> None:
     now_ns, done = 0, list[str]()
     shares = TurnShares(lambda: now_ns)
-    share, _ = shares.enter("h"), shares.enter("o")
+    share, other = shares.enter("h"), shares.enter("o")
     shares.spend(share, SHARE_NS)
     for name in ("first", "second"):
         shares.wait(share, lambda name=name: done.append(name))  # type: ignore[misc]  # a default in a lambda
     for _ in range(19):
         shares.spend(share, DEBT_MAX_NS)
+        shares.spend(other, 1)
         now_ns += LIGHT_PART * DEBT_MAX_NS // 10
         shares._due(share)
     assert done == ["first"], "after 3.8 s: one item in 2 s"
