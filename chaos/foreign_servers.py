@@ -5,6 +5,7 @@ the reason of a removal, stays unknown.
 """
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import NamedTuple, Protocol
 from replicated_namesrv import provision
 from replicated_namesrv.chaos.run_modes import ForeignMode
 from replicated_namesrv.client.broker_requests import BrokerVersion
-from replicated_namesrv.errors import SettingError
 
 SCAN_SETTING = "scanNotActiveBrokerInterval"
 FIXED_SCAN_MS = 10_000
@@ -31,6 +31,8 @@ _JAVA_SETTINGS = {
     *("defaultThreadPoolNums", "clientRequestThreadPoolQueueCapacity", "defaultThreadPoolQueueCapacity"),
 }
 """Settings of RocketMQ 5 that a scenario may set. Ours have the same names."""
+_RUST_SETTINGS = _JAVA_SETTINGS - {"serverChannelMaxIdleTimeSeconds"}
+RUST_CRATE, RUST_PROGRAM = "rocketmq-namesrv", "rocketmq-namesrv-rust"
 JVM_FLAGS = (
     *("--add-opens=java.base/sun.nio.ch=ALL-UNNAMED", "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED"),
     *("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED"),
@@ -54,6 +56,8 @@ class Launch(NamedTuple):
 class ForeignServer(Protocol):
     """A foreign name server, fetched and ready to start."""
 
+    is_warmed_up: bool
+    """Whether its code is compiled while it runs."""
     brokers: BrokerVersion
     """The version of brokers that it knows."""
     settings: tuple[str, ...]
@@ -68,10 +72,10 @@ class ForeignServer(Protocol):
 
 
 def prepare(mode: ForeignMode, settings: Sequence[str], say: Callable[[str], None]) -> ForeignServer:
-    """Fetch the name server of a mode if it is not in the cache yet. Raises ProvisionError, SettingError."""
+    """Fetch the name server of a mode if it is not in the cache yet. Raises ProvisionError."""
     if mode.product == "java":
         return JavaServer(mode, settings, *java_and_jars(mode.version, say))
-    raise SettingError(f"--mode {mode.product}:{mode.version}: this release cannot start it; give java:VERSION")
+    return RustServer(settings, rust_program(mode.version, say))
 
 
 def java_and_jars(version: str, say: Callable[[str], None]) -> tuple[Path, Path]:
@@ -98,6 +102,21 @@ def java_and_jars(version: str, say: Callable[[str], None]) -> tuple[Path, Path]
     return java, final
 
 
+def rust_program(version: str, say: Callable[[str], None]) -> Path:
+    """The name server of rocketmq-rust, built from its crate if it is not in the cache. Raises ProvisionError."""
+    with provision.cached(f"{RUST_PROGRAM}-{version}", say) as (final, folder):
+        if folder is not None:
+            cargo = provision.find_cargo()
+            if cargo is None:
+                raise provision.ProvisionError(
+                    f"the name server of rocketmq-rust {version} is built from its crate, and no cargo "
+                    f"{'.'.join(map(str, provision.RUST_MINIMUM))} or later was found; install Rust (https://rustup.rs)"
+                )
+            say(f"building the name server of rocketmq-rust {version} with {cargo}, once; this takes some minutes")
+            os.replace(provision.build_crate(RUST_CRATE, version, RUST_PROGRAM, cargo, folder, say), final)
+    return final
+
+
 def check_jars(version: str, jars: Path) -> str:
     """The digest of the jars. Raises ProvisionError if this version has a known digest and it differs."""
     found, known = jars_sha256(jars), JARS_SHA256.get(version)
@@ -116,6 +135,8 @@ def jars_sha256(jars: Path) -> str:
 
 class JavaServer:
     """``NamesrvStartup`` of Apache RocketMQ."""
+
+    is_warmed_up = True
 
     def __init__(self, mode: ForeignMode, settings: Sequence[str], java: Path, jars: Path) -> None:
         self._mode, self._java, self._jars = mode, java, jars
@@ -147,3 +168,32 @@ class JavaServer:
             *("-cp", f"{self._jars}/*", "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(file)),
         ]
         return Launch(command, {"ROCKETMQ_HOME": str(home)})
+
+
+class RustServer:
+    """The name server of rocketmq-rust."""
+
+    is_warmed_up = False
+
+    def __init__(self, settings: Sequence[str], program: Path) -> None:
+        self._program = program
+        self.settings = tuple(setting for setting in settings if setting.partition("=")[0] in _RUST_SETTINGS)
+        self.left_out = tuple(setting for setting in settings if setting not in self.settings)
+        self.brokers = BrokerVersion.V5_3
+        self.versions: Mapping[str, str] = {"program_sha256": hashlib.sha256(program.read_bytes()).hexdigest()}
+
+    def launch(self, listen: str, data_dir: Path, home: Path) -> Launch:
+        home.mkdir(parents=True, exist_ok=True)
+        host, _, port = listen.rpartition(":")
+        places = {
+            "rocketmqHome": home,
+            "kvConfigPath": data_dir / "kvConfig.json",
+            "configStorePath": data_dir / "namesrv.properties",
+        }
+        lines = [f"{name} = {json.dumps(str(path))}" for name, path in places.items()]
+        for name, _, value in (setting.partition("=") for setting in self.settings):
+            lines.append(f"{name} = {value if value in ('true', 'false') or value.isdecimal() else json.dumps(value)}")
+        file = home / "namesrv.toml"
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        command = [str(self._program), "-c", str(file), "--listenPort", port, "--bindAddress", host, "--log-filter", "warn"]
+        return Launch(command, {"ROCKETMQ_HOME": str(home), "HOME": str(home)})

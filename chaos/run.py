@@ -137,7 +137,7 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
     async with made as cluster:
         say(f"starting {plan.nodes} nodes, mode {plan.mode}, in {folder}")
         await cluster.start()
-        if server is not None:
+        if server is not None and server.is_warmed_up:
             say("warming up the nodes")
             await warm_up([node.listen for node in cluster.nodes.values()], server.brokers)
         manifest = _manifest(plan, scenario, folder, cast, cluster, settings, server)

@@ -23,6 +23,8 @@ from pathlib import Path
 GO_MINIMUM = (1, 23)
 JAVA_MINIMUM = (17,)
 _JAVA_VERSION = r'version "(\d+(?:\.\d+)*)'
+RUST_MINIMUM = (1, 95)
+"""What rocketmq-rust 1.0.0 needs."""
 TOXIPROXY_VERSION = "2.12.0"
 TOXIPROXY_MODULE = "github.com/Shopify/toxiproxy/v2"
 COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
@@ -125,6 +127,12 @@ def find_maven() -> Path | None:
     """The ``mvn`` of this machine."""
     found = shutil.which("mvn")
     return Path(found) if found else None
+
+
+def find_cargo() -> Path | None:
+    """A ``cargo`` of at least 1.95: on the PATH, or in its usual place."""
+    candidates = [shutil.which("cargo"), os.path.join(Path.home(), ".cargo", "bin", "cargo")]
+    return _first(candidates, ("--version",), r"cargo (\d+(?:\.\d+)*)", RUST_MINIMUM)
 
 
 def _first(candidates: Sequence[str | None], arguments: tuple[str, ...], pattern: str, minimum: Version) -> Path | None:
@@ -259,6 +267,29 @@ def fetch_jars(artifacts: Sequence[Artifact], mvn: Path, folder: Path, say: Call
             + "; does this version exist, and is Maven's repository reachable (settings.xml)?"
         )
     return jars
+
+
+def build_crate(name: str, version: str, program: str, cargo: Path, folder: Path, say: Callable[[str], None]) -> Path:
+    """Build ``program`` of a crate with the versions of its lock file, without its default features and without optimisation,
+    which would take several times as long. Returns the program, in ``folder``.
+
+    Cargo compares each download with the registry's checksum. Raises ProvisionError.
+    """
+    command = [
+        *(str(cargo), "install", name, "--version", version, "--locked", "--no-default-features", "--debug"),
+        *("--root", str(folder), "--target-dir", str(folder / "target")),
+    ]
+    environment = {**os.environ, "CARGO_PROFILE_DEV_DEBUG": "0", "CARGO_INCREMENTAL": "0"}
+    status, output = run_with_progress(command, environment, folder, say)
+    built = folder / "bin" / program
+    if status != 0 or not built.exists():
+        errors = [line for line in output.splitlines() if line.startswith("error")]
+        raise ProvisionError(
+            f"cargo could not build {program} of {name} {version} (exit status {status}): "
+            + " | ".join(errors[:3] or output.strip().splitlines()[-1:])[:600]
+            + "; does this version exist, and is the registry of crates reachable?"
+        )
+    return built
 
 
 def run_with_progress(

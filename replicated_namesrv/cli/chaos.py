@@ -48,7 +48,7 @@ timeline (timeline.html) and verdict.json in runs/SUITE/TIME-SEED-SCENARIO-MODE-
 Exit 0: all promises of the mode were kept. 1: at least one was broken. 2: unknown (too few operations, or the run failed).
 """
 
-_MODES = "ap, cp, or RocketMQ's own name server with its version, as in java:5.5.0"
+_MODES = "ap, cp, or a foreign name server with its version: java:5.5.0 (RocketMQ's own), rust:1.0.0 (rocketmq-rust)"
 _EXIT_OF_ALL = "Exit 1 if a promise was broken in any run, else 2 if any run is unknown, else 0."
 _ABOUT_RUN = (
     "Start a cluster that brokers and clients use, inject the faults of the scenario, end them, and check what clients got. "

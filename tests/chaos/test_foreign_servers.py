@@ -1,5 +1,6 @@
 """Foreign name servers as modes: which modes there are, how a node is configured, and what a look by remoting shows."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from replicated_namesrv import provision
 from replicated_namesrv.chaos import foreign_servers
 from replicated_namesrv.chaos.checks import judge
-from replicated_namesrv.chaos.foreign_servers import JavaServer, check_jars, jars_sha256, java_and_jars
+from replicated_namesrv.chaos.foreign_servers import JavaServer, RustServer, check_jars, jars_sha256, java_and_jars, rust_program
 from replicated_namesrv.chaos.node_looks import registered
 from replicated_namesrv.chaos.records import Member
 from replicated_namesrv.chaos.run import RunPlan
@@ -20,7 +21,7 @@ from replicated_namesrv.model import BrokerData, ClusterInfo
 from replicated_namesrv.provision import ProvisionError
 from replicated_namesrv.verify import Verdict
 from tests.chaos.traces import Script
-from tests.support.provision import require_rocketmq_jars
+from tests.support.provision import require_rocketmq_jars, require_rocketmq_rust
 
 JAVA = Path("/usr/bin/false")
 
@@ -102,6 +103,37 @@ def test_without_java_or_maven_the_remedy_is_named(tmp_path: Path, monkeypatch: 
         java_and_jars("5.3.3", print)
 
 
+def test_rocketmq_rust_gets_the_settings_that_it_has(tmp_path: Path) -> None:
+    settings = ("scanNotActiveBrokerInterval=500", "supportActingMaster=true", "serverChannelMaxIdleTimeSeconds=9")
+    server = RustServer(settings, JAVA)
+    assert server.settings == settings[:2]
+    assert server.left_out == settings[2:]
+    launch = server.launch("127.0.0.1:25001", tmp_path / "data", tmp_path / "home")
+    written = tomllib.loads((tmp_path / "home" / "namesrv.toml").read_text())
+    assert written.pop("kvConfigPath") == f"{tmp_path}/data/kvConfig.json", "a wipe deletes this folder"
+    assert written["scanNotActiveBrokerInterval"] == 500
+    assert written["supportActingMaster"] is True
+    assert launch.command[3:7] == ["--listenPort", "25001", "--bindAddress", "127.0.0.1"]
+
+
+def test_without_rust_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(provision, "find_cargo", lambda: None)
+    with pytest.raises(ProvisionError, match=r"no cargo 1\.95 or later .*rustup"):
+        rust_program("1.0.0", print)
+
+
+def test_a_crate_that_cannot_be_built_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cargo = tmp_path / "cargo"
+    cargo.write_text("#!/bin/sh\necho 'error: could not find `rocketmq-namesrv` with version `=9.9.9`'\nexit 101\n")
+    cargo.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(provision, "find_cargo", lambda: cargo)
+    with pytest.raises(ProvisionError, match=r"exit status 101.*error: could not find .*does this version exist"):
+        rust_program("9.9.9", print)
+    assert not list((tmp_path / "replicated-namesrv").glob("rocketmq*"))
+
+
 def test_a_look_by_remoting_gives_each_broker_its_newest_registration() -> None:
     groups = [BrokerData("chaos", name, ((0, "a:1"), (1, "a:2")), None, False) for name in ("g1", "mute")]
     info = ClusterInfo(tuple(groups), (("chaos", ("g1", "mute")),))
@@ -119,14 +151,18 @@ def test_what_a_foreign_node_does_not_report_is_unknown_with_the_reason() -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_with_the_name_server_of_rocketmq(tmp_path: Path) -> None:
-    require_rocketmq_jars("5.3.3")
-    done = execute(RunPlan(load("restart-leader"), "java:5.3.3", 3, seed=2, duration_s=3.0), tmp_path, print)
+@pytest.mark.parametrize("mode", ["java:5.3.3", "rust:1.0.0"])
+def test_a_run_with_a_foreign_name_server(mode: str, tmp_path: Path) -> None:
+    if mode.startswith("rust"):
+        require_rocketmq_rust("1.0.0")
+    else:
+        require_rocketmq_jars("5.3.3")
+    done = execute(RunPlan(load("restart-leader"), mode, 3, seed=2, duration_s=3.0), tmp_path, print)
     found = {check.name: check for check in done.judgement.checks}
     broken = [check for check in done.judgement.checks if done.judgement.promised(check) and check.verdict is Verdict.VIOLATED]
     assert not [check for check in broken if check.name not in ("convergence", "availability")], f"see {done.folder}"
     for name in ("each node keeps its KV entries", "each node keeps its live brokers", "nodes keep running"):
         assert found[name].looked_at > 0, f"see {done.folder}"
     assert found["live brokers are kept"].verdict is Verdict.UNKNOWN
-    assert done.verdict["mode"] == "java:5.3.3"
+    assert done.verdict["mode"] == mode
     assert (done.folder / "timeline.html").stat().st_size > 10_000

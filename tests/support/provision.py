@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from replicated_namesrv.chaos.foreign_servers import RUST_PROGRAM
 from replicated_namesrv.provision import (
+    cache_dir,
     cached,
     fetch_jars,
     find_go,
@@ -89,6 +91,13 @@ def require_rocketmq_jars(version: str) -> Path:
     if jars is None:
         pytest.skip(f"{SKIP_PREFIX}: they come through Maven, and mvn is not on the PATH; Debian: apt-get install maven")
     return jars
+
+
+def require_rocketmq_rust(version: str) -> None:
+    """Skips the running test if the name server of rocketmq-rust was not built before: a build takes minutes."""
+    built = cache_dir() / f"{RUST_PROGRAM}-{version}"
+    if not built.exists():
+        pytest.skip(f"{built} is missing; ./namesrv chaos run no-fault --mode rust:{version} builds it (needs Rust)")
 
 
 def compiler_jar(jars: Path) -> Path:
