@@ -175,7 +175,7 @@ class Elections:
             return
         if message.term < self._core.term:
             self._outbox.send(peer, HigherTerm(*self._outbox.address(peer), self._core.term))
-        elif not self.sticks_to_leader or message.forced:
+        elif not self.sticks_to_leader or (message.forced and not self._leadership.is_silent_after_start(self._now())):
             self._core.vote_request(peer, message.term, message.last_index, message.last_term)
 
     def vote_granted(self, peer: str, term: int) -> None:

@@ -43,6 +43,8 @@ Done = Callable[[Outcome], None]
 EXPIRY_STEP_SECONDS = 0.05
 NUMBERS_APART = 1 << 32
 """The first number of a process is a multiple of this; no process issues that many numbers."""
+PLACED_PER_PENDING, PLACED_SPARE = 2, 64
+"""With more indexes than this in ``placed``, those without a pending proposal are removed at the next expiry."""
 MACHINE_ERRORS = (MemoryError, RecursionError, OSError, ImportError, SystemError)
 """Exceptions of ``apply`` that the machine causes and not the command: another node would not raise them."""
 
@@ -317,6 +319,12 @@ class Proposals:
         self._next_expiry = min(self._expiry) * EXPIRY_STEP_SECONDS if self._expiry else float("inf")
         while self._queue and self._queue[0] not in self._pending:
             self._queue.popleft()  # without a leader there is no other limit
+        if len(self.placed) > PLACED_PER_PENDING * len(self._pending) + PLACED_SPARE:  # entries that are not applied here
+            self.placed = {
+                index: placed
+                for index, placed in self.placed.items()
+                if any(number in self._pending for _, numbers in placed for number in numbers)
+            }
 
     def _end(self, number: int, outcome: Outcome) -> None:
         pending = self._pending.pop(number)
@@ -448,5 +456,6 @@ class Proposals:
             "pending_proposals_bytes": (self._pending_bytes, size),
             "queued_proposals": (len(self._queue), 2 * count),
             "forwards": (len(self._forwards), count),
+            "placed_proposals": (len(self.placed), (PLACED_PER_PENDING + 2) * count + PLACED_SPARE),
             "arrived_forwards_bytes": (self._arrived_bytes, size),
         }

@@ -103,7 +103,8 @@ class _Process:
         """It is alive if it echoes this number of ours, or a later one."""
         self.fresh_at = NEVER
         self.sequence = self.echoed = 0
-        """The greatest sequence number of its introductions, and the number of ours that this introduction echoed."""
+        """The greatest sequence number of its introductions, and the greatest number of ours that they echoed. (An introduction
+        that answers a late copy of ours echoes less than an earlier one.)"""
         self.went_back = False
 
 
@@ -152,7 +153,7 @@ class IncarnationRecord:
             return Standing.PENDING  # S1; its sequence number may be wrong, so it is not stored
         if process.went_back:
             return Standing.REGRESSED  # S7
-        process.sequence, process.echoed = said.sequence, said.echo_sequence
+        process.sequence, process.echoed = said.sequence, max(process.echoed, said.echo_sequence)
         process.fresh_at = now
         contested = single_process and any(
             now - other.fresh_at < contest_s for number, other in self._processes.items() if number != said.process

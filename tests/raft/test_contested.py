@@ -1,8 +1,8 @@
 """Directed tests: processes that a peer contests, and nodes that go back, while one peer remembers more than another."""
 
-from replicated_namesrv.raft.raft_messages import Message
+from replicated_namesrv.raft.raft_messages import Message, TimeoutNow, VoteReply
 from replicated_namesrv.raft.raft_node import RaftNode
-from tests.raft.test_defences import both, commit, world_with
+from tests.raft.test_defences import both, commit, hand_over, world_with
 from tests.raft.test_lost_memory import Copied, image_of, others, settle
 from tests.support.raft_world import Host, World
 
@@ -140,3 +140,71 @@ def test_remembered_data(defended: bool) -> None:
     world.elect()
     settle(world)
     assert third.machine.commands == [b"old", b"X"]
+
+
+@both
+def test_transfer_silence(defended: bool) -> None:
+    """A disk goes back. Before the leader, which remembers more, can answer, a late `TimeoutNow` makes the third node campaign: a
+    forced vote does not wait until contact with a leader has ended, but it waits until the voter's peers could answer."""
+    world = world_with("transfer_silence", defended)
+    leader = world.elect()
+    back, third = others(world, leader)
+    commit(world, leader, b"old")
+    settle(world)
+    world.run(1)
+    late: list[TimeoutNow] = []
+    transmit, slow_s = world.transmit, 0.0
+
+    def delayed(source: Host, target: str, message: Message) -> None:
+        if isinstance(message, TimeoutNow):
+            late.append(message)
+        elif slow_s and {source.name, target} == {leader.node_id, back.name}:
+            world.later(slow_s, lambda: transmit(source, target, message))
+        else:
+            transmit(source, target, message)
+
+    world.transmit = delayed  # type: ignore[method-assign]  # of this world alone
+    ended: list[bool] = []
+    leader.transfer_leadership(third.name, ended.append)
+    world.run_until(lambda: ended == [False])
+    world.isolate(third.name)
+    world.run(1)
+    image = image_of(back.disk)
+    commit(world, leader, b"X")
+    back.crash()
+    back.disk = image
+    world.cut = {(leader.node_id, third.name), (third.name, leader.node_id)}
+    slow_s = 0.06
+    node = back.start()
+    world.run(0.015)
+    assert third.node is not None
+    third.node.on_message(leader.node_id, late[0])
+    third.node.tick()
+    world.run(0.25)
+    assert (third.node.role == "leader") == (not defended), "it lacks an acknowledged command"
+    assert node.counters["rejoined"] == int(defended)
+    if defended:
+        world.heal()
+        settle(world)
+        assert third.machine.commands == [b"old", b"X"]
+
+
+def test_a_vote_is_remembered() -> None:
+    """A peer whose disk goes back to before its vote lacks a term, so the candidate for which it voted detects this."""
+    world = world_with("regressions", True, 5)
+    leader = world.elect()
+    candidate, voter = [n for n in world.nodes if n is not leader][:2]
+    world.isolate(candidate.node_id)
+    hand_over(world, leader, candidate)
+    assert candidate.memories.memory(voter.node_id, voter.incarnation).term < candidate.term
+    candidate.on_message(voter.node_id, VoteReply(voter.incarnation, candidate.incarnation, candidate.term))
+    assert candidate.memories.memory(voter.node_id, voter.incarnation).term == candidate.term
+
+
+def test_a_leader_that_rejoins_leads_no_more_at_once() -> None:
+    """Its entries would otherwise be those of a node without a vote."""
+    world = world_with("regressions", True)
+    leader = world.elect()
+    term = leader.term
+    leader.rejoin("for this test")
+    assert (leader.core.is_leader, leader.term) == (False, term + 1)

@@ -15,6 +15,7 @@ from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_messages import Append, AppendReply, Message, SnapshotAck, SnapshotChunk, decode, encode
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.replication import ENCODED_BYTES_MAX
+from tests.raft.test_lost_memory import lagging_behind_snapshot
 from tests.support.raft_world import Disk, Host, World
 
 both = pytest.mark.parametrize("defended", [True, False], ids=["with", "without"])
@@ -466,3 +467,21 @@ def test_full_windows_on_a_slow_line_depose_no_leader() -> None:
         world.run(0.02)
     assert (leader.role, leader.term) == ("leader", term)
     assert all(isinstance(outcome, Committed) for outcome in outcomes)
+
+
+def test_proposals_of_a_follower_that_applies_nothing_are_not_kept() -> None:
+    """It proposes, and the leader commits, but the snapshot that the follower needs is lost again and again. Where its proposals
+    are in the log is forgotten once they have ended."""
+    world, leader, lagging = lagging_behind_snapshot()
+    world.drop = lambda source, target, message: isinstance(message, SnapshotChunk) and bool(message.data)
+    world.heal()
+    world.run(1)
+    node, ended = lagging.node, list[Outcome]()
+    assert node is not None
+    for _ in range(600):
+        node.propose(b"x", ended.append, 500)
+        world.run(0.01)
+    assert leader.commit_index > 600, "they are committed"
+    assert len(ended) > 500
+    assert len(node.proposals.placed) < 300
+    assert not exceeded(node.memory())

@@ -196,3 +196,19 @@ def test_the_incarnation_that_votes_is_remembered_however_many_others_follow() -
     for incarnation in range(12, 12 + 3 * INCARNATIONS_MAX):
         found.record("b", incarnation)
     assert found.memory("b", 11) == BLANK_DISK, "forgotten once it does not vote"
+
+
+def test_a_process_that_answered_a_late_copy_did_not_go_back() -> None:
+    """Its next introduction echoes less than the one before. A late copy of the earlier one then has a newer echo than the last,
+    but not one that is newer than all."""
+    record = IncarnationRecord()
+
+    def hears(sequence: int, echo: int) -> Standing | None:
+        said = Introduction(1, 2, 5, 1, sequence, US, echo, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0)
+        return record.judge(said, US, 20, 0.0, CONTEST_S)
+
+    hears(1, 20)
+    assert hears(2, 22) is Standing.ACCEPTED
+    assert hears(4, 21) is Standing.ACCEPTED
+    assert hears(2, 22) is None
+    assert hears(5, 23) is Standing.ACCEPTED
