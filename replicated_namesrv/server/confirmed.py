@@ -1,9 +1,10 @@
 """Prepared answers for reads that must be confirmed first (CP): all waiting route queries share one barrier.
 
 A query is looked up when it arrives, and the result is kept until the barrier completes. If the state's revision is then
-unchanged, the answer is valid and is written. Otherwise the query is looked up again. If no prepared answer exists then, it is
-decoded and handled like any other request. If the barrier completes at once, so does the answer. If the state cannot be
-confirmed in time, the connection is closed, so that its client uses another name server.
+unchanged, the answer is valid and is written. Otherwise the query is looked up again, in the share of its address, because one
+barrier can complete thousands of queries. If no prepared answer exists then, it is decoded and handled like any other request. If
+the barrier completes at once, so does the answer. If the state cannot be confirmed in time, the connection is closed, so that its
+client uses another name server.
 """
 
 from asyncio import Future
@@ -15,6 +16,7 @@ from replicated_namesrv.server.connection import RemotingConnection
 from replicated_namesrv.server.dispatch import RequestDispatcher
 from replicated_namesrv.server.route_answers import LARGE_ANSWER_BYTES, RouteAnswers
 from replicated_namesrv.server.server_metrics import ServerMetrics
+from replicated_namesrv.server.turn_shares import TurnShares
 from replicated_namesrv.service import Freshness, FreshState, ReadLevel
 from replicated_namesrv.wire.frame import next_frame
 
@@ -48,12 +50,13 @@ class _Batch:
 class ConfirmedAnswers:
     """``RouteAnswers`` behind the barrier of a service."""
 
-    def __init__(self, service: FreshState, dispatcher: RequestDispatcher, metrics: ServerMetrics) -> None:
+    def __init__(self, service: FreshState, dispatcher: RequestDispatcher, metrics: ServerMetrics, shares: TurnShares) -> None:
         self._barrier = service.barrier
         self._state = service.state
         self._dispatcher = dispatcher
         self._answers: RouteAnswers = dispatcher.answers
         self._metrics = metrics
+        self._shares = shares
         self._batch: _Batch | None = None
 
     def answer(self, connection: RemotingConnection, data: bytes, start: int, pieces: list[bytes]) -> int:
@@ -98,7 +101,7 @@ class ConfirmedAnswers:
         if batch.revision != self._state.revision or self._answers.is_off:
             batch.uncount(metrics)
             for connection, data, _ in batch.waiting:
-                connection.finish(self._looked_up_again(connection, data, level, batch.since_ns))
+                self._shares.run(connection.share, partial(self._look_up_again, connection, data, level, batch.since_ns))
             return
         metrics.fast_path_observed += batch.hits
         metrics.latency.observe(perf_counter_ns() - batch.since_ns, batch.hits)
@@ -106,8 +109,8 @@ class ConfirmedAnswers:
         for connection, _, found in batch.waiting:
             connection.finish(b"".join(found))
 
-    def _looked_up_again(self, connection: RemotingConnection, data: bytes, level: ReadLevel, since_ns: int) -> bytes | None:
-        """Answers by the current state. Queries without a prepared answer take the general path."""
+    def _look_up_again(self, connection: RemotingConnection, data: bytes, level: ReadLevel, since_ns: int) -> None:
+        """Answer by the current state. Queries without a prepared answer take the general path."""
         metrics = self._metrics
         hits_before = metrics.fast_path_hits
         pieces: list[bytes] = []
@@ -128,4 +131,4 @@ class ConfirmedAnswers:
             metrics.latency.observe(perf_counter_ns() - since_ns, hits)
             metrics.fast_path_observed += hits
             metrics.count_reads(level, hits)
-        return b"".join(pieces) if pieces else None
+        connection.finish(b"".join(pieces) if pieces else None)

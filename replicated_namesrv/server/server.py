@@ -104,7 +104,7 @@ class RemotingServer:
         if is_stale or not service.confirms_reads:
             self.metrics.reads_at_once = ReadLevel.STALE if service.confirms_reads else ReadLevel.LOCAL
             return self._dispatcher.answers.answer
-        return ConfirmedAnswers(service, self._dispatcher, self.metrics).answer
+        return ConfirmedAnswers(service, self._dispatcher, self.metrics, self.shares).answer
 
     @property
     def dispatcher(self) -> RequestDispatcher:

@@ -9,6 +9,7 @@ import pytest
 
 from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.errors import UnavailableError
+from replicated_namesrv.server.turn_shares import DEBT_MAX_NS
 from replicated_namesrv.service import Freshness, ReadLevel
 from replicated_namesrv.settings import Settings
 from tests.support.remoting_server import Peer, ServerThread, broker_fields, live_server, request, topic_table
@@ -103,6 +104,32 @@ def test_what_changed_while_waiting_is_answered_as_it_is_then(tmp_path: Path) ->
         server.do(lambda: complete(node))
         answers = peer.answers(200)
         assert [answer.code for answer in answers] == [17, 0] * 100
+
+
+def test_what_is_looked_up_again_waits_for_the_share_of_its_address(tmp_path: Path) -> None:
+    """Otherwise changes would let a flood of queries have twice its share, and all of it in one turn."""
+    with (
+        live_server(tmp_path, ConfirmingNode) as server,
+        Peer(server.port) as other,
+        Peer(server.port, source="127.0.0.2") as hostile,
+    ):
+        node = prepared(server, hostile)
+        ask_all(server, node, hostile)
+        other.send(request(216, {"topic": "T"}))
+        assert other.answers(1)[0].code == 0
+        node.at_once = True
+
+        def complete_without_share() -> int:
+            (connection,) = (each for each in server.server.connections if each.address == "127.0.0.2")
+            server.server.shares.spend(connection.share, DEBT_MAX_NS // 10)
+            complete(node)
+            return connection.pending
+
+        waiting = server.do(complete_without_share)
+        assert waiting > 0
+        assert server.metrics.pending_requests == waiting, "nothing of it was looked up in that turn"
+        assert [answer.code for answer in hostile.answers(200)] == [17, 0] * 100
+        assert server.metrics.pending_requests == 0
 
 
 def test_unconfirmed_queries_close_the_connection(tmp_path: Path) -> None:
