@@ -26,7 +26,7 @@ NAMES = {
 
 
 def test_every_size_is_seen_above_nothing_and_within_its_bound() -> None:
-    """Or a size that is always 0 would look well."""
+    """Otherwise a size that is always 0 by mistake would pass."""
     config = RaftConfig(
         compact_entries=30, compact_margin_entries=5, entry_bytes_max=1, digest_interval_entries=8, uncommitted_bytes_max=2_000
     )
@@ -61,7 +61,7 @@ def test_sizes_beyond_their_bound_are_named() -> None:
 
 
 def test_proposals_that_no_leader_takes_leave_nothing_behind() -> None:
-    """For hours there is no leader, and callers go on asking."""
+    """There is no leader for hours, and callers continue to send requests."""
     world = World(3, RaftConfig(proposal_timeout_ms=200, pending_proposals_max=500))
     node = world.hosts["n1"].start()
     for number in range(5_000):

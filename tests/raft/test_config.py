@@ -28,7 +28,7 @@ def test_contradictions_are_refused(settings: dict[str, float], message: str) ->
 
 
 def test_messages_that_no_frame_can_hold_are_refused(tmp_path: Path) -> None:
-    """Or the first large command would close every connection, again and again."""
+    """Otherwise the first large command would repeatedly close every connection."""
     transport = TransportSettings("n1", "test", {"n1": ("127.0.0.1", 1)}, ("127.0.0.1", 0))
     with pytest.raises(TransportError, match="frame_bytes_max is 20971520"):
         RaftService(transport, tmp_path, Machine(), RaftConfig(command_bytes_max=20 << 20))

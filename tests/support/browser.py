@@ -46,7 +46,7 @@ async def shows(page: Page, text: str, selector: str = "body") -> None:
 
 
 async def seconds_until(condition: Callable[[], Awaitable[object]]) -> float:
-    """How long ``condition`` took to return."""
+    """The time that ``condition`` took to return."""
     began = asyncio.get_running_loop().time()
     await condition()
     return asyncio.get_running_loop().time() - began

@@ -23,7 +23,7 @@ class Behaviour(Enum):
 
 
 def success(request: RemotingCommand) -> RemotingCommand | None:
-    """Code 0 without anything else."""
+    """An answer with code 0, without fields and body."""
     return answer_to(request)
 
 
@@ -48,7 +48,7 @@ def not_found(request: RemotingCommand) -> RemotingCommand | None:
 
 @dataclass
 class ScriptedServer:
-    """A server whose behaviour a test changes as it goes. It remembers every request it read."""
+    """A server whose behaviour a test can change at any time. It records every request that it read."""
 
     behaviour: Behaviour = Behaviour.ANSWER
     answer: Callable[[RemotingCommand], RemotingCommand | None] = success
@@ -79,7 +79,7 @@ class ScriptedServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def refuse(self) -> None:
-        """Stop listening and drop all connections: from now on the port refuses."""
+        """Stop listening and drop all connections. New connections are refused."""
         assert self._server is not None
         self._server.close()
         self.drop_connections()

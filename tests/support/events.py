@@ -20,7 +20,7 @@ class Event(NamedTuple):
 
 
 class EventStream:
-    """An open stream, or the answer that was given instead."""
+    """An open stream, or the answer if the node opened none."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.response = response
@@ -40,7 +40,7 @@ class EventStream:
                     return Event(fields.get("id"), fields["event"], json.loads(fields["data"]))
 
     async def until(self, kind: str) -> Event:
-        """The next event of ``kind``; those before it are passed over."""
+        """The next event of ``kind``; events before it are skipped."""
         while (event := await self.next()).kind != kind:
             pass
         return event

@@ -40,7 +40,7 @@ class Facts(NamedTuple):
 
 
 def plausible(kind: type[Message], facts: Facts) -> Message:
-    """A message that does nothing special, by the names and types of the kind's fields."""
+    """A message with usual values, chosen by the names and types of the kind's fields."""
     by_name: dict[str, object] = {
         "source": facts.sender,
         "destination": facts.receiver,

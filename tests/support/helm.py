@@ -28,7 +28,7 @@ def helm() -> Path:
 
 
 def run_helm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run it without a cluster."""
+    """Run Helm without a cluster."""
     environment = {**os.environ, "KUBECONFIG": os.devnull}
     return subprocess.run([helm(), *arguments], capture_output=True, text=True, timeout=120, check=False, env=environment)
 

@@ -25,12 +25,12 @@ NAMESPACE = "written-by-the-next-version"
 
 
 def encode_new(command: Command, time_ms: int) -> bytes:
-    """The new kind of command: means what a plain one means."""
+    """The new kind of command, which has the same effect as a plain one."""
     return machine._encode([NEW_KIND], command, time_ms)
 
 
 class NextNode(ReplicatedNode):
-    """Writes the namespace by the new command, everything else as before."""
+    """Writes entries of the namespace with the new command, and all others as before."""
 
     async def _propose_plain(
         self, command: Command, origin: ChangeOrigin | None = None, connection: Connection | None = None

@@ -16,14 +16,14 @@ from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 
 
 def switch_off(names: Sequence[str]) -> None:
-    """Make these default to False in this process. Raises ValueError if there is no such defence."""
+    """Switch these defences off in this process. Raises ValueError if there is no such defence."""
     for name in names:
         Defences.without(name)
     _change_defaults(Defences, dict.fromkeys(names, False))
 
 
 def slow_down_elections(least_ms: int) -> None:
-    """The least silence before an election, and with it the length of leases."""
+    """Set the minimum election time, which also determines the length of leases."""
     _change_defaults(RaftConfig, {"election_min_ms": least_ms, "election_max_ms": least_ms * 2})
 
 

@@ -10,7 +10,7 @@ from replicated_namesrv.provision import ProvisionError, cached, find_go, run_wi
 from tests.support.provision import say
 
 VERSION = "0.303.1"
-"""Of the module; Prometheus 3.3.1."""
+"""Version of the module; it is the one of Prometheus 3.3.1."""
 MODULE = "github.com/prometheus/prometheus"
 TEST_TIMEOUT_S = 1_900
 """Time limit of a test that may have to build it: 5 minutes of CPU time, once."""
@@ -55,7 +55,7 @@ def _build(final: Path, folder: Path) -> None:
 
 
 def run_promtool(*arguments: str) -> str:
-    """Its output. AssertionError with the output unless it succeeds."""
+    """The output of promtool. AssertionError with the output if it fails."""
     done = subprocess.run([promtool(), *arguments], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"promtool {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -19,7 +19,7 @@ from replicated_namesrv.provision import (
 from replicated_namesrv.provision import toxiproxy_server as product_toxiproxy_server
 
 ROCKETMQ_VERSIONS = ("5.3.3", "4.9.7")
-"""The reference of docs/compatibility.md, and the newest of the line before."""
+"""The version that docs/compatibility.md refers to, and the newest 4.x version."""
 NEWEST_ROCKETMQ = "5.5.0"
 ROCKETMQ_ARTIFACTS = ("namesrv", "broker", "tools", "client")
 COMPILER = ("org.eclipse.jdt", "ecj", "3.33.0")

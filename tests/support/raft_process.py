@@ -97,7 +97,7 @@ class ClientInterface(asyncio.Protocol):
         self.buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is not derived from it
+        self.transport = cast(asyncio.Transport, transport)  # the transport of uvloop is not derived from it
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
@@ -195,7 +195,7 @@ class Client:
 
 
 class Child:
-    """A node's process and where it keeps its data."""
+    """A node's process and its data directory."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings

@@ -31,7 +31,7 @@ class Disk:
         self.durable: dict[str, Inode] = {}
         self.fail: OSError | None = None
         self.lie = False
-        """Report syncs that did not happen."""
+        """Report syncs as complete that were not made."""
 
     def list_names(self) -> list[str]:
         return sorted(self.files)
@@ -73,7 +73,7 @@ class Disk:
         pass
 
     def lose_power(self) -> None:
-        """Only what was synced remains."""
+        """Drop everything that was not synced."""
         self.files = {name: Inode(inode.synced) for name, inode in self.durable.items()}
         self.durable = dict(self.files)
 
@@ -82,7 +82,7 @@ class Machine:
     """A list of the commands applied."""
 
     commands_per_chunk = 50
-    """Of a snapshot: with one in each, tests would spend most of their time on steps of snapshots."""
+    """Commands in one chunk of a snapshot. With one in each, tests would spend most of their time on steps of snapshots."""
 
     def __init__(self) -> None:
         self.commands: list[bytes] = []
@@ -181,7 +181,7 @@ class Host:
 
 
 class World:
-    """Hosts joined by a network of fixed delay."""
+    """Hosts that are connected by a network of fixed delay."""
 
     def __init__(self, size: int = 3, config: RaftConfig | None = None, seed: int = 1) -> None:
         self.seed, self.time = seed, 0.0

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 SCRAPE_S = 15
-"""Each recorded scrape counts as one of a Prometheus that scrapes at this interval."""
+"""The scrape interval of the Prometheus that is simulated with the recorded samples."""
 JOB = "namesrv"
 Scrape = Mapping[str, Mapping[str, float] | None]
 """Node to its samples (name with labels, as in the text format, to value); None: it did not answer."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 CHUNK_BYTES = 1 << 16
 LENGTH = struct.Struct("<I")
 Change = Callable[[int, bytes], list[bytes]]
-"""From the number of a frame in its connection and the frame, its length included, to what is passed on."""
+"""A function of the number of a frame in its connection and of the frame with its length. It returns the bytes to pass on."""
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:
@@ -59,7 +59,7 @@ class Relay:
         self._open.clear()
 
     def release(self) -> None:
-        """Let pass what waits and what comes."""
+        """Pass on waiting and new bytes."""
         self._open.set()
 
     def drop(self) -> None:

@@ -28,7 +28,8 @@ PAUSE_S = 0.05
 
 
 async def eventually(look: Callable[[], Awaitable[T]], what: str, limit_s: float = LIMIT_S) -> T:
-    """The first true value of ``look``; no answer and an unexpected one are not yet. After ``limit_s`` an AssertionError."""
+    """The first true value of ``look``. If there is no answer, or an unexpected one, look again. After ``limit_s`` an
+    AssertionError."""
     deadline = asyncio.get_running_loop().time() + limit_s
     last: object = None
     while asyncio.get_running_loop().time() < deadline:
@@ -136,7 +137,7 @@ class ReplicatedProcesses:
         return found
 
     async def leader(self, among: Sequence[str] | None = None) -> str:
-        """The node of the newest term that leads and has a majority behind it, once there is one."""
+        """The node that leads the newest term and reaches a majority, once there is one."""
 
         async def look() -> str | None:
             for name in among or self.names:
@@ -184,7 +185,7 @@ class ReplicatedProcesses:
                 relay.hold()
 
     def heal(self) -> None:
-        """Let everything pass again."""
+        """Pass all traffic again."""
         for relay in self.relays.values():
             relay.release()
 
@@ -225,7 +226,7 @@ class ReplicatedProcesses:
         await asyncio.gather(*(node.wait_serving(LIMIT_S) for node in self.nodes.values()))
 
     async def agree(self) -> str:
-        """The digest of all nodes' states, once it is one and the same at the same index."""
+        """The digest of all nodes' states, once all nodes have the same digest at the same index."""
 
         async def look() -> str | None:
             found = [await self.status(name) for name in self.names]

@@ -72,7 +72,7 @@ def topics_of(broker_name: str) -> tuple[TopicConfig, TopicConfig]:
 
 
 def _only_address(answer: RemotingCommand) -> str | None:
-    """The one broker address of a route, if it has just one."""
+    """The broker address of a route; None if it has none or several."""
     route = read_route(answer)
     addresses = [] if route is None else [address for data in route.broker_datas for _, address in data.broker_addrs]
     return addresses[0] if len(addresses) == 1 else None

@@ -46,7 +46,7 @@ class Unit:
         return {name: value for name, value in os.environ.items() if name not in own}
 
     def start(self, waits: bool) -> int:
-        """Exit code. ``waits``: until the node is ready."""
+        """Start the unit. Returns its exit code. ``waits``: return only when the node is ready."""
         self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = Path(os.environ["CREDENTIALS_DIRECTORY"])
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -11,7 +11,8 @@ PAUSE_S = 0.02
 
 
 def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 30) -> T:
-    """The first true value of ``condition``; an OSError is not yet. After ``timeout_s`` an AssertionError that names ``what``."""
+    """The first true value of ``condition``. An OSError counts as false. After ``timeout_s`` an AssertionError that names
+    ``what``."""
     deadline = time.monotonic() + timeout_s
     last: object = None
     while time.monotonic() < deadline:
