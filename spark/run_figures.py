@@ -1,4 +1,4 @@
-"""Figures of single runs. Each row of PER_RUN is one figure. Pure.
+"""Figures of single runs. Each row of the table ``PER_RUN`` (``schemas.py``) is one figure. Pure.
 
 Each figure is computed per phase, per side of the partition (majority, minority), over all of them (``all``), and per read level.
 ``CATALOGUE`` names every figure with its number in DESIGN.md, its unit, and whether less is better.
