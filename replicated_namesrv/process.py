@@ -36,6 +36,7 @@ from replicated_namesrv.server.tls import CLIENT_AUTH
 from replicated_namesrv.service import AppliedChange, NodeAddress
 from replicated_namesrv.service_manager import ServiceManager
 from replicated_namesrv.settings import ROWS, Settings
+from replicated_namesrv.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -81,14 +82,14 @@ class NodeService(RemotingService, AdminService, Protocol):
         """Idempotent."""
 
 
-def service_of(settings: Settings) -> NodeService:
+def service_of(settings: Settings, tracing: Tracing | None) -> NodeService:
     """The service for ``mode``. Raises SettingError."""
     if settings.mode == "cp":
         # Imported here because an independent node does not need the consensus code.
         from replicated_namesrv.replication.peer_settings import transport_settings
         from replicated_namesrv.replication.replicated_node import ReplicatedNode
 
-        return ReplicatedNode(settings, transport_settings(settings))
+        return ReplicatedNode(settings, transport_settings(settings), tracing=tracing)
     return IndependentNode(settings)
 
 
@@ -129,11 +130,14 @@ class ServingNode:
     def __init__(self, settings: Settings) -> None:
         """Raises SettingError."""
         self.settings = settings
-        self.service = service_of(settings)
+        self.tracing = Tracing.of(settings)
+        self.service = service_of(settings, self.tracing)
         self.access = AccessControl.of(settings)
         if self.access is not None and self.access.audit is not None:
             self.service.on_change(ChangeRecords(self.access.audit, self.service.history_id == "").note)
         self.remoting = RemotingServer(settings, self.service, access=self.access)
+        if self.tracing is not None:
+            self.remoting.dispatcher.trace(self.tracing)
         self.failure: str | None = None
         """Why this node has to end; None while it need not."""
         self.on_failure: Callable[[], None] = lambda: None
@@ -187,6 +191,8 @@ class ServingNode:
             if self.access is not None:
                 await self.access.start()
                 self._undo.append(self.access.stop)
+            if self.tracing is not None:
+                self._undo.append(self.tracing.stop)
             self.loop_lag.start()
             self._undo.append(self.loop_lag.stop)
             address = self.settings.health_address

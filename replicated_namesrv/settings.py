@@ -52,7 +52,7 @@ NEVER_BY_REMOTING = {
     *("electionTimeoutMs", "peerHeartbeatMs", "leaderPriority"),
     *("clusterId", "peers", "peerListen", "peerDial", "peerSecretFile", "peerSecretAcceptFile"),
     *("fenceAfterMs", "noQuorumPolicy", "readConsistency"),
-    *("connectionLossGraceMs", "lateCopyMs", "healthListen", "proxyProtocolFrom"),
+    *("connectionLossGraceMs", "lateCopyMs", "healthListen", "proxyProtocolFrom", "traceEndpoint"),
     *("adminTlsCertPath", "adminTlsKeyPath", "adminTlsKeyPassword", "adminTlsTrustCertPath"),
     *("accessPolicy", "accessFile", "accessKeysInPlainText", "auditLog"),
     *("peerTlsKeyPath", "peerTlsKeyPassword", "peerTlsCertPath", "peerTlsTrustCertPath"),
@@ -311,10 +311,10 @@ class Settings:
         "File of the audit log, in dataDir; empty: audit.log, unless accessPolicy=open; off: none. Refusals are next to it.",
     )
     health_listen: str = setting("", OWN, "HOST:PORT that serves only /livez and /readyz, for probes; empty: none.")
+    trace_endpoint: str = setting("", OWN, "OTLP/HTTP URL of a collector (http://127.0.0.1:4318/v1/traces); empty: no traces.")
+    trace_one_in: int = setting(100, OWN, "Trace one in this many requests; 1: each.")
     proxy_protocol_from: str = setting(
-        "",
-        OWN,
-        "CIDRs, comma-separated, whose PROXY headers are trusted; 0.0.0.0/0,::/0: all, as in Java; empty: none.",
+        "", OWN, "CIDRs, comma-separated, whose PROXY headers are trusted; 0.0.0.0/0,::/0: all, as in Java; empty: none."
     )
     name_server_addresses: str = setting(
         "", OWN, "Address list host:port;host:port that /rocketmq/nsaddr returns; empty: only this node.", live=True
@@ -322,9 +322,7 @@ class Settings:
     unit_name_server_addresses: str = setting(
         "", OWN, "Address lists that /rocketmq/nsaddr-UNIT returns: unit=host:port;host:port, separated by commas.", live=True
     )
-    address_server: str = setting(
-        "", OWN, "http://HOST[:PORT]/PATH from which clusterTest gets the other environment's address list."
-    )
+    address_server: str = setting("", OWN, "http://HOST[:PORT]/PATH from which clusterTest gets the other address list.")
     log_level: str = setting("info", OWN, "debug, info, warning or error.")
     log_format: str = setting("auto", OWN, "human, json or auto (human on a terminal, otherwise JSON).")
     route_cache_bytes: int = setting(
@@ -707,6 +705,7 @@ _CHOICES = {
 _LISTEN_RIVALS = ("bind_address", "listen_port")
 """Settings that ``listen`` combines."""
 _AT_LEAST = {
+    "trace_one_in": 1,
     "scan_not_active_broker_interval": 1,
     "server_channel_max_idle_time_seconds": 1,
     "server_socket_backlog": 1,

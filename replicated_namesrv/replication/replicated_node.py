@@ -53,6 +53,7 @@ from replicated_namesrv.replication.read_barrier import ReadBarrier
 from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_plain
 from replicated_namesrv.replication.running_clock import RunningClock
 from replicated_namesrv.replication.tasks import Tasks
+from replicated_namesrv.replication.traced_raft import traced_raft
 from replicated_namesrv.routes.commands import Command, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.routes.quotas import logged_bytes, with_own_mappings
 from replicated_namesrv.routes.results import Effect, Result
@@ -70,6 +71,7 @@ from replicated_namesrv.service import (
     within,
 )
 from replicated_namesrv.settings import Settings
+from replicated_namesrv.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +112,7 @@ class ReplicatedNode:
         wall_s: Callable[[], float] = time.time,
         rng: Random | None = None,
         defences: LivenessDefences = LivenessDefences(),  # noqa: B008 - frozen
+        tracing: Tracing | None = None,
     ) -> None:
         """The simulator gives ``raft``, clocks and ``rng``. ``monotonic_s`` has to continue while the machine sleeps."""
         clock = monotonic_s or boot_clock()
@@ -136,7 +139,11 @@ class ReplicatedNode:
         if raft is None:
             restorable = RestorableMachine(self._machine)
             self._leftovers = Leftovers(restorable, now_ms)
-            raft = raft_on_sockets(transport, settings.data_path / "raft", restorable)
+            folder = settings.data_path / "raft"
+            if tracing is None:
+                raft = raft_on_sockets(transport, folder, restorable)
+            else:
+                raft = traced_raft(transport, folder, restorable, tracing)
         config = raft_config(settings, budget_ms)
         consensus = RaftConsensus(settings.node_id, members, raft, self._machine, config, now_ms)
         self.consensus = consensus

@@ -26,6 +26,7 @@ from replicated_namesrv.server.route_answers import RouteAnswers
 from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.server.turn_shares import TurnShares
 from replicated_namesrv.settings import Settings
+from replicated_namesrv.tracing import Tracing
 from replicated_namesrv.wire.codes import V5_3_1, RequestCode, ResponseCode
 from replicated_namesrv.wire.frame import FrameBounds
 from replicated_namesrv.wire.header import answer_frame, answer_parts, decode_header, opaque_bytes
@@ -84,6 +85,13 @@ class RequestDispatcher:
             **changes.handlers(),
             RequestCode.REGISTER_BROKER.value: self.registrations.register,
         }
+
+    def trace(self, tracing: Tracing) -> None:
+        """From now on make spans of requests."""
+        # Imported here because a node without traces needs none of it.
+        from replicated_namesrv.server.traced_requests import TracedHandler
+
+        self._handlers = {code: TracedHandler(tracing, code, handler) for code, handler in self._handlers.items()}
 
     def started(self) -> None:
         """The server listens from now on (needWaitForService counts from here)."""

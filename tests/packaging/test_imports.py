@@ -37,8 +37,8 @@ PURE_MAY_IMPORT = {
 PURE_EXCEPTIONS = {"replicated_namesrv/verify/operation_history.py": {"pathlib"}}
 """The one reader of history files."""
 
-EXTRAS = ("chaos", "spark")
-"""Layers whose libraries come with an extra of their name."""
+EXTRAS = ("chaos", "spark", "tracing")
+"""Layers whose libraries come with an extra of their own."""
 
 
 def internal(found: Import) -> str | None:

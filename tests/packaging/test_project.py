@@ -16,7 +16,7 @@ from replicated_namesrv import __version__
 from tests.packaging.tree import LINKED, ROOT
 
 LISTS = ROOT / ".ci" / "requirements"
-NAMES = ("base", "build", "chaos", "docs", "go", "java", "spark", "test", "test-light")
+NAMES = ("base", "build", "chaos", "docs", "go", "java", "spark", "test", "test-light", "traces")
 REMEDY = "; run .ci/requirements/compile (it needs uv)"
 
 
