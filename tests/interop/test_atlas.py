@@ -43,19 +43,22 @@ class Version(NamedTuple):
 
     counter: int
     timestamp_ms: int
+    state: int = 0
+    """The epoch of the master, with a controller."""
 
 
 async def register(
-    server: Server, broker: str, topics: dict[str, int], version: Version, cluster: str = "A", name: str = ""
+    server: Server, broker: str, topics: dict[str, int], version: Version, cluster: str = "A", name: str = "", **more: str
 ) -> int:
-    """One registration of a master: topics with their permissions. Returns the code of the answer."""
+    """One registration of a master, or of the broker that ``more`` describes: topics with their permissions. Returns the code
+    of the answer."""
     configs = {
         topic: {"topicName": topic, "perm": perm, "readQueueNums": 8, "writeQueueNums": 8, "topicFilterType": "SINGLE_TAG"}
         for topic, perm in topics.items()
     }
-    data_version = {"counter": version.counter, "stateVersion": 0, "timestamp": version.timestamp_ms}
+    data_version = {"counter": version.counter, "stateVersion": version.state, "timestamp": version.timestamp_ms}
     wrapper = {"dataVersion": data_version, "topicConfigTable": configs}
-    fields = {"brokerName": name or broker, "brokerAddr": f"{broker}:1", "clusterName": cluster, "brokerId": "0"}
+    fields = {"brokerName": name or broker, "brokerAddr": f"{broker}:1", "clusterName": cluster, "brokerId": "0", **more}
     body = json.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
     return (await server.ask(Request(broker, 103, fields, body)))[0]
 
@@ -119,13 +122,91 @@ async def unregistered_without_id(server: Server) -> tuple[int, list[int | None]
     return answer[0], await perms(server, "N1"), version is not None
 
 
+async def masters(server: Server, topic: str) -> list[str]:
+    """The addresses of the masters of a topic."""
+    found = await route(server, topic)
+    return [group["brokerAddrs"]["0"] for group in found["brokerDatas"] if "0" in group["brokerAddrs"]] if found else []
+
+
+async def late_unregistration(server: Server) -> tuple[list[str], list[str]]:
+    """A new master has registered under name and id of the old one, which then unregisters: the masters before and after."""
+    await register(server, "old-master", {"L1": 6, "L2": 6}, Version(1, 5), name="late")
+    await register(server, "new-master", {"L1": 6, "L2": 6}, Version(2, 6), name="late")
+    before = await masters(server, "L1")
+    place = {"brokerName": "late", "brokerAddr": "old-master:1", "clusterName": "A", "brokerId": "0"}
+    await server.ask(Request("old-master", 104, place))
+    return before, await masters(server, "L1")
+
+
+async def deleted_on_the_broker(server: Server) -> list[int | None]:
+    """A topic is deleted on its broker, which registers the change."""
+    await register(server, "deleting", {"D1": 6, "D2": 6}, Version(1, 5))
+    await register(server, "deleting", {"D2": 6}, Version(2, 6))
+    return await perms(server, "D1", "D2")
+
+
+async def renamed(server: Server) -> list[str]:
+    """A broker registers under another name: the names at its address."""
+    for number, name in enumerate(("name-1", "name-2"), 1):
+        await register(server, "renamed", {"M1": 6, "M2": 6}, Version(number, number), name=name)
+    _, _, _, info = await server.ask(Request("others", 106, {}))
+    groups = info["brokerAddrTable"].values()
+    return sorted(group["brokerName"] for group in groups if "renamed:1" in group["brokerAddrs"].values())
+
+
+async def wiped(server: Server) -> list[list[int | None]]:
+    """Write permission is taken from a broker (205): permissions then, after an unchanged registration, and after a change."""
+    await register(server, "wiped", {"W1": 6, "W2": 6}, Version(1, 5))
+    await server.ask(Request("others", 205, {"brokerName": "wiped"}))
+    found = [await perms(server, "W1", "W2")]
+    for version in (Version(1, 5), Version(2, 6)):
+        await register(server, "wiped", {"W1": 6, "W2": 6}, version)
+        found.append(await perms(server, "W1", "W2"))
+    return found
+
+
+async def without_an_id(server: Server) -> list[list[int | None]]:
+    """A broker of a group registers with the id -1, because it has no role yet: permissions then, and after the next registration
+    of the master."""
+    acting = {"enableActingMaster": "true"}
+    await register(server, "leader", {"I1": 6, "I2": 6}, Version(1, 5), name="ids", **acting)
+    await register(server, "candidate", {"I1": 6, "I2": 6}, Version(1, 6), name="ids", brokerId="-1", **acting)
+    found = [await perms(server, "I1", "I2")]
+    await register(server, "leader", {"I1": 6, "I2": 6}, Version(1, 5), name="ids", **acting)
+    return [*found, await perms(server, "I1", "I2")]
+
+
+async def two_masters(server: Server) -> tuple[list[int], list[str]]:
+    """The controller has chosen a new master, and the old one still registers: the answers, and the listed master."""
+    codes = [
+        await register(server, "epoch-1", {"E1": 6, "E2": 6}, Version(1, 5, 1), name="epochs"),
+        await register(server, "epoch-2", {"E1": 6, "E2": 6}, Version(2, 6, 2), name="epochs"),
+        await register(server, "epoch-1", {"E1": 6, "E2": 6}, Version(3, 7, 1), name="epochs"),
+    ]
+    return codes, await masters(server, "E1")
+
+
+async def kv_without_key(server: Server) -> tuple[int, int, Any]:
+    """An entry of ORDER_TOPIC_CONFIG without a key: the answer, and the answer and body of the list that a broker would get."""
+    code, _, _, _ = await server.ask(Request("others", 100, {"namespace": "ORDER_TOPIC_CONFIG", "value": "broker-a:8"}))
+    listed, _, _, table = await server.ask(Request("others", 219, {"namespace": "ORDER_TOPIC_CONFIG"}))
+    return code, listed, table
+
+
 SECOND = (0, 0, "second:1 of A", ["A", "B"])
-CASES: dict[Callable[[Server], Awaitable[object]], tuple[object, object, object]] = {
+CASES: dict[Callable[[Server], Awaitable[object]], tuple[object, ...]] = {
     created_after_restart: ([6, 6, 6], [6, 6, 6], [6, 6, 6]),
     split: ([4, 4, 6, 6], [4, 4, 4, 4], [4, 4, 4, 4]),
     clock_jumped: ([4, 4], [4, 4], [4, 4]),
     restored: ([4, 4], [4, 4], [6, 6]),
     one_name_in_two_clusters: (SECOND, SECOND, SECOND),
+    late_unregistration: ((["new-master:1"], ["new-master:1"]),) * 3,
+    deleted_on_the_broker: ([6, 6], [6, 6], [6, 6]),
+    renamed: (["name-1", "name-2"], ["name-2"], ["name-2"]),
+    wiped: ([[4, 4], [4, 4], [6, 6]],) * 3,
+    without_an_id: ([[4, 4], [4, 4]], [[4, 4], [6, 6]], [[4, 4], [6, 6]]),
+    two_masters: (([0, 0, 0], ["epoch-2:1"]),) * 3,
+    kv_without_key: ((1, 22, None),) * 3,
     unregistered_without_id: ((0, [6], False), (0, [6], True), (0, [6], True)),
 }
 """What Java, AP and CP show."""
