@@ -170,6 +170,10 @@ class IndependentNode:
         """Raises SettingError: there is no leader."""
         raise SettingError("this is an independent node (mode=ap): there is no leader")
 
+    def change_member(self, action: str, name: str, address: tuple[str, int] | None, observer: bool) -> Future[None]:
+        """Raises SettingError: there are no members."""
+        raise SettingError("this is an independent node (mode=ap): it has no members")
+
     def measurements(self) -> Iterator[Measurement]:
         """None: these metrics are about replication."""
         return iter(())

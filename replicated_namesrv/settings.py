@@ -50,7 +50,7 @@ def camel_case(snake: str) -> str:
 
 NEVER_BY_REMOTING = {
     *("electionTimeoutMs", "peerHeartbeatMs", "leaderPriority"),
-    *("clusterId", "peers", "peerListen", "peerDial", "peerSecretFile", "peerSecretAcceptFile"),
+    *("clusterId", "peers", "join", "peerListen", "peerDial", "peerSecretFile", "peerSecretAcceptFile"),
     *("fenceAfterMs", "noQuorumPolicy", "readConsistency"),
     *("connectionLossGraceMs", "lateCopyMs", "healthListen", "proxyProtocolFrom", "traceEndpoint"),
     *("adminTlsCertPath", "adminTlsKeyPath", "adminTlsKeyPassword", "adminTlsTrustCertPath"),
@@ -215,9 +215,8 @@ class Settings:
     # Ours
     mode: str = setting("ap", OWN, "ap: independent nodes; cp: nodes replicate every change with Raft.")
     cluster_id: str = setting("namesrv", OWN, "Name of the cluster (cp). Nodes of other clusters are refused.")
-    peers: str = setting(
-        "", OWN, "All nodes of the cluster, including this one (cp): name=host:port,name=host:port,… in any order."
-    )
+    peers: str = setting("", OWN, "All nodes of the cluster (cp), also this one: name=host:port,name=host:port,… in any order.")
+    join: str = setting("", OWN, "For a new node of a running cluster (cp), instead of peers: name=host:port,… of some members.")
     peer_listen: str = setting("", OWN, "HOST:PORT on which this node listens for its peers (cp); empty: its address in peers.")
     peer_dial: str = setting(
         "", OWN, "name=host:port,… of peers to which this node connects at another address than the one in peers."

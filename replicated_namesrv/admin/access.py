@@ -106,7 +106,8 @@ class Access:
     def done(self, request: web.Request, status: int) -> None:
         """Record an operation; changes of KV config and topics are recorded when they are applied."""
         origin = request.get(ORIGIN)
-        if self._control is not None and origin is not None and (request.method, request.path) in OPERATIONS:
+        recorded = (request.method, request.path) in OPERATIONS or request.path.startswith(MEMBERS_PATH)
+        if self._control is not None and origin is not None and recorded:
             self._control.requested(f"{request.method} {request.path}", request.query_string or None, origin, status)
 
     def why_not(self, request: web.Request, allowed: frozenset[Role], by_table: Callable[[web.Request], None]) -> str | None:
@@ -219,7 +220,8 @@ OPERATIONS = {
     *(("POST", "/v1/config"), ("GET", "/v1/backup"), ("POST", "/v1/restore"), ("POST", "/v1/leader/transfer")),
     *(("POST", "/v1/drain"), ("DELETE", "/v1/drain")),
 }
-"""Requests that are recorded as such."""
+"""Requests that are recorded as such, besides those below ``MEMBERS_PATH``."""
+MEMBERS_PATH = "/v1/members/"
 
 
 def given_token(request: web.Request) -> bytes:

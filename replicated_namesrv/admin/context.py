@@ -70,6 +70,11 @@ class OperatedService(Protocol):
 class MembersService(Protocol):
     """Used by the views that list the nodes."""
 
+    def change_member(self, action: str, name: str, address: tuple[str, int] | None, observer: bool) -> "Future[None]":
+        """``add``, ``remove``, ``promote`` or ``move`` a member (CP); ends when the change is committed. Raises or fails with
+        SettingError (refused, with the remedy), UnavailableError (certainly not done, may succeed later) or
+        OutcomeUnknownError."""
+
     def on_own_address(self, own: Callable[[], NodeAddress]) -> None:
         """``own()`` is where brokers and clients reach this node."""
 

@@ -43,7 +43,11 @@ OF_REPLICATION: dict[str, Declared] = {
         "broker has to register again.",
         ("outcome",),
     ),
-    "raft_role": Declared(GAUGE, "1 for the role that the node has: leader, candidate, follower, learner (no vote).", ("role",)),
+    "raft_role": Declared(
+        GAUGE,
+        "1 for the role that the node has: leader, candidate, follower, learner, observer or removed.",
+        ("role",),
+    ),
     "raft_term": Declared(GAUGE, "Current term."),
     "raft_has_leader": Declared(GAUGE, "1 while the node knows the leader of its term."),
     "raft_leader_changes": Declared(COUNTER, "Times that the node learned of a new leader."),

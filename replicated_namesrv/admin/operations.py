@@ -18,6 +18,7 @@ from replicated_namesrv.routes.encoding import RouteFormatError
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.service import ReadLevel
+from replicated_namesrv.settings import parse_address
 
 RESTORE_BYTES_MAX = 1 << 30
 READ_TIMEOUT_S = 30.0
@@ -136,6 +137,23 @@ async def transfer_leadership(request: web.Request) -> web.Response:
     service = request.app[CONTEXT].service
     await service.transfer_leadership(request.query.get("to") or None)
     return json_response({"changed": True, "replication": service.replication_status()})
+
+
+MEMBER_ACTIONS = ("add", "remove", "promote", "move")
+
+
+async def change_member(request: web.Request) -> web.Response:
+    """``POST /v1/members/{node}/{action}``: add (``?address=HOST:PORT``, ``&observer=true``), remove, promote or move
+    (``?address=HOST:PORT``) a member. The leader decides."""
+    context, action, name = request.app[CONTEXT], request.match_info["action"], request.match_info["node"]
+    if action not in MEMBER_ACTIONS:
+        raise BodyError(f"{action[:40]!r} is no action; give one of {', '.join(MEMBER_ACTIONS)}")
+    given = request.query.get("address")
+    if (given is not None) != (action in ("add", "move")):
+        raise BodyError(f"{action} {'needs' if given is None else 'takes no'} address")
+    address = None if given is None else parse_address("address", given)
+    await context.service.change_member(action, name, address, request.query.get("observer") == "true")
+    return json_response({"changed": True, "members": context.service.members()})
 
 
 async def drain(request: web.Request) -> web.Response:

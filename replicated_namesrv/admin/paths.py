@@ -77,6 +77,7 @@ ROUTES: tuple[web.RouteDef, ...] = (
     _change("POST", "/v1/config", http_changes.update_config),
     _change("POST", "/v1/restore", operations.restore, ADMINS),
     _change("POST", "/v1/leader/transfer", operations.transfer_leadership, ADMINS),
+    _change("POST", "/v1/members/{node}/{action}", operations.change_member, ADMINS),
     _change("POST", "/v1/drain", operations.drain, ADMINS),
     _change("DELETE", "/v1/drain", operations.resume, ADMINS),
 )

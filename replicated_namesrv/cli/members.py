@@ -1,43 +1,73 @@
-"""``namesrv members list``: the members of a CP cluster, their addresses, roles and progress.
+"""``namesrv members``: the members of a CP cluster; adds, removes, replaces, promotes and moves them.
 
-The leader knows the progress of all, so its answer is shown if it answers. Otherwise the first other answer is shown.
+The leader knows the progress of all, so its answer is shown if it answers. Otherwise the first other answer is shown. A change is
+requested from the leader, and from the next one if this one hands leadership over, until it is made or refused. ``add`` and
+``replace`` then wait until the new node votes.
 """
 
 import argparse
 import sys
+import time
 from typing import Any
+from urllib.parse import quote
 
 from replicated_namesrv.cli.admin import (
     BAD,
     GOOD,
     UNKNOWN,
+    Admin,
     AdminRefusedError,
+    AdminUnknownError,
     add_admin_arguments,
     admin_addresses,
     admin_of,
     ask_all,
 )
-from replicated_namesrv.cli.client import print_json, print_table
-from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.cli.client import positive, print_json, print_table
+from replicated_namesrv.cli.leader import leader_among
+from replicated_namesrv.cli.status import look_at
+from replicated_namesrv.errors import NamesrvError, SettingError
+from replicated_namesrv.settings import parse_address
 
-HELP = "show the members of a cluster: addresses, roles, progress"
+HELP = "show the members of a cluster; add, remove, replace, promote and move them"
+WITHIN_S = 120
+LOOK_PAUSE_S = 0.2
 
 _EXAMPLES = """\
   namesrv members list
-  namesrv members list -a '10.0.0.1:9886;10.0.0.2:9886;10.0.0.3:9886' --json
+  namesrv members add n4 10.0.0.4:9896              then: namesrv serve --node-id n4 --join n1=10.0.0.1:9896,…
+  namesrv members add n5 10.0.1.5:9896 --observer   no vote: it serves reads, and losing it costs nobody anything
+  namesrv members promote n5                        the observer becomes a voter
+  namesrv members remove n2                         also the leader: it hands leadership over first
+  namesrv members replace n3 n6 10.0.0.6:9896       add n6, wait until it votes, remove n3
+  namesrv members move n1 10.0.2.1:9896             another address, same disk
 """
+_OPERANDS = {
+    "list": (), "add": ("NAME", "HOST:PORT"), "remove": ("NAME",), "promote": ("NAME",), "move": ("NAME", "HOST:PORT"),
+    "replace": ("OLD", "NEW", "HOST:PORT"),
+}  # fmt: skip  # items grouped by line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("action", choices=("list",))
-    add_admin_arguments(parser, _EXAMPLES, "0 shown; 1 refused, for example by an independent node; 2 usage, or no node answered")
+    parser.add_argument("action", choices=tuple(_OPERANDS))
+    parser.add_argument("operands", nargs="*", metavar="NAME", help="node, and for add, replace and move its peer address")
+    parser.add_argument("--observer", action="store_true", help="add: a member that never votes")
+    parser.add_argument("--within", type=positive, default=WITHIN_S, metavar="S", help=f"seconds to wait (default {WITHIN_S})")
+    codes = "0 shown or done; 1 refused, for example by an independent node; 2 usage, no node answered, or not finished in time"
+    add_admin_arguments(parser, _EXAMPLES, codes)
+    parser.set_defaults(usage_error=parser.error)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code."""
+    needed = _OPERANDS[arguments.action]
+    if len(arguments.operands) != len(needed) or (arguments.observer and arguments.action != "add"):
+        arguments.usage_error(f"'members {arguments.action}' takes {' '.join(needed) or 'no more arguments'}")
     admin = admin_of(arguments)
     addresses = admin_addresses(arguments, admin)
+    if arguments.action != "list":
+        return _Change(admin, addresses, arguments).run()
     answers = ask_all(addresses, lambda address: admin.ask(address, "/v1/members"))
     found = [answer for answer in answers if not isinstance(answer, NamesrvError)]
     if not found:
@@ -49,6 +79,135 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(best)
     return GOOD
+
+
+class _TimeOverError(Exception):
+    """The change was not finished in time. The text says what to do."""
+
+
+class _Change:
+    """One command that changes members."""
+
+    def __init__(self, admin: Admin, addresses: tuple[str, ...], arguments: argparse.Namespace) -> None:
+        self._admin, self._addresses, self._arguments = admin, addresses, arguments
+        self._deadline = time.monotonic() + arguments.within
+        self._told = ""
+
+    def run(self) -> int:
+        action, operands, observer = self._arguments.action, self._arguments.operands, self._arguments.observer
+        try:
+            for text in operands[len(_OPERANDS[action]) - 1 :] if action in ("add", "move", "replace") else ():
+                parse_address("HOST:PORT", text)
+            if action == "replace":
+                old, new, address = operands
+                rows = self._add(new, address, observer=False)
+                rows = self._request("remove", old)
+            elif action == "add":
+                rows = self._add(*operands, observer=observer)
+            elif action == "promote":
+                self._request("promote", operands[0])
+                rows = self._wait_for(operands[0], "voter")
+            else:
+                rows = self._request(action, operands[0], *operands[1:])
+        except (AdminRefusedError, SettingError) as error:
+            print(str(error), file=sys.stderr)
+            return BAD
+        except _TimeOverError as error:
+            print(f"not finished within {self._arguments.within} s: {error}", file=sys.stderr)
+            return UNKNOWN
+        self._report(rows)
+        return GOOD
+
+    def _report(self, rows: list[dict[str, Any]]) -> None:
+        voters = sum(row["role"] in ("voter", "leader") for row in rows)
+        if self._arguments.json:
+            print_json({"changed": True, "voters": voters, "members": rows})
+        else:
+            print(f"{' '.join([self._arguments.action, *self._arguments.operands])}: done, {voters} voters")
+        if voters % 2 == 0:
+            print(
+                f"warning: {voters} voters tolerate no more failures than {voters - 1}, and need a larger majority; "
+                "add or remove one more",
+                file=sys.stderr,
+            )
+
+    def _tell(self, text: str) -> None:
+        """Show progress, each state once."""
+        if text != self._told:
+            self._told = text
+            print(text, file=sys.stderr)
+
+    def _pause(self, remedy: str) -> None:
+        if time.monotonic() >= self._deadline:
+            raise _TimeOverError(remedy)
+        time.sleep(LOOK_PAUSE_S)
+
+    def _leader(self) -> str:
+        """Admin address of the leader."""
+        while True:
+            nodes = look_at(self._admin, self._addresses)
+            leader = leader_among(nodes)
+            if leader is not None:
+                return str(leader["admin"])
+            if any(node.get("mode") == "ap" for node in nodes):
+                raise SettingError("independent nodes (mode=ap) have no members")
+            self._pause("no node that answered leads; give the admin addresses of all members with --admin")
+
+    def _request(self, action: str, name: str, address: str | None = None, *, observer: bool = False) -> list[dict[str, Any]]:
+        """Have the leader make a change. Returns the members. Raises AdminRefusedError."""
+        query = "" if address is None else f"?address={quote(address)}" + ("&observer=true" if observer else "")
+        path = f"/v1/members/{quote(name, safe='')}/{action}{query}"
+        while True:
+            try:
+                members: list[dict[str, Any]] = self._admin.ask(self._leader(), path, "POST")["members"]
+                return members
+            except AdminUnknownError as error:
+                self._tell(f"{error}; looking whether it was done")
+                if self._is_done(action, name, address):
+                    return self._rows()
+            except AdminRefusedError as error:
+                if error.status != 503:
+                    raise
+                self._tell(str(error.answer.get("error", error)))
+            except SettingError:
+                raise
+            except NamesrvError as error:
+                self._tell(str(error))
+            self._pause(self._told)
+
+    def _is_done(self, action: str, name: str, address: str | None) -> bool:
+        row = {row["nodeId"]: row for row in self._rows()}.get(name)
+        if action == "remove" or row is None:
+            return action == "remove" and row is None
+        return bool(row["role"] != "observer" if action == "promote" else row["peerAddress"] == address)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """The members as the leader knows them."""
+        while True:
+            try:
+                rows: list[dict[str, Any]] = self._admin.ask(self._leader(), "/v1/members")["members"]
+                return rows
+            except NamesrvError as error:
+                self._pause(str(error))
+
+    def _add(self, name: str, address: str, *, observer: bool) -> list[dict[str, Any]]:
+        rows = self._request("add", name, address, observer=observer)
+        return rows if observer else self._wait_for(name, "voter")
+
+    def _wait_for(self, name: str, role: str) -> list[dict[str, Any]]:
+        while True:
+            rows = self._rows()
+            row = {row["nodeId"]: row for row in rows}.get(name)
+            if row is None:
+                raise _TimeOverError(f"{name} is not a member any more")
+            if row["role"] in (role, "leader"):
+                return rows
+            state = f"lag {row['lag']}" if row["connected"] else "not connected"
+            self._tell(f"{name}: {row['role']}, {state}")
+            self._pause(
+                f"{name} is a {row['role']} ({state}); it becomes a {role} by itself once it keeps up. Start it with --join "
+                f"if it does not run, or undo this with 'namesrv members remove {name}'"
+            )
 
 
 def _print(answer: dict[str, Any]) -> None:

@@ -68,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ours.add_argument("--listen", metavar="HOST:PORT", help="address for brokers and clients; port 0 picks a free port")
     ours.add_argument("--admin", metavar="HOST:PORT|off", help="address of the admin port (adminListen)")
     ours.add_argument("--data-dir", metavar="DIR", help="folder for everything that the node writes (dataDir)")
+    ours.add_argument("--join", metavar="NAME=HOST:PORT,…", help="join a running cluster with an empty disk (join)")
     ours.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting; repeatable")
 
 
@@ -97,6 +98,7 @@ def flags_of(arguments: argparse.Namespace) -> dict[str, str]:
         ("listen", arguments.listen),
         ("adminListen", arguments.admin),
         ("dataDir", arguments.data_dir),
+        ("join", arguments.join),
     ):
         if value is not None:
             given.append((name, value))

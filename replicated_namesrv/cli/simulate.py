@@ -46,6 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "examples:\n" + _EXAMPLES
     parser.add_argument("--seeds", default="0:20", metavar="FROM:TO", help="seeds to run, TO excluded (default 0:20)")
     parser.add_argument("--nodes", type=int, choices=(1, 3, 5), default=3, help="nodes of the cluster (default 3)")
+    parser.add_argument(
+        "--spares", type=int, choices=range(5), default=0, metavar="N",
+        help="machines that an operator adds as members, promotes and removes (default 0: the members do not change)",
+    )  # fmt: skip  # items grouped by line
     parser.add_argument("--duration-s", type=float, default=30.0, metavar="S", help="virtual seconds of faults (default 30)")
     parser.add_argument("--off", metavar="DEFENCE", help="switch off one defence; an unknown name prints the list of all")
     parser.add_argument(
@@ -125,6 +129,8 @@ def _scenarios(arguments: argparse.Namespace) -> list[Scenario]:
                 Defences.without(arguments.off)
         except ValueError as error:
             raise SettingError(f"--off: {error}") from None
+    if arguments.spares and (arguments.plain or arguments.application != "registers" or arguments.nodes == 1):
+        raise SettingError("--spares needs 3 or 5 nodes and --application registers: only these members can change")
     if arguments.plain and arguments.application != "registers":
         raise SettingError("--plain and --application routes exclude each other: the leases need the hardened core")
     faults = None
@@ -144,6 +150,7 @@ def _scenarios(arguments: argparse.Namespace) -> list[Scenario]:
             arguments.clients,
             faults,
             arguments.application,
+            arguments.spares,
         )
         for seed in range(int(first), int(last))
     ]

@@ -1,8 +1,9 @@
-"""The configuration of a group: which incarnation votes for each node.
+"""The configuration of a group: its members, and which incarnation votes for each place.
 
-A promotion takes two entries, a vacancy and a join, one after the other. Each is in force on a node from the moment it is in
-that node's log, as in single-server membership changes (dissertation, 4.1): quorums of before and after either change share a
-voter that is the same incarnation in both. A join that replaced one incarnation by another at once would not have this property.
+A promotion of a node that lost its disk takes two entries, a vacancy and a join, one after the other. Members are added, removed
+and promoted by MEMBERS entries (``members.py``). Each change is in force on a node from the moment it is in that node's log, as
+in single-server membership changes (dissertation, 4.1): quorums of before and after a change share a voter that is the same
+incarnation in both. A join that replaced one incarnation by another at once would not have this property.
 
 A change that is in the log and not applied is in force by the first row that matches:
 
@@ -11,45 +12,88 @@ A change that is in the log and not applied is in force by the first row that ma
 | C1  | vacancy | any          | in the log   | each quorum after it is a quorum before it, too                           |
 | C2  | join    | vacant       | in the log   | each quorum after it shares a voter with each quorum before it            |
 | C3  | join    | occupied     | when applied | versions before protocol 1 write it; quorums may share no such voter       |
+| C4  | members | any          | in the log   | it adds or removes at most one place (``DESIGN.md``, "Membership changes") |
 
-Test: ``tests/raft/test_lost_memory.py::test_configuration_by_rows``. Transcripts: ``tests/golden/raft/lost_disk.txt``,
-``join_of_an_older_version.txt``.
+Tests: ``tests/raft/test_lost_memory.py::test_configuration_by_rows``, ``tests/raft/test_members.py``. Transcripts:
+``tests/golden/raft/lost_disk.txt``, ``join_of_an_older_version.txt``.
 """
 
-from replicated_namesrv.raft.payloads import JOIN, pack_join, unpack_join
+from collections.abc import Callable, Mapping
 
-VACANT = 0
-"""Replaces the incarnation of a node whose place in the configuration is vacant."""
+from replicated_namesrv.raft.members import (
+    MEMBERS_ENTRY,
+    VACANT,
+    Kind,
+    Members,
+    RaftMember,
+    founding_members,
+    pack_members,
+    places,
+    places_changed,
+    quorum_of,
+    unpack_members,
+)
+from replicated_namesrv.raft.payloads import JOIN, pack_join, unpack_join
+from replicated_namesrv.raft.raft_errors import InvariantError
+
+Change = tuple[str, int] | dict[str, RaftMember]
+"""(node, incarnation) of a vacancy or join, or all members."""
+
+
+def change_in(payload: bytes) -> Change | None:
+    """The change of the configuration in an entry, None if it has none. Raises MalformedError."""
+    if payload[:2] == JOIN:
+        return unpack_join(payload)
+    return unpack_members(payload) if payload[:2] == MEMBERS_ENTRY else None
 
 
 class Configuration:
-    """Which incarnation votes for each node: as applied, and as of the last entry of the log.
+    """The members, as applied and as of the last entry of the log.
 
-    ``applied`` belongs to the replicated state. ``latest`` decides which votes and acknowledgements count.
+    The applied ones belong to the replicated state. The latest decide which votes and acknowledgements count.
     """
 
-    def __init__(self, voters: dict[str, int], in_log: bool) -> None:
-        """``in_log`` False: all changes are in force when they are applied (``Defences.changes_in_log``)."""
-        self.applied, self._in_log = dict(voters), in_log
-        self._waiting: list[tuple[int, str, int]] = []
-        """(index, node, incarnation) of changes in the log that are not applied, ascending."""
-        self.latest = dict(voters)
+    def __init__(self, voters: Mapping[str, int], in_log: bool) -> None:
+        """``voters``: the founders. ``in_log`` False: all changes are in force when they are applied
+        (``Defences.changes_in_log``)."""
+        self._in_log = in_log
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when the applied or the latest configuration has changed."""
+        self._waiting: list[tuple[int, Change]] = []
+        """(index, change) of changes in the log that are not applied, ascending."""
+        self.is_static = True
+        """Whether no MEMBERS entry was applied: the members are the founders, and their addresses are in the configuration."""
+        self.applied_members: Members = founding_members(voters)
+        self.members: Members
+        """Those of the latest configuration."""
+        self.applied: dict[str, int]
+        """Node -> incarnation of every member, as applied."""
+        self.applied_voters: dict[str, int]
+        """Node -> incarnation of every voter, as applied."""
+        self.latest: dict[str, int]
+        """Node -> incarnation of every voter of the latest configuration."""
+        self.quorum: int
+        """Of the latest configuration."""
+        self._update()
 
     @property
     def last_change(self) -> int:
         """Index of the newest change in the log that is not applied, 0 if there is none."""
         return self._waiting[-1][0] if self._waiting else 0
 
-    def replace(self, voters: dict[str, int]) -> None:
-        """The founders are known, or a snapshot was restored: there are no changes in the log after it."""
-        self.applied = dict(voters)
+    def replace(self, voters: Mapping[str, int], members: Members | None = None) -> None:
+        """The founders are known, or a snapshot was restored: there are no changes in the log after it. ``members`` None: no
+        MEMBERS entry was applied, and all voters are founders."""
+        self.is_static = members is None
+        self.applied_members = founding_members(voters) if members is None else dict(members)
         self._waiting.clear()
         self._update()
 
     def added(self, index: int, payload: bytes) -> None:
         """An entry was appended to the log."""
-        if payload[:2] == JOIN:
-            self._waiting.append((index, *unpack_join(payload)))
+        change = change_in(payload) if payload[:2] in (JOIN, MEMBERS_ENTRY) else None
+        if change is not None:
+            self._waiting.append((index, change))
             self._update()
 
     def cut(self, index: int) -> None:
@@ -58,23 +102,66 @@ class Configuration:
             self._waiting = [change for change in self._waiting if change[0] < index]
             self._update()
 
-    def apply(self, index: int, node: str, incarnation: int) -> None:
+    def apply(self, index: int, change: Change) -> None:
         """The change at ``index`` was applied."""
-        self.applied[node] = incarnation
-        self._waiting = [change for change in self._waiting if change[0] > index]
+        self.applied_members = _changed(self.applied_members, change)
+        self.is_static = self.is_static and not isinstance(change, dict)
+        self._waiting = [waiting for waiting in self._waiting if waiting[0] > index]
         self._update()
 
     def _update(self) -> None:
-        latest = dict(self.applied)
+        self.applied = {name: member.incarnation for name, member in self.applied_members.items()}
+        self.applied_voters = {name: member.incarnation for name, member in self.applied_members.items() if member.votes}
+        members = self.applied_members
         if self._in_log:
-            for _, node, incarnation in self._waiting:
-                if incarnation == VACANT or latest.get(node) == VACANT:  # C1, C2; otherwise C3
-                    latest[node] = incarnation
-        self.latest = latest
+            for index, change in self._waiting:
+                members = self._with_unapplied(members, index, change)
+        self.members = members
+        self.latest = {name: member.incarnation for name, member in members.items() if member.votes}
+        self.quorum = quorum_of(members)
+        self.on_change()
+
+    def _with_unapplied(self, members: Members, index: int, change: Change) -> Members:
+        if isinstance(change, dict):  # C4
+            if places_changed(members, change) > 1:
+                raise InvariantError(
+                    f"entry {index} changes the voters from {sorted(places(members))} to {sorted(places(change))}: two at a time"
+                )
+            return change
+        node, incarnation = change
+        vacant = node in members and members[node].incarnation == VACANT
+        return _changed(members, change) if incarnation == VACANT or vacant else members  # C1, C2; otherwise C3
+
+    # What a leader proposes
+
+    def takes_vote_of(self, node: str) -> bool:
+        """Whether a change in the log that is not applied takes the vote of ``node``."""
+        return node not in self.latest and node in self.applied_members and self.applied_members[node].votes
+
+    def is_unfinished(self, node: str, incarnation: int) -> bool:
+        """Whether there is something to write for this incarnation of ``node`` once it keeps up."""
+        member = self.members.get(node)
+        return member is not None and (member.incarnation != incarnation or member.kind is Kind.LEARNER)
 
     def next_change(self, node: str, incarnation: int) -> bytes | None:
-        """The next entry on the way to a vote of ``incarnation`` for ``node``; None if it votes already."""
-        place = self.latest.get(node)
-        if place == incarnation:
+        """The next entry for a member that keeps up: towards its vote, or for an observer, its incarnation. None: there is
+        nothing to write."""
+        member = self.members.get(node)
+        if member is None or not self.is_unfinished(node, incarnation):
             return None
-        return pack_join(node, incarnation if place == VACANT or not self._in_log else VACANT)
+        if member.votes:
+            return pack_join(node, incarnation if member.incarnation == VACANT or not self._in_log else VACANT)
+        kind = Kind.VOTER if member.kind is Kind.LEARNER else member.kind
+        return self.with_member(node, member._replace(kind=kind, incarnation=incarnation))
+
+    def with_member(self, node: str, member: RaftMember | None) -> bytes:
+        """The MEMBERS entry after which ``node`` is ``member``, or none if None."""
+        members = {name: known for name, known in self.members.items() if name != node}
+        return pack_members(members if member is None else {**members, node: member})
+
+
+def _changed(members: Members, change: Change) -> Members:
+    if isinstance(change, dict):
+        return change
+    node, incarnation = change
+    return {**members, node: members[node]._replace(incarnation=incarnation)} if node in members else members

@@ -125,7 +125,7 @@ class Elections:
             return
         self._context.counters["pre_votes"] += 1
         self._pre_votes = self._core.term + 1, {self._context.node_id}
-        for peer in self._context.peers:
+        for peer in self._context.voting_peers:
             self._outbox.send(
                 peer, PreVote(*self._outbox.address(peer), self._core.term + 1, self._log.last_index, self._log.last_term)
             )

@@ -21,10 +21,21 @@ class Followers:
 
     def __init__(self, peers: list[str], core: MatchCore, log: Log, memories: PeerMemories, config: RaftConfig) -> None:
         self._core, self._log, self._memories = core, log, memories
+        self._config = config
         self.progress = {peer: Progress(peer, config.inflight_messages_max, config.defences) for peer in peers}
         self.sequence = 0
         """Number of the newest message that needs an answer."""
         self._term_led = 0
+
+    def add(self, peer: str) -> None:
+        """There is a new peer."""
+        self.progress[peer] = Progress(peer, self._config.inflight_messages_max, self._config.defences)
+        self.progress[peer].reset(self._log.last_index + 1, self.sequence)
+
+    def drop(self, peer: str) -> None:
+        """A peer was removed."""
+        self._remember(self.progress[peer])
+        del self.progress[peer]
 
     def next_sequence(self) -> int:
         self.sequence += 1

@@ -10,6 +10,7 @@ the founders that we have promised, or founded with:
 | row | we are   | peers                                              | outcome              | reason                            |
 |-----|----------|----------------------------------------------------|----------------------|-----------------------------------|
 | F1  | blank    | one is a member                                    | member, its founders | join as a learner                 |
+| F12 | blank    | we join a cluster                                  | wait                 | never found another one           |
 | F2  | blank    | not all have greeted                               | wait                 | one may be a member               |
 | F3  | blank    | one has promised other founders than these         | wait; problem        | a disk was lost while founding    |
 | F4  | blank    | all are blank, or have promised those who greet    | promise              |                                   |
@@ -35,7 +36,7 @@ from typing import NamedTuple
 from replicated_namesrv.raft.identity import BLANK, MEMBER, PROMISED, Identity
 from replicated_namesrv.raft.raft_messages import Greeting
 
-ROWS = tuple(f"F{number}" for number in range(1, 12))
+ROWS = tuple(f"F{number}" for number in range(1, 13))
 REMEDY = "remove the data directories of all nodes; nothing had been stored yet"
 
 
@@ -54,18 +55,24 @@ class FormationStep(NamedTuple):
     """For the operator."""
 
 
-def next_step(identity: Identity, members: Sequence[str], greetings: Greetings, promises_needed: int) -> FormationStep:
+def next_step(
+    identity: Identity, members: Sequence[str], greetings: Greetings, promises_needed: int, joins: bool = False
+) -> FormationStep:
     """The next step of a node that is not a member. ``promises_needed``: all members, or fewer without
-    ``Defences.blank_formation``."""
+    ``Defences.blank_formation``. ``joins``: it was started to join a cluster."""
     if identity.state == BLANK:
-        return _step_of_blank(identity, members, greetings, promises_needed)
+        return _step_of_blank(identity, members, greetings, promises_needed, joins)
     return _step_of_promised(identity, greetings, promises_needed)
 
 
-def _step_of_blank(identity: Identity, members: Sequence[str], greetings: Greetings, promises_needed: int) -> FormationStep:
+def _step_of_blank(
+    identity: Identity, members: Sequence[str], greetings: Greetings, promises_needed: int, joins: bool
+) -> FormationStep:
     for greeting in greetings.values():
         if greeting.state == MEMBER:
             return FormationStep("F1", MEMBER, dict(greeting.founders))
+    if joins:
+        return FormationStep("F12")
     if 1 + len(greetings) < promises_needed:
         return FormationStep("F2")
     founders = dict.fromkeys(members, 0) | {peer: greeting.source for peer, greeting in greetings.items()}

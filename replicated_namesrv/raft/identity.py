@@ -10,6 +10,8 @@ BLANK, PROMISED, MEMBER = 0, 1, 2
 STATES = ("blank", "promised", "member")
 IDENTITY = "identity"
 VERSION = 1
+MEMBERS_VERSION = 2
+"""Format of the file once the members are in the log: programs that do not know such entries do not start."""
 
 
 class Identity:
@@ -19,12 +21,19 @@ class Identity:
     other files.
     """
 
-    def __init__(self, storage: Storage, node: str, cluster: str, members: list[str], incarnation: int) -> None:
-        """``incarnation``: the number to use if the directory is blank."""
+    def __init__(
+        self, storage: Storage, node: str, cluster: str, members: list[str], incarnation: int, joins: bool = False
+    ) -> None:
+        """``incarnation``: the number to use if the directory is blank. ``joins``: a blank directory is one of a node that joins
+        a cluster; ``members`` are only where it looks first."""
         self._storage = storage
         self.node, self.cluster, self.members = node, cluster, members
         self.incarnation, self.boot, self.state = incarnation, 0, BLANK
         self.founders: dict[str, int] = {}
+        self.members_in_log = joins
+        """Whether the members are in the log. Otherwise they are those of the configuration, which must not change."""
+        self.removed_at = 0
+        """Index of the entry that removed this node from the cluster; 0 while it is a member, or is about to become one."""
         if IDENTITY in storage.list_names():
             self._load(storage.read(IDENTITY))
         elif others := [n for n in storage.list_names() if n.startswith(("log-", "snapshot-"))]:
@@ -41,15 +50,17 @@ class Identity:
             if int(checksum) != crc32(text):
                 raise ValueError("the checksum does not match")
             known = json.loads(text)
-            if known["version"] != VERSION:
-                raise ValueError(f"format version {known['version']}, this program reads {VERSION}")
+            if known["version"] not in (VERSION, MEMBERS_VERSION):
+                raise ValueError(f"format version {known['version']}, this program reads versions up to {MEMBERS_VERSION}")
             self.incarnation, self.boot, self.state = int(known["incarnation"]), int(known["boot"]), int(known["state"])
             self.founders = {str(name): int(number) for name, number in known["founders"].items()}
+            self.members_in_log = known["version"] == MEMBERS_VERSION
+            self.removed_at = int(known.get("removed_at", 0))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(
                 f"file {IDENTITY}: {error}. Move the data directory away: the node returns as a learner"
             ) from None
-        for name in ("cluster", "node", "members"):
+        for name in ("cluster", "node") if self.members_in_log else ("cluster", "node", "members"):
             if known[name] != getattr(self, name):
                 raise IdentityError(
                     f"the data directory belongs to {name} {known[name]!r} but the configuration says {getattr(self, name)!r}; "
@@ -61,10 +72,17 @@ class Identity:
         self.incarnation = incarnation
         self.save()
 
+    def applied_members(self, removed_at: int) -> None:
+        """A MEMBERS entry was applied: durably note that the members are in the log, and where it removed this node (0: not)."""
+        if not self.members_in_log or removed_at != self.removed_at:
+            self.members_in_log, self.removed_at = True, removed_at
+            self.save()
+
     def save(self) -> None:
         text = json.dumps(
             {
-                "version": VERSION,
+                "version": MEMBERS_VERSION if self.members_in_log else VERSION,
+                **({"removed_at": self.removed_at} if self.removed_at else {}),
                 "cluster": self.cluster,
                 "node": self.node,
                 "members": self.members,

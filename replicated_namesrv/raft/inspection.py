@@ -29,6 +29,7 @@ from replicated_namesrv.raft.entry_log import (
     Log,
 )
 from replicated_namesrv.raft.identity import IDENTITY, STATES
+from replicated_namesrv.raft.members import MEMBERS_ENTRY, unpack_members
 from replicated_namesrv.raft.payloads import JOIN, NO_OP, PROPOSALS, Group, unpack_groups, unpack_join
 from replicated_namesrv.raft.raft_errors import MalformedError, RaftError
 from replicated_namesrv.raft.snapshots import PREFIX, Metadata, Reader
@@ -245,12 +246,15 @@ def _record(file: str, offset: int, number: int, kind: int, payload: bytes) -> R
 
 
 def content_of(payload: bytes) -> tuple[str, list[Group], tuple[str, int] | None]:
-    """The content of an entry: its kind (no-op, proposals, join, unreadable), proposals, and the node that joins."""
+    """The content of an entry: its kind (no-op, proposals, join, members, unreadable), proposals, and the node that joins."""
     try:
         if payload == NO_OP:
             return "no-op", [], None
         if payload[:2] == JOIN:
             return "join", [], unpack_join(payload)
+        if payload[:2] == MEMBERS_ENTRY:
+            unpack_members(payload)
+            return "members", [], None
         if payload[:2] == PROPOSALS:
             return "proposals", unpack_groups(payload, 2), None
     except MalformedError:

@@ -131,6 +131,10 @@ class Voters(Protocol):
     def is_voter(self) -> bool:
         """Whether the votes and acknowledgements of this node count."""
 
+    @property
+    def may_propose(self) -> bool:
+        """Whether the proposals of this node are applied."""
+
     def counts(self, peer: str, incarnation: int) -> bool:
         """Whether those of this incarnation of ``peer`` count."""
 
@@ -203,6 +207,9 @@ class Observer:
 
     def received(self, peer: str, data: bytes) -> None:
         """``peer`` sent ``data`` with ``RaftNode.tell``."""
+
+    def members_changed(self) -> None:
+        """An entry that changes the members was applied, or a snapshot replaced them."""
 
     def failed(self, error: BaseException) -> None:
         """The node has stopped for good."""

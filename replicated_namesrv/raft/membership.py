@@ -1,7 +1,7 @@
 """Membership: which incarnations may vote, and how blank nodes form a cluster.
 
-The members are fixed by configuration. Only the disk behind a name can change. A data directory draws an incarnation number
-when it is created. The configuration says which incarnation of each node votes, or that its place is vacant. Votes and
+The members are in the log (``members.py``), or fixed by configuration. A data directory draws an incarnation number when it is
+created. The configuration says which incarnation of each node votes, or that its place is vacant. Votes and
 acknowledgements of any other incarnation are not counted, so a node that lost its disk, and with it its memory of votes and
 acknowledgements, is a learner until it is promoted.
 
@@ -11,13 +11,22 @@ Before both sides have accepted each other's process, only greetings and introdu
 
 from collections.abc import Callable
 
-from replicated_namesrv.raft.configuration import VACANT, Configuration
+from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.formation import judge_member, next_step
 from replicated_namesrv.raft.identity import BLANK, MEMBER, PROMISED, Identity
+from replicated_namesrv.raft.members import VACANT, pack_members
 from replicated_namesrv.raft.node_context import NodeContext
-from replicated_namesrv.raft.raft_messages import PROTOCOL, SINCE, ApplicationData, Greeting, Introduction, Message
+from replicated_namesrv.raft.raft_messages import (
+    PROTOCOL,
+    SINCE,
+    ApplicationData,
+    Greeting,
+    Introduction,
+    MemberHint,
+    Message,
+)
 from replicated_namesrv.raft.snapshots import VERSION as SNAPSHOT_VERSION
 from replicated_namesrv.raft.standing import Memory, PeerMemories, Standing
 
@@ -46,9 +55,13 @@ class Membership:
         formed_changed: Callable[[], None],
         regressed: Callable[[str], None],
         term: Callable[[], int],
+        applied_index: Callable[[], int],
+        joins: bool = False,
     ) -> None:
         """``formed_changed``: called when founding has progressed. ``regressed``: called with the reason when a peer remembers
-        more of this disk than is on it. ``term``: the current term."""
+        more of this disk than is on it. ``term``: the current term. ``joins``: a blank node joins a cluster and never founds
+        one."""
+        self._applied_index, self._joins = applied_index, joins
         self._context, self._config, self._defences = context, context.config, context.defences
         self._environment, self._now = context.environment, context.now
         self.identity, self.configuration = identity, configuration
@@ -94,18 +107,23 @@ class Membership:
 
     @property
     def voters(self) -> dict[str, int]:
-        """Node -> incarnation, as applied."""
-        return self.configuration.applied
+        """Voter -> incarnation, as applied."""
+        return self.configuration.applied_voters
 
     @property
     def is_voter(self) -> bool:
         identity = self.identity
         votes = self.configuration.latest.get(identity.node) == identity.incarnation
-        return votes or (not self._defences.incarnations and self.formed)
+        return votes or (not self._defences.incarnations and self.formed and identity.node in self.configuration.latest)
+
+    @property
+    def may_propose(self) -> bool:
+        """Whether proposals of this node are applied: the members name its incarnation."""
+        return self.is_voter or self.configuration.applied.get(self.identity.node) == self.identity.incarnation
 
     def counts(self, peer: str, incarnation: int) -> bool:
         if not self._defences.incarnations:
-            return True
+            return peer in self.configuration.latest
         return incarnation != VACANT and self.configuration.latest.get(peer) == incarnation
 
     def counts_now(self, peer: str) -> bool:
@@ -162,12 +180,12 @@ class Membership:
 
     def start(self) -> None:
         """A group of one founds itself."""
-        if self.identity.state != MEMBER and not self._context.peers:
+        if self.identity.state != MEMBER and not self._context.peers and not self._joins:
             self._become(MEMBER, {self.identity.node: self.identity.incarnation})
 
     @property
     def _promises_needed(self) -> int:
-        return len(self._context.members) if self._defences.blank_formation else self._context.quorum
+        return len(self._context.configured) if self._defences.blank_formation else self._context.quorum
 
     def _become(self, state: int, founders: dict[str, int]) -> None:
         self.identity.state, self.identity.founders = state, founders
@@ -187,6 +205,10 @@ class Membership:
         greeting = self._greetings.get(peer)
         echo, versions = greeting.source if greeting else 0, PROTOCOL << 16 | self._config.command_version
         self._environment.send(peer, Greeting(identity.incarnation, identity.state, founders, echo, versions))
+        if not self.configuration.is_static:
+            members = pack_members(self.configuration.applied_members)
+            known = self.known.get(peer, VACANT)
+            self._environment.send(peer, MemberHint(identity.incarnation, known, self._applied_index(), members))
         self._introduce(peer)
 
     def correct(self, peer: str) -> None:
@@ -370,6 +392,15 @@ class Membership:
         remembered = Memory(said.remembered_number, said.remembered_term, said.remembered_index)
         return remembered.missing_in(Memory(self._log.durable_number, self._term(), self._log.last_index))
 
+    def drop(self, peer: str) -> None:
+        """``peer`` is not a member any more."""
+        for known in (
+            self.known, self.own_standings, self._judged, self._greetings, self._introductions, self._newest_received,
+            self._greet_at, self._introduce_at, self._answers, self._contested_until,
+        ):  # fmt: skip  # items grouped by line
+            known.pop(peer, None)
+        self._foreign.discard(peer)
+
     def rejoined(self) -> None:
         """This node continues as another incarnation, so every peer has to accept it again."""
         self.own_standings.clear()
@@ -380,7 +411,7 @@ class Membership:
 
     def _form(self) -> None:
         """Take the next step towards membership (``formation.py``)."""
-        step = next_step(self.identity, self._context.members, self._greetings, self._promises_needed)
+        step = next_step(self.identity, self._context.configured, self._greetings, self._promises_needed, self._joins)
         self.problem = step.problem
         if step.state is not None and step.founders is not None:
             self._become(step.state, step.founders)

@@ -11,19 +11,23 @@ NOTES_MAX = 20
 
 
 class NodeContext:
-    """Values that stay the same while the node runs. All parts write ``counters``, ``notes`` and
-    ``measurements``."""
+    """The group, the settings, the clock. All parts write ``counters``, ``notes`` and ``measurements``."""
 
     def __init__(
         self, node_id: str, members: Sequence[str], cluster_id: str, environment: Environment, config: RaftConfig
     ) -> None:
         """``members``: all configured nodes, this one included. ValueError if ``node_id`` is not among them, or a name occurs
         twice."""
-        self.node_id, self.members, self.cluster_id = node_id, sorted(members), cluster_id
-        if node_id not in self.members or len(set(self.members)) != len(self.members):
-            raise ValueError(f"node {node_id!r} must be among the members, each once: {', '.join(self.members)}")
-        self.peers = [m for m in self.members if m != node_id]
-        self.quorum = len(self.members) // 2 + 1
+        self.node_id, self.configured, self.cluster_id = node_id, sorted(members), cluster_id
+        if node_id not in self.configured or len(set(self.configured)) != len(self.configured):
+            raise ValueError(f"node {node_id!r} must be among the members, each once: {', '.join(self.configured)}")
+        self.peers = [m for m in self.configured if m != node_id]
+        """Nodes with which this one exchanges messages. A new list after each change."""
+        self.voters: frozenset[str]
+        """Nodes with a place in the latest configuration; the configured ones before the cluster is formed."""
+        self.quorum: int
+        """A majority of the places."""
+        self.set_voters(frozenset(self.configured))
         self.config, self.defences = config, config.defences
         self.heartbeat_seconds = config.heartbeat_ms / 1000
         self.environment, self.now, self.rng = environment, environment.now, environment.rng
@@ -31,6 +35,16 @@ class NodeContext:
         self.measurements = Measurements()
         self.notes: list[str] = []
         """The last few notes for an operator, each once."""
+
+    def set_voters(self, voters: frozenset[str]) -> None:
+        """The places have changed."""
+        self.voters, self.quorum = voters, len(voters) // 2 + 1
+        self.voting_peers = sorted(voters - {self.node_id})
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node is the only voter, so that it commits without the others."""
+        return self.quorum == 1 and self.node_id in self.voters
 
     def note(self, text: str) -> None:
         """Add to ``notes``. An existing note moves to the end."""

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterable, Sequence
 
 from replicated_namesrv.raft.entry_log import Entry
+from replicated_namesrv.raft.members import MEMBERS_ENTRY, unpack_members
 from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.raft.sessions import Origin
 
@@ -110,8 +111,10 @@ def unpack_entries(data: bytes, first_index: int, least_term: int = 0, greatest_
         length, term = WIRE_ENTRY.unpack_from(data, offset)
         offset += WIRE_ENTRY.size + length
         payload = data[offset - length : offset]
-        if offset > end or not (payload == NO_OP or payload[:2] in (PROPOSALS, JOIN)):
+        if offset > end or not (payload == NO_OP or payload[:2] in (PROPOSALS, JOIN, MEMBERS_ENTRY)):
             raise MalformedError(f"entry {first_index + len(entries)} is malformed")
+        if payload[:2] == MEMBERS_ENTRY:
+            unpack_members(payload)
         if not least_term <= term <= greatest_term:
             raise MalformedError(
                 f"entry {first_index + len(entries)} has term {term}, after {least_term}, in a message of term {greatest_term}"

@@ -1,7 +1,8 @@
 """Promotion of learners to voters: which learner keeps up, and which configuration change is proposed next.
 
 Whether a learner keeps up is measured in rounds (dissertation, 4.2.1; ``progress.Rounds``). Changes are made one at a time, and
-only after an entry of the leader's term is committed (4.1, and the correction of 2015).
+only after an entry of the leader's term is committed (4.1, and the correction of 2015). This holds for all changes of the
+configuration, also those that an operator requests (``member_changes.py``).
 """
 
 from typing import Protocol
@@ -37,7 +38,7 @@ class Promotion:
 
     def consider(self, learner: Progress) -> None:
         """If ``learner`` keeps up, propose the next configuration change that leads to its vote."""
-        if self._keeps_up(learner):
+        if self._configuration.is_unfinished(learner.peer, learner.incarnation) and self._keeps_up(learner):
             self._promote(learner)
 
     def _keeps_up(self, progress: Progress) -> bool:
@@ -47,14 +48,21 @@ class Promotion:
         return progress.rounds.kept_up(now, last, progress.match, progress.acknowledged_at, self._round_seconds)
 
     def _promote(self, progress: Progress) -> None:
+        if progress.connected and self.obstacle() is None:
+            change = self._configuration.next_change(progress.peer, progress.incarnation)
+            if change is not None:
+                self.write(change)
+
+    def obstacle(self) -> str | None:
+        """Why this leader may not change the configuration now, None if it may."""
         newest = max(self._changing, self._configuration.last_change)
-        if (
-            newest > self._core.applied_index
-            or self._log.term_at(self._core.commit_index) != self._core.term
-            or not progress.connected
-            or self._stall.stalled
-        ):
-            return
-        change = self._configuration.next_change(progress.peer, progress.incarnation)
-        if change is not None:
-            self._changing = self._core.propose(change)
+        if self._defences.single_change and newest > self._core.applied_index:
+            return f"the change before it, entry {newest}, is not committed yet"
+        if self._defences.own_term_first and self._log.term_at(self._core.commit_index) != self._core.term:
+            return "this leader has not committed an entry of its own term yet"
+        return "the disk of this node does not answer" if self._stall.stalled else None
+
+    def write(self, change: bytes) -> int:
+        """Append the entry of a change for which there is no ``obstacle``. Returns its index."""
+        self._changing = self._core.propose(change)
+        return self._changing

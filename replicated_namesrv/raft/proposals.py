@@ -164,7 +164,7 @@ class Proposals:
             if self._core.is_leader:
                 if self._may_append():
                     self._append()
-            elif self._leader in self._context.peers and now >= self._not_before and self._voters.is_voter:
+            elif self._leader in self._context.peers and now >= self._not_before and self._voters.may_propose:
                 self._forward(self._leader, now)
         if now >= self._next_expiry:
             self._expire(now)
@@ -178,7 +178,7 @@ class Proposals:
         if (self._queue or self._arrived) and self._has_room:
             if self._core.is_leader and self._may_append():
                 return 0.0
-            if not self._core.is_leader and self._leader is not None and self._voters.is_voter:
+            if not self._core.is_leader and self._leader is not None and self._voters.may_propose:
                 times.append(self._not_before)
         return min(times)
 

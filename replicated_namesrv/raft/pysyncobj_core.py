@@ -8,7 +8,7 @@ source a test compares with that of the pinned version, so that another version 
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 import pysyncobj.syncobj as library
@@ -34,6 +34,7 @@ TOUCHED = {
     "SyncObj.__newAppendEntriesTime": "written: when the next heartbeat is due",
     "SyncObj.__lastResponseTime": "kept: that an index is on a follower's disk is no contact with it now",
     "SyncObj.__raftMatchIndex": "written: what a lost disk acknowledged counts no longer",
+    "SyncObj.__doChangeCluster": "called: adds or removes a node that is counted",
     "SyncObj.__serializer": "written: our snapshot store in place of fork, gzip and pickle",
     "SyncObj.__loadDumpFile": "called when opening a snapshot; it swallows exceptions, so its result is checked",
     "SyncObj._poller": "replaced: there are no sockets in it",
@@ -72,6 +73,7 @@ RELIED_UPON = (
     "_SyncObj__connectedToAnyone",
     "_SyncObj__tryLogCompaction",
     "_SyncObj__loadDumpFile",
+    "_SyncObj__doChangeCluster",
 )
 
 NEVER_SECONDS = 1e9
@@ -210,6 +212,10 @@ class _Raft(SyncObj):
     def set_answered_at(self, node: Node, time: float) -> None:
         self._SyncObj__lastResponseTime[node] = time
 
+    def change_cluster(self, change: str, node: Node) -> None:
+        if not self._SyncObj__doChangeCluster((change, node.id, node)):
+            raise InvariantError(f"PySyncObj refused to {change} {node.id}")
+
     def forget(self, node: Node) -> None:
         self._SyncObj__raftMatchIndex[node] = 0
 
@@ -238,7 +244,10 @@ class Core:
         self._now = now
         self._log = log
         self._guard = guard
+        self._node_id = node
         self._nodes = {name: _PeerNode(name, position) for position, name in enumerate(members)}
+        self._counted = set(members) - {node}
+        """Other nodes that PySyncObj counts."""
         self._transport = _GuardedTransport(guard)
         self._bridge = _SnapshotBridge(guard)
         _driven.now = now
@@ -261,6 +270,23 @@ class Core:
         self._raft = _Raft(guard, self._nodes[node], [self._nodes[m] for m in members if m != node], conf, self._transport)
         self._raft.use_serializer(self._bridge)
 
+    def _node(self, name: str) -> _PeerNode:
+        if name not in self._nodes:
+            self._nodes[name] = _PeerNode(name, len(self._nodes))
+        return self._nodes[name]
+
+    def set_voters(self, voters: Collection[str]) -> list[str]:
+        """Count the votes, matches and answers of these nodes from now on. Returns those that were not counted before."""
+        _driven.now = self._now
+        wanted = set(voters) - {self._node_id}
+        added = sorted(wanted - self._counted)
+        for name in sorted(self._counted - wanted):
+            self._raft.change_cluster("rem", self._node(name))
+        for name in added:
+            self._raft.change_cluster("add", self._node(name))
+        self._counted = wanted
+        return added
+
     # State
 
     @property
@@ -282,10 +308,10 @@ class Core:
     # Events
 
     def connected(self, peer: str) -> None:
-        self._transport._onNodeConnected(self._nodes[peer])
+        self._transport._onNodeConnected(self._node(peer))
 
     def disconnected(self, peer: str) -> None:
-        self._transport._onNodeDisconnected(self._nodes[peer])
+        self._transport._onNodeDisconnected(self._node(peer))
 
     def tick(self) -> None:
         """Commit, apply, step down, send heartbeats, compact: everything that is due."""
@@ -323,11 +349,11 @@ class Core:
 
     def transfer_leadership(self, peer: str) -> None:
         """Sends TimeoutNow (through the guard) if ``peer`` has the whole log."""
-        self._raft.transferLeadership(self._nodes[peer])
+        self._raft.transferLeadership(self._node(peer))
 
     def _receive(self, peer: str, message: dict[str, Any]) -> None:
         _driven.now = self._now
-        self._transport._onMessageReceived(self._nodes[peer], message)
+        self._transport._onMessageReceived(self._node(peer), message)
 
     def vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None:
         self._receive(peer, {"type": "request_vote", "term": term, "last_log_index": last_index, "last_log_term": last_term})
@@ -362,7 +388,7 @@ class Core:
 
     def acknowledged(self, peer: str, index: int) -> None:
         """``peer`` has everything up to ``index`` on disk. This does not show that it answers now; see ``follower_contact``."""
-        node = self._nodes[peer]
+        node = self._node(peer)
         answered_at = self._raft.answered_at(node)
         self._receive(peer, {"type": "next_node_idx", "reset": False, "success": True, "next_node_idx": index + 1})
         self._raft.set_answered_at(node, answered_at)
@@ -372,7 +398,7 @@ class Core:
         self._receive(peer, {"type": "next_node_idx", "reset": False, "success": False, "next_node_idx": 0})
 
     def forget(self, peer: str) -> None:
-        self._raft.forget(self._nodes[peer])
+        self._raft.forget(self._node(peer))
 
     # Snapshots
 

@@ -36,6 +36,14 @@ class Defences:
     changes_in_log: bool = True
     """Vacancies and joins decide votes and acknowledgements from the moment they are in a node's log, and a join follows a
     committed vacancy; off: both take effect when applied, and a join replaces the lost incarnation at once."""
+    single_change: bool = True
+    """A leader changes the members only when its previous change is applied."""
+    own_term_first: bool = True
+    """A leader changes the members only when an entry of its own term is committed."""
+    leader_stays: bool = True
+    """A leader writes no change that takes its own vote; it hands leadership over first."""
+    removal_committed_first: bool = True
+    """A leader sends no member an entry that takes its vote before that entry is committed."""
     regressions: bool = True
     """If a process's disk lacks data that peers remember of its incarnation, it gets no vote and rejoins as a new incarnation."""
     single_process: bool = True
@@ -117,6 +125,8 @@ class RaftConfig:
     lease_reads: bool = False
     """Whether ``lease_read`` may answer from the lease; otherwise it is a read index. The lease depends on the promises of the
     others: ``election_min_ms`` and ``clock_drift_max`` must be the same on all nodes."""
+    leaving_ms: int = 10_000
+    """After a removal, the other nodes continue to send the removed node the log for this time, so that it learns of it."""
     proposal_timeout_ms: int = 5_000
     """A proposal undecided for this long ends as indeterminate, or as rejected if no copy of it can exist."""
     read_timeout_ms: int = 2_000

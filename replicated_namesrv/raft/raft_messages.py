@@ -80,6 +80,20 @@ class Introduction(NamedTuple):
     remembered_index: Ordinal
 
 
+class MemberHint(NamedTuple):
+    """The members that the sender knows, so that a node that was away or is new finds them. It decides nothing.
+
+    Sent with the Greeting, also to a node that does not know the sender."""
+
+    source: Identity
+    destination: Identity
+    """What the sender knows of the receiver, 0 for nothing. It is not compared."""
+    log_index: Ordinal
+    """The sender has applied the log up to here. A receiver that has, too, knows better."""
+    members: bytes
+    """``pack_members``."""
+
+
 class Append(NamedTuple):
     """AppendEntries (Raft, 5.3); without entries a heartbeat."""
 
@@ -280,7 +294,7 @@ PeerMessage = (
     | ApplicationData
 )
 """Messages between processes that have accepted each other."""
-Message = Greeting | Introduction | PeerMessage
+Message = Greeting | Introduction | MemberHint | PeerMessage
 
 
 class _Layout:
@@ -288,7 +302,7 @@ class _Layout:
 
     __slots__ = ("code", "fixed", "has_tail", "kind", "switches")
 
-    def __init__(self, code: int, kind: type[PeerMessage | Introduction]) -> None:
+    def __init__(self, code: int, kind: type[PeerMessage | Introduction | MemberHint]) -> None:
         hints = get_type_hints(kind)
         self.code, self.kind = code, kind
         self.has_tail = list(hints.values())[-1] is bytes
@@ -297,15 +311,17 @@ class _Layout:
         self.fixed = struct.Struct("<B" + "".join("B" if hint is bool else "Q" for hint in numbers))
 
 
-_KINDS: tuple[type[PeerMessage | Introduction], ...] = (
+_KINDS: tuple[type[PeerMessage | Introduction | MemberHint], ...] = (
     Append, AppendReply, PreVote, PreVoteReply, Vote, VoteReply, HigherTerm, TimeoutNow, SnapshotChunk, SnapshotAck,
     ReadProbe, ReadAck, ReadRequest, ReadReply, Forward, ForwardReply, DigestReport, ApplicationData,
-    Introduction,
+    Introduction, MemberHint,
 )  # fmt: skip  # items grouped by line
 """In the order of their codes; new kinds go to the end."""
-PROTOCOL = 1
+PROTOCOL = 2
 """The newest protocol that this version speaks. It speaks all older ones, too."""
-SINCE: dict[type[Message], int] = {Introduction: 1}
+MEMBERS_PROTOCOL = 2
+"""The protocol that introduced MEMBERS entries."""
+SINCE: dict[type[Message], int] = {Introduction: 1, MemberHint: MEMBERS_PROTOCOL}
 """The protocol that introduced each kind; kinds of protocol 0 are left out."""
 GREETING_CODE = 1
 _BY_CODE = {code: _Layout(code, kind) for code, kind in enumerate(_KINDS, GREETING_CODE + 1)}

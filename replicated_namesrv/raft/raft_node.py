@@ -15,12 +15,13 @@ from typing import ParamSpec, assert_never
 
 from replicated_namesrv.raft.appending import Appending
 from replicated_namesrv.raft.compaction import Compaction
-from replicated_namesrv.raft.configuration import Configuration
+from replicated_namesrv.raft.configuration import Configuration, change_in
 from replicated_namesrv.raft.digests import Digests
 from replicated_namesrv.raft.elections import Elections
 from replicated_namesrv.raft.entry_log import Entry, Log
 from replicated_namesrv.raft.followers import Followers
-from replicated_namesrv.raft.identity import MEMBER, STATES, Identity
+from replicated_namesrv.raft.group import Group
+from replicated_namesrv.raft.identity import MEMBER, Identity
 from replicated_namesrv.raft.interfaces import (
     FOREVER,
     Environment,
@@ -32,17 +33,19 @@ from replicated_namesrv.raft.interfaces import (
     Storage,
 )
 from replicated_namesrv.raft.leadership import Leadership
+from replicated_namesrv.raft.member_changes import Address, MemberChange, MemberChanges
+from replicated_namesrv.raft.members import MEMBERS_ENTRY, rows_of
 from replicated_namesrv.raft.membership import Membership
-from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.message_bounds import NUMBER_MAX, TermError, check_numbers
 from replicated_namesrv.raft.node_context import NodeContext
-from replicated_namesrv.raft.outbox import HELD_MAX, Outbox
-from replicated_namesrv.raft.payloads import JOIN, PROPOSALS, unpack_join
+from replicated_namesrv.raft.node_views import NodeViews
+from replicated_namesrv.raft.outbox import Outbox
+from replicated_namesrv.raft.payloads import JOIN, PROPOSALS
 from replicated_namesrv.raft.promotion import Promotion
 from replicated_namesrv.raft.proposals import Proposals
 from replicated_namesrv.raft.pysyncobj_core import Core
 from replicated_namesrv.raft.raft_config import RaftConfig
-from replicated_namesrv.raft.raft_errors import CorruptionError, MalformedError, RolledBackError
+from replicated_namesrv.raft.raft_errors import CorruptionError, InvariantError, MalformedError, RolledBackError
 from replicated_namesrv.raft.raft_messages import (
     Append,
     AppendReply,
@@ -53,6 +56,7 @@ from replicated_namesrv.raft.raft_messages import (
     Greeting,
     HigherTerm,
     Introduction,
+    MemberHint,
     Message,
     PeerMessage,
     PreVote,
@@ -70,7 +74,7 @@ from replicated_namesrv.raft.raft_messages import (
 from replicated_namesrv.raft.read_index import ReadIndex
 from replicated_namesrv.raft.replication import Replication
 from replicated_namesrv.raft.sessions import Origin, Sessions
-from replicated_namesrv.raft.snapshot_receiving import RECEIVED_SYNCS_MAX, SnapshotReceiving
+from replicated_namesrv.raft.snapshot_receiving import SnapshotReceiving
 from replicated_namesrv.raft.snapshot_sending import SnapshotSending
 from replicated_namesrv.raft.snapshot_taking import SnapshotTaking
 from replicated_namesrv.raft.snapshots import SnapshotStore
@@ -82,7 +86,7 @@ from replicated_namesrv.raft.transfer_leadership import LeadershipTransfer
 P = ParamSpec("P")
 
 
-class RaftNode:
+class RaftNode(NodeViews):
     """Opens ``storage``, recovering from any crash. Its entry points are then called one at a time.
 
     Raises CorruptionError, IdentityError or OSError if the directory cannot be used.
@@ -91,19 +95,23 @@ class RaftNode:
     def __init__(
         self,
         node_id: str,
-        members: Sequence[str],
+        members: Sequence[str] | Mapping[str, Address],
         cluster_id: str,
         environment: Environment,
         storage: Storage,
         state_machine: StateMachine,
         config: RaftConfig | None = None,
         observer: Observer | None = None,
+        joins: bool = False,
     ) -> None:
-        """``members``: all configured nodes, this one included. One member makes a group of its own."""
+        """``members``: all configured nodes, this one included, perhaps with their addresses. One member makes a group of its
+        own. ``joins``: a blank node joins a cluster, and ``members`` is only where it looks first."""
         self.config = config or RaftConfig()
         self.defences = self.config.defences
-        self.context = NodeContext(node_id, members, cluster_id, environment, self.config)
-        self.node_id, self.members, self.peers = self.context.node_id, self.context.members, self.context.peers
+        self.context = NodeContext(node_id, list(members), cluster_id, environment, self.config)
+        self._addresses: Mapping[str, Address] = members if isinstance(members, Mapping) else {}
+        self._joins = joins
+        self.node_id = node_id
         self.cluster_id, self.counters, self.notes = cluster_id, self.context.counters, self.context.notes
         self.environment, self.storage, self.state_machine = environment, storage, state_machine
         self.observer = observer or Observer()
@@ -123,7 +131,9 @@ class RaftNode:
     def _open(self) -> None:
         """Recover from the files, then build the parts, each from earlier ones."""
         context, config, storage, now = self.context, self.config, self.storage, self.context.now
-        self.identity = identity = Identity(storage, self.node_id, self.cluster_id, self.members, context.new_incarnation())
+        self.identity = identity = Identity(
+            storage, self.node_id, self.cluster_id, context.configured, context.new_incarnation(), self._joins
+        )
         self.incarnation, self.boot = identity.incarnation, identity.boot
         if identity.state == MEMBER and not any(n.startswith("log-") for n in storage.list_names()):
             raise CorruptionError(
@@ -146,7 +156,7 @@ class RaftNode:
             )
         self.core = Core(
             self.node_id,
-            self.members,
+            context.configured,
             self,
             self.log,
             now,
@@ -168,11 +178,12 @@ class RaftNode:
                 restoration.feed(chunk)
             restoration.finish()
             self.sessions.load(metadata.sessions)
-            self.configuration.replace(metadata.voters)
+            self.configuration.replace(metadata.voters, metadata.members)
             self.core.load_snapshot(metadata.previous, metadata.last)
         unapplied = self.log.entries(self.core.applied_index + 1, len(self.log)) if len(self.log) else []
         for payload, index, _ in unapplied:
             self.configuration.added(index, payload)
+        self.group.start()
         self.membership.opened = Memory(self.log.durable_number, self.core.term, self.log.last_index)
         self.membership.start()
 
@@ -191,7 +202,7 @@ class RaftNode:
         self.followers = Followers(self.peers, core, log, memories, self.config)
         self.membership = membership = Membership(
             context, self.identity, configuration, log, self.followers, memories, self._formed_changed, self.rejoin,
-            lambda: core.term,
+            lambda: core.term, lambda: core.applied_index, self._joins,
         )  # fmt: skip  # items grouped by line
         self.outbox = outbox = Outbox(self.environment.send, membership, log, core, self.defences.durable_acks)
         self.syncs = Syncs(self.environment)
@@ -213,9 +224,18 @@ class RaftNode:
         )
         promotion = Promotion(context, core, log, configuration, stall)
         self.replication = Replication(
-            context, core, log, self.followers, membership, outbox, leadership, self.compaction, sending, promotion
-        )
+            context, core, log, self.followers, membership, outbox, leadership, self.compaction, sending, promotion,
+            configuration.takes_vote_of,
+        )  # fmt: skip  # items grouped by line
         self.transfer = LeadershipTransfer(context, core, membership, self.replication, outbox, leadership, stall)
+        self.member_changes = MemberChanges(
+            context, core, log, configuration, self.followers, leadership, promotion, self.transfer, membership.protocol,
+            self._addresses,
+        )  # fmt: skip  # items grouped by line
+        self.group = Group(
+            context, core, configuration, self.identity, membership, memories, self.followers, self.replication, self.observer,
+            self._connected,
+        )  # fmt: skip  # items grouped by line
         self.digests = Digests(context, core, membership, outbox, membership.digest_version, self.state_digest)
         self.reads = ReadIndex(
             context, core, log, membership, outbox, leadership, self.elections.leader_contact,
@@ -226,11 +246,21 @@ class RaftNode:
             sessions, self.state_machine, self._may_append, lambda: self.writes_refused,
         )  # fmt: skip  # items grouped by line
 
+    def change_member(self, change: MemberChange, done: Callable[[Outcome], None]) -> None:
+        """Add, remove, promote or move a member. ``done`` is called exactly once; a refusal names its reason."""
+        if self.stopped:
+            done(Rejected("this node has stopped"))
+        else:
+            self._guarded(self.member_changes.request, change, done)
+
     # Events
 
     def on_connected(self, peer: str) -> None:
         """This node's own connection to ``peer`` was established: messages sent from now on can arrive."""
-        if not self.stopped:
+        if self.stopped:
+            return
+        self.group.links.add(peer)
+        if peer in self.followers.progress:
             self._guarded(self._connected, peer)
 
     def _connected(self, peer: str) -> None:
@@ -240,13 +270,14 @@ class RaftNode:
 
     def on_disconnected(self, peer: str) -> None:
         """That connection was lost."""
-        if not self.stopped:
+        self.group.links.discard(peer)
+        if not self.stopped and peer in self.followers.progress:
             self.followers.disconnected(peer)
             self.core.disconnected(peer)
 
     def on_message(self, peer: str, message: Message) -> None:
         """``message`` arrived over a connection that ``peer`` opened (and authenticated)."""
-        if self.stopped or peer not in self.followers.progress:
+        if self.stopped or not (peer in self.followers.progress or isinstance(message, MemberHint)):
             return
         self._guarded(self._received, peer, message)
 
@@ -277,6 +308,8 @@ class RaftNode:
         membership = self.membership
         if isinstance(message, Greeting):
             membership.on_greeting(peer, message)
+        elif isinstance(message, MemberHint):
+            self.group.on_hint(message)
         elif message.destination != self.incarnation:
             self._other_incarnation(peer)
         elif isinstance(message, Introduction):
@@ -355,17 +388,18 @@ class RaftNode:
             self._guarded(self._tick)
 
     def _tick(self) -> None:
-        core, now = self.core, self.context.now()
+        core, now, alone = self.core, self.context.now(), self.context.is_alone
+        self.group.tick(now)
         self.membership.tick(now)
         self.stall.tick(now)
         self.transfer.tick_stall()
         if self.defences.check_quorum:
             core.set_quorum_seconds(self.leadership.quorum_timeout(now, core.commit_index))
-        if not self.peers and not self.waits_for_disk:
+        if alone and not self.waits_for_disk:
             core.tick()  # before anything is appended: records that are already durable must not wait for the new ones
         self.proposals.tick(now)
         if self.membership.formed:
-            if self.peers:
+            if not alone and not self.context.is_alone:
                 core.tick()
             if core.is_leader:
                 self.replication.tick()
@@ -395,8 +429,8 @@ class RaftNode:
 
     @property
     def waits_for_disk(self) -> bool:
-        """Whether a group of one has records that are not on disk: PySyncObj, alone, would commit them at once."""
-        return not self.peers and self.defences.durable_acks and (self.log.dirty or self.log.syncing)
+        """Whether the only voter has records that are not on disk: PySyncObj, alone, would commit them at once."""
+        return self.context.is_alone and self.defences.durable_acks and (self.log.dirty or self.log.syncing)
 
     def _may_append(self) -> bool:
         """Whether a leader may append proposals now; otherwise they wait."""
@@ -425,7 +459,7 @@ class RaftNode:
         if self.membership.formed:
             times.append((self.transfer if is_leader else self.elections).next_wakeup())
             times.append(self.digests.next_wakeup())
-            if is_leader and self.peers:
+            if is_leader and self.peers and not self.waits_for_disk:
                 times.append(self._heartbeat_at)
         return min(times)
 
@@ -436,6 +470,7 @@ class RaftNode:
         self.stopped = True
         reason = f"this node has stopped: {self.failed}" if self.failed else "this node has stopped"
         self.transfer.stop()
+        self.member_changes.stopped(reason)
         self.proposals.stop(reason)
         self.reads.stop(reason)
 
@@ -444,7 +479,7 @@ class RaftNode:
         try:
             action(*arguments, **options)
         except RolledBackError as error:
-            if self.peers:  # in a group of one there is no other node to promote a new incarnation
+            if not self.context.is_alone:  # in a group of one there is no other node to promote a new incarnation
                 self._give_up_incarnation()
             self._fail(error)
         except Exception as error:
@@ -468,15 +503,6 @@ class RaftNode:
         else:
             self.proposals.propose(command, done, timeout_ms or self.config.proposal_timeout_ms)
 
-    def _least_version(self) -> str:
-        """The member that applies the oldest commands, as far as known."""
-        return min(self.members, key=self.membership.command_version)
-
-    @property
-    def command_version(self) -> int:
-        """The newest version of commands that every member is known to apply; 0 while one has not greeted since our start."""
-        return self.membership.command_version(self._least_version())
-
     def read_index(self, done: Callable[[ReadOutcome], None]) -> None:
         """Wait until the local state includes everything acknowledged before this call. On any node."""
         if self.stopped:
@@ -490,16 +516,6 @@ class RaftNode:
             done(Rejected("this node has stopped"))
         else:
             self.reads.ask_lease(done)
-
-    def lease_valid(self) -> bool:
-        """Whether this node may answer reads of its applied state now without asking other nodes."""
-        return (
-            not self.stopped
-            and self.config.lease_reads
-            and not self.reads_refused
-            and self.core.applied_index >= self.core.commit_index
-            and self.reads.lease_valid()
-        )
 
     def transfer_leadership(self, peer: str | None, done: Callable[[bool], None]) -> None:
         """Transfer leadership to ``peer`` (None: the voter with the longest log). ``done(is_done)``: whether this node stepped
@@ -539,10 +555,13 @@ class RaftNode:
 
     def _leader_known(self, term: int) -> None:
         """The leader of ``term`` became known."""
+        self.group.leader_known()
         self.proposals.leader_changed(term)
 
     def rejoin(self, reason: str) -> None:
         """Continue as a new incarnation without a vote, until the leader promotes it. The log stays; the leader corrects it."""
+        if self.context.is_alone:
+            raise InvariantError(f"the disk of the only voter was rolled back: {reason}. Put its directory back as it was")
         self.counters["rejoined"] += 1
         self.context.note(f"this disk was rolled back: {reason}. This node continues without a vote until it has caught up")
         if self.peers and self._role != "follower":
@@ -567,17 +586,22 @@ class RaftNode:
 
     def _formed_changed(self) -> None:
         """Founding has progressed."""
+        self.group.formed()
         self.elections.restart_timer(self.context.now())
 
     def _restored(self, log_index: int) -> None:
         """The state was replaced by a received snapshot."""
+        self.group.restored(log_index)
+        self.member_changes.applied(log_index)
         self.proposals.restored(log_index)
         self.digests.forget()
         self.observer.restored(log_index)
 
     def state_digest(self) -> bytes:
         """Digest of everything replicated: state machine, sessions, voters."""
-        parts = (self.state_machine.digest(), self.sessions.digest(), repr(sorted(self.configuration.applied.items())).encode())
+        configuration = self.configuration
+        members = sorted(configuration.applied.items()) if configuration.is_static else rows_of(configuration.applied_members)
+        parts = (self.state_machine.digest(), self.sessions.digest(), repr(members).encode())
         return hashlib.blake2b(b"|".join(parts), digest_size=32).digest()
 
     # Called by Core
@@ -607,6 +631,7 @@ class RaftNode:
             self.leadership.stepped_down()
             self.replication.on_stepped_down()
             self.transfer.on_stepped_down()
+            self.member_changes.stopped("this node lost leadership")
             self.elections.restart_timer(self.context.now())
         self.observer.role_changed(self.role, self.core.term)
 
@@ -619,8 +644,12 @@ class RaftNode:
         try:
             if kind == PROPOSALS:
                 self.proposals.apply(log_index, payload)
-            elif kind == JOIN:
-                self.configuration.apply(log_index, *unpack_join(payload))
+            elif kind in (JOIN, MEMBERS_ENTRY):
+                change = change_in(payload)
+                assert change is not None
+                self.group.apply(log_index, change)
+                if kind == MEMBERS_ENTRY:
+                    self.member_changes.applied(log_index)
         except MalformedError as error:
             raise CorruptionError(f"entry {log_index} cannot be applied: {error}") from None
         if self.leadership.is_large(len(payload)):
@@ -641,158 +670,3 @@ class RaftNode:
 
     def compaction_done(self) -> int | None:
         return self.compaction.dropped()
-
-    # State, for status, metrics and invariants
-
-    @property
-    def role(self) -> str:
-        """leader, candidate, follower or learner."""
-        promoted = self.membership.voters.get(self.node_id) == self.incarnation or not self.defences.incarnations
-        return "learner" if self._role == "follower" and not promoted else self._role
-
-    @property
-    def term(self) -> int:
-        return self.core.term
-
-    @property
-    def leader_id(self) -> str | None:
-        """The leader of the current term, if it is known."""
-        return self.leadership.leader_of(self.core.term)
-
-    @property
-    def commit_index(self) -> int:
-        return self.core.commit_index
-
-    @property
-    def applied_index(self) -> int:
-        """Index of the last entry applied to the state machine."""
-        return self.core.applied_index
-
-    @property
-    def first_index(self) -> int:
-        """Oldest entry still in memory."""
-        return self.log.first_index
-
-    @property
-    def last_index(self) -> int:
-        return self.log.last_index
-
-    @property
-    def durable_index(self) -> int:
-        return self.log.durable_index
-
-    @property
-    def voters(self) -> Mapping[str, int]:
-        """Node -> incarnation that may vote; empty before the cluster is formed."""
-        return self.membership.voters
-
-    @property
-    def founders(self) -> Mapping[str, int]:
-        """Node -> incarnation of the founders of the cluster; empty before it is formed."""
-        return self.identity.founders
-
-    def remembered_records(self, peer: str, incarnation: int) -> int:
-        """How many records the log of this incarnation of ``peer`` had, as far as this node knows."""
-        return self.memories.memory(peer, incarnation).number
-
-    @property
-    def writes_refused(self) -> str | None:
-        """Why this running node accepts no proposals: its disk is stalled, or no majority agrees on a digest."""
-        if self.stall.stalled:
-            return f"the disk of this node has not finished a sync for more than {self.config.sync_stall_ms} ms"
-        return self.digests.dissent
-
-    @property
-    def reads_refused(self) -> str | None:
-        """Why this node confirms no reads: no majority agrees on a digest."""
-        return self.digests.dissent if self.defences.dissent_fences_reads else None
-
-    def term_at(self, index: int) -> int | None:
-        """Term of the entry at ``index``, None if it is not in memory."""
-        return self.log.term_at(index)
-
-    def entry_at(self, index: int) -> bytes | None:
-        """Payload of the entry at ``index``, None if it is not in memory."""
-        if index <= self.log.base_index or self.log.term_at(index) is None:
-            return None
-        return self.log.entries(index, 1)[0][0]
-
-    @property
-    def unsynced_seconds(self) -> float:
-        """How long the oldest write to the log has waited for the disk."""
-        return self.stall.age(self.context.now())
-
-    @property
-    def disk_problem(self) -> str | None:
-        """The disk's problem, if a sync has not ended in time."""
-        return self.stall.problem(self.context.now())
-
-    # Reports
-
-    def memory(self) -> dict[str, Bounded]:
-        """Memory that this node uses beside the state machine, with the bounds. Takes microseconds."""
-        return {
-            "log_entries": (len(self.log), self._log_entries_max),
-            "log_buffer_bytes": (self.log.buffered_bytes, self._log_buffer_bytes_max),
-            "held_messages": (self.outbox.held, HELD_MAX),
-            "pending_syncs": (len(self.syncs), 2 + RECEIVED_SYNCS_MAX),
-            **self.replication.memory(),
-            **self.proposals.memory(),
-            **self.reads.memory(),
-            **self.digests.memory(),
-        }
-
-    def status(self) -> dict[str, object]:
-        """Everything an operator or a metric wants, JSON-able."""
-        membership, snapshot = self.membership, self.snapshots.current
-        problem = membership.problem or (str(self.failed) if self.failed else None)
-        return {
-            "node": self.node_id,
-            "cluster": self.cluster_id,
-            "members": self.members,
-            "role": self.role,
-            "term": self.term,
-            "leader": self.leader_id,
-            "state": STATES[self.identity.state],
-            "problem": problem or self.stall.problem(self.context.now()) or self.writes_refused,
-            "incarnation": self.incarnation,
-            "boot": self.boot,
-            "voters": dict(self.voters),
-            "command_version": self.config.command_version,
-            "command_version_of_all": self.command_version,
-            "commit_index": self.commit_index,
-            "applied_index": self.applied_index,
-            "first_index": self.first_index,
-            "last_index": self.last_index,
-            "durable_index": self.durable_index,
-            "unsynced_ms": round(self.unsynced_seconds * 1000, 3),
-            "log_bytes": self.log.file_bytes,
-            "snapshot_index": snapshot.last_index if snapshot else 0,
-            "snapshot_bytes": snapshot.size if snapshot else 0,
-            "snapshots_taken": self.taking.taken,
-            "snapshot_problem": self.taking.problem,
-            "snapshots_installed": self.receiving.installed,
-            "snapshot_running": self.taking.running,
-            "pending_proposals": self.proposals.count,
-            "pending_reads": self.reads.count,
-            "digests_compared": self.digests.compared,
-            "digest_mismatches": self.digests.mismatches,
-            "lease_valid": self.lease_valid(),
-            "peers": {peer: membership.status_of(peer) for peer in self.peers},
-            "followers": self._followers_status() if self.core.is_leader else {},
-            "counters": dict(self.counters),
-            "notes": list(self.notes),
-        }
-
-    def _followers_status(self) -> dict[str, dict[str, object]]:
-        return {
-            p.peer: {
-                "connected": p.connected,
-                "state": p.state,
-                "match_index": p.match,
-                "next_index": p.next,
-                "inflight_bytes": p.inflight_bytes,
-                "votes": self.membership.counts_now(p.peer),
-            }
-            for p in self.followers.progress.values()
-        }

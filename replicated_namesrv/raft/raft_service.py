@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from replicated_namesrv.raft.file_storage import FileStorage
 from replicated_namesrv.raft.interfaces import FOREVER, Observer, Outcome, ReadOutcome, StateMachine
+from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import ApplicationData, Message, ReadAck, ReadProbe, ReadReply, ReadRequest
 from replicated_namesrv.raft.raft_node import RaftNode
@@ -77,8 +78,17 @@ class RaftService:
         state_machine: StateMachine,
         config: RaftConfig | None = None,
         observer: Observer | None = None,
+        *,
+        advertised: Mapping[str, tuple[str, int]] | None = None,
+        joins: bool = False,
     ) -> None:
-        """The members are the names in ``settings.addresses``. TransportError if settings contradict each other."""
+        """The configured members are the names in ``settings.addresses``. ``advertised``: their addresses as the first entry of
+        members takes them over, if some are dialled elsewhere. ``joins``: a blank node joins a cluster. TransportError if
+        settings contradict each other."""
+        self._advertised = settings.addresses if advertised is None else advertised
+        self._dialled_elsewhere = {p: a for p, a in settings.addresses.items() if self._advertised.get(p) != a}
+        self._joins = joins
+        self._group_version = 0
         self.settings, self._directory = settings, data_directory
         self._machine, self._config, self._observer = state_machine, config or RaftConfig(), observer
         if settings.frame_bytes_max < self._config.message_bytes_max:
@@ -90,6 +100,7 @@ class RaftService:
         self.now = boot_clock()
         self.transport = PeerTransport(settings, self._on_message, self._on_connected, self._on_disconnected, logger.warning)
         self.transport.on_arriving = lambda peer, size: self.node.on_arriving(peer, size)
+        self.transport.accepts_strangers = lambda: self.node.group.is_searching
         self.node: RaftNode
         self.storage: FileStorage
         self.loop: asyncio.AbstractEventLoop
@@ -119,7 +130,21 @@ class RaftService:
         self._log_syncer = Syncer(self, f"raft-log-sync-{self.settings.node_id}")
         self._snapshot_syncer = Syncer(self, f"raft-snapshot-sync-{self.settings.node_id}")
         self._running = True
+        self._follow_members()
         self.kick()
+
+    def _follow_members(self) -> None:
+        """Connect with the present peers, at the addresses in the log, or for those without, in the configuration."""
+        node, addresses = self.node, {}
+        self._group_version = node.group.version
+        for peer in node.peers:
+            member = node.group.hint[1].get(peer) or node.configuration.members.get(peer) or node.member_table.get(peer)
+            known = self.transport.addresses.get(peer) or self.settings.addresses.get(peer)
+            address = (member.host, member.port) if member is not None and member.host else known
+            address = self._dialled_elsewhere.get(peer, address)
+            if address is not None:
+                addresses[peer] = address
+        self.transport.set_peers(addresses)
 
     def _open(self) -> RaftNode:
         settings = self.settings
@@ -128,13 +153,14 @@ class RaftService:
         try:
             return RaftNode(
                 settings.node_id,
-                list(settings.addresses),
+                self._advertised,
                 settings.cluster_id,
                 self,
                 self.storage,
                 self._machine,
                 self._config,
                 self._observer,
+                self._joins,
             )
         finally:
             if collecting:
@@ -187,6 +213,13 @@ class RaftService:
         """Transfer leadership to ``peer``, or to the follower with the longest log. Returns whether another node leads now."""
         future: asyncio.Future[bool] = self.loop.create_future()
         self.node.transfer_leadership(peer, _setter(future))
+        self.kick()
+        return future
+
+    def change_member(self, change: MemberChange) -> "asyncio.Future[Outcome]":
+        """Add, remove, promote or move a member. Only on the leader; another node refuses, and names the leader."""
+        future: asyncio.Future[Outcome] = self.loop.create_future()
+        self.node.change_member(change, _setter(future))
         self.kick()
         return future
 
@@ -275,6 +308,8 @@ class RaftService:
             return
         self._ran_at, self._reads_first = now, False
         self.node.tick()
+        if self.node.group.version != self._group_version:
+            self._follow_members()
         self.transport.flush()
         if self._sync_requests:
             self._start_syncs()

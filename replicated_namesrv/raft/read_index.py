@@ -17,6 +17,7 @@ from typing import NamedTuple
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import FOREVER, RaftState, ReadOutcome, ReadReady, Rejected, Voters
 from replicated_namesrv.raft.leadership import Leadership
+from replicated_namesrv.raft.members import MEMBERS_MAX
 from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
@@ -200,7 +201,7 @@ class ReadIndex:
     def _send_round(self, now: float) -> None:
         assert self._round is not None
         self._round.sent_at = now
-        for peer in self._context.peers:
+        for peer in self._context.voting_peers:
             self._outbox.send(peer, ReadProbe(*self._outbox.address(peer), self._core.term, self._round.sequence))
 
     def _confirm(self) -> None:
@@ -303,7 +304,7 @@ class ReadIndex:
         ):
             return
         current.confirmed.add(peer)
-        if len(current.confirmed) >= self._context.quorum:
+        if len(current.confirmed & self._context.voters) >= self._context.quorum:
             self._confirm()
 
     def on_request(self, peer: str, message: ReadRequest) -> None:
@@ -324,5 +325,5 @@ class ReadIndex:
         return {
             "pending_reads": (self.count, most),
             "read_batches": (len(self._batches) + len(self._ready), most),
-            "read_askers": (len(self._askers), len(self._context.peers)),
+            "read_askers": (len(self._askers), MEMBERS_MAX),
         }

@@ -14,12 +14,12 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from replicated_namesrv.raft.configuration import Configuration
+from replicated_namesrv.raft.configuration import Configuration, change_in
 from replicated_namesrv.raft.entry_log import ENTRIES_READ_MAX, Log
 from replicated_namesrv.raft.file_storage import LOCK
 from replicated_namesrv.raft.inspection import UntouchedStorage, inspect
 from replicated_namesrv.raft.interfaces import StateMachine
-from replicated_namesrv.raft.payloads import JOIN, PROPOSALS, unpack_groups, unpack_join
+from replicated_namesrv.raft.payloads import PROPOSALS, unpack_groups
 from replicated_namesrv.raft.proposals import MACHINE_ERRORS
 from replicated_namesrv.raft.raft_errors import CorruptionError, IdentityError, MalformedError, UnknownCommandError
 from replicated_namesrv.raft.sessions import Sessions
@@ -61,7 +61,7 @@ def recover(directory: Path, machine: StateMachine) -> Recovered:
     log = Log(storage)
     store = SnapshotStore(storage, identity["cluster"])
     opened = store.open_newest()
-    first = 1
+    first, members = 1, None
     if opened is not None:
         snapshot, chunks = opened
         log.align(snapshot.metadata.previous, snapshot.metadata.last)
@@ -70,10 +70,11 @@ def recover(directory: Path, machine: StateMachine) -> Recovered:
             restoration.feed(chunk)
         restoration.finish()
         sessions.load(snapshot.metadata.sessions)
-        voters, first = dict(snapshot.metadata.voters), snapshot.last_index + 1
+        voters, members, first = dict(snapshot.metadata.voters), snapshot.metadata.members, snapshot.last_index + 1
     elif log.first_number > 1 or (len(log) and log.first_index > 1):
         raise CorruptionError(f"{log.name} does not begin with the first entry, and there is no snapshot of what came before")
-    configuration = Configuration(voters, in_log=True)
+    configuration = Configuration({}, in_log=True)
+    configuration.replace(voters, members)
     for payload, index, _ in log.entries(first, ENTRIES_READ_MAX) if len(log) else ():
         try:
             _apply(machine, sessions, configuration, index, payload)
@@ -86,7 +87,7 @@ def recover(directory: Path, machine: StateMachine) -> Recovered:
         log.last_index,
         log.term_at(log.last_index) or 0,
         max(found.commit_index, first - 1),
-        configuration.applied.get(identity["node"]) == identity["incarnation"],
+        identity["node"] in configuration.latest and configuration.applied[identity["node"]] == identity["incarnation"],
         max(((directory / segment.name).stat().st_mtime_ns for segment in found.segments), default=0),
         (*store.skipped, *([found.torn] if found.torn else [])),
     )
@@ -94,8 +95,8 @@ def recover(directory: Path, machine: StateMachine) -> Recovered:
 
 def _apply(machine: StateMachine, sessions: Sessions, configuration: Configuration, index: int, payload: bytes) -> None:
     """As ``Proposals.apply`` does on a node that follows."""
-    if payload[:2] == JOIN:
-        configuration.apply(index, *unpack_join(payload))
+    if (change := change_in(payload)) is not None:
+        configuration.apply(index, change)
     elif payload[:2] == PROPOSALS:
         for origin, floor, proposals in unpack_groups(payload, len(PROPOSALS)):
             session = sessions.session(origin, floor, configuration.applied.get(origin.node))

@@ -7,6 +7,7 @@ match only as far as a majority with the leader's own disk has it: its commit ru
 clipped to what the leader has synced, or to what a majority of others has without it.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from replicated_namesrv.raft.compaction import Compaction
@@ -105,11 +106,14 @@ class Replication:
         compaction: Compaction,
         sending: SnapshotSending,
         promotion: Promotion,
+        takes_vote_of: Callable[[str], bool],
     ) -> None:
+        """``takes_vote_of``: whether a change in the log that is not applied takes the vote of a node."""
         self._context, self._config, self._defences, self._now = context, context.config, context.defences, context.now
         self._core, self._log, self._followers, self._voters = core, log, followers, voters
         self._outbox, self._leadership = outbox, leadership
         self._compaction, self._sending, self._promotion = compaction, sending, promotion
+        self._takes_vote_of = takes_vote_of
         self._encoded = EncodedEntries(log, context.defences.encoded_bound)
         self._round_trip_seconds = ROUND_TRIP_ELECTIONS * context.config.election_max_ms / 1000
         self._commit_at_last_tick = 0
@@ -142,10 +146,17 @@ class Replication:
         last, commit = self._log.last_index, self._core.commit_index
         notify, self._commit_at_last_tick = commit == self._commit_at_last_tick, commit
         for progress in self._followers.progress.values():
-            if progress.next <= last or (notify and progress.commit_sent < commit):
+            if progress.next <= min(last, self._last_for(progress)) or (notify and progress.commit_sent < commit):
                 self._pump(progress, False)
             if progress.state == REPLICATE and not self._voters.counts_now(progress.peer):
                 self._promotion.consider(progress)
+
+    def _last_for(self, progress: Progress) -> int:
+        """The last entry that ``progress`` may receive: the log's, or the last committed one for a member that loses its vote by
+        an entry that is not. It would have the longer log and could not campaign (``DESIGN.md``, "Membership changes")."""
+        if self._takes_vote_of(progress.peer) and self._defences.removal_committed_first:
+            return self._core.commit_index
+        return self._log.last_index
 
     @property
     def wants_tick(self) -> bool:
@@ -169,22 +180,23 @@ class Replication:
             self._send_append(progress, 0, heartbeat)
 
     def _send_entries(self, progress: Progress) -> bool:
-        config, log = self._config, self._log
+        config = self._config
         sent = False
         while (
-            progress.next <= log.last_index
+            progress.next <= self._last_for(progress)
             and not progress.backoff.pause
             and progress.inflight.bytes < config.inflight_bytes_max
             and progress.inflight.with_data < config.inflight_messages_max
         ):
-            self._send_append(progress, self._fitting(progress.next), True)
+            self._send_append(progress, self._fitting(progress), True)
             sent = True
         return sent
 
-    def _fitting(self, index: int) -> int:
-        """How many entries from ``index`` on go into one message."""
+    def _fitting(self, progress: Progress) -> int:
+        """How many entries from ``progress.next`` on go into one message."""
         count = size = 0
-        for payload, _, _ in self._log.entries(index, self._config.apply_entries_max):
+        most = min(self._config.apply_entries_max, self._last_for(progress) - progress.next + 1)
+        for payload, _, _ in self._log.entries(progress.next, most):
             size += len(payload) + WIRE_ENTRY.size
             if count and size > self._config.append_bytes_max:
                 break
@@ -302,8 +314,14 @@ class Replication:
 
     def has_all(self, peer: str) -> bool:
         """Whether ``peer`` is known to have the whole log, and PySyncObj knows it too."""
-        progress = self._followers.progress[peer]
-        return progress.delivered == self._log.last_index and progress.connected
+        progress = self._followers.progress.get(peer)
+        return progress is not None and progress.delivered == self._log.last_index and progress.connected
+
+    def places_changed(self, added: list[str]) -> None:
+        """PySyncObj counts these voters from now on, and knows no match of theirs."""
+        for peer in added:
+            if peer in self._followers.progress:
+                self._followers.progress[peer].delivered = 0
 
     def on_snapshot_ack(self, peer: str, message: SnapshotAck) -> None:
         progress = self._followers.progress[peer]

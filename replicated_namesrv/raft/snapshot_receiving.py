@@ -204,7 +204,7 @@ class SnapshotReceiving:
         restoration.finish()
         self._sessions.load(metadata.sessions)
         self._core.install_snapshot(peer, message.term, metadata.previous, metadata.last)
-        self._configuration.replace(metadata.voters)
+        self._configuration.replace(metadata.voters, metadata.members)
         self._on_installed(snapshot.last_index)
         self.installed += 1
         self._outbox.send_when_durable(

@@ -68,8 +68,9 @@ class SnapshotTaking:
             self._context.cluster_id,
             (previous[1], previous[2]),
             (last[1], last[2]),
-            dict(self._configuration.applied),
+            dict(self._configuration.applied_voters),
             self._sessions.dump(),
+            None if self._configuration.is_static else dict(self._configuration.applied_members),
         )
         try:
             self._writer = Writer(self._storage, metadata)

@@ -15,12 +15,14 @@ from typing import NamedTuple
 from zlib import crc32
 
 from replicated_namesrv.raft.interfaces import Storage
+from replicated_namesrv.raft.members import RaftMember, members_of, rows_of
 from replicated_namesrv.raft.raft_errors import CorruptionError
 
 HEADER = struct.Struct("<8sI")
 BLOCK = struct.Struct("<II")
 MAGIC = b"RAFTSNAP"
-VERSION = 1
+VERSION = 2
+"""The newest format that this program reads. Format 2 has members in its metadata; a file without them has format 1."""
 BLOCK_BYTES_MAX = 1 << 20
 METADATA_BYTES_MAX = 64 << 20
 """Limit of the first block, which is read as a whole: sessions with the maximum of open numbers take a few hundred KiB per
@@ -38,9 +40,18 @@ class Metadata(NamedTuple):
     last: tuple[int, int]
     voters: dict[str, int]
     sessions: list[list[object]]
+    members: dict[str, RaftMember] | None = None
+    """All members; None if the members are the founders."""
 
     def encode(self) -> bytes:
-        return json.dumps(self._asdict(), separators=(",", ":")).encode()
+        raw = self._asdict()
+        members = raw.pop("members")
+        return json.dumps(raw if members is None else {**raw, "members": rows_of(members)}, separators=(",", ":")).encode()
+
+    @property
+    def version(self) -> int:
+        """The format of a file with this metadata."""
+        return 1 if self.members is None else 2
 
     @classmethod
     def decode(cls, data: bytes) -> "Metadata":
@@ -51,7 +62,9 @@ class Metadata(NamedTuple):
             if any(len(pair) != 2 for pair in pairs):
                 raise ValueError("an entry is (index, term)")
             voters = {str(name): int(incarnation) for name, incarnation in raw["voters"].items()}
-            return cls(str(raw["cluster"]), (pairs[0][0], pairs[0][1]), (pairs[1][0], pairs[1][1]), voters, list(raw["sessions"]))
+            members = members_of(raw["members"]) if "members" in raw else None
+            first, last = (pairs[0][0], pairs[0][1]), (pairs[1][0], pairs[1][1])
+            return cls(str(raw["cluster"]), first, last, voters, list(raw["sessions"]), members)
         except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(f"malformed snapshot metadata: {error!r}") from None
 
@@ -67,7 +80,7 @@ class Snapshot(NamedTuple):
     size: int
     checksum: int
     metadata: Metadata
-    version: int = VERSION
+    version: int = 1
     """Format of the file."""
 
     @property
@@ -85,7 +98,7 @@ class Writer:
         self.metadata = metadata
         self.checksum, self.size = 0, 0
         storage.remove(WRITING)
-        self._append(HEADER.pack(MAGIC, VERSION))
+        self._append(HEADER.pack(MAGIC, metadata.version))
         self._block(metadata.encode())
 
     def _append(self, data: bytes) -> None:
@@ -116,8 +129,8 @@ class Reader:
         if len(header) < HEADER.size or header[:8] != MAGIC:
             raise ValueError("offset 0: no snapshot header")
         self.version = HEADER.unpack(header)[1]
-        if self.version != VERSION:
-            raise UnknownFormatError(f"offset 8: format version {self.version}, this program reads {VERSION}")
+        if not 1 <= self.version <= VERSION:
+            raise UnknownFormatError(f"offset 8: format version {self.version}, this program reads versions up to {VERSION}")
         self.offset, self.checksum = HEADER.size, crc32(header)
         self._left = 0
         """Bytes of a checked block that are still to be returned."""
@@ -203,7 +216,7 @@ class SnapshotStore:
                 self.skipped.append(f"{name}: {error}")
                 self._damaged.append(name)
                 continue
-            self.current = Snapshot(name, reader.offset + BLOCK.size, reader.checksum, reader.metadata)
+            self.current = Snapshot(name, reader.offset + BLOCK.size, reader.checksum, reader.metadata, reader.version)
             return self.current, Reader(self._storage, name).chunks()
         if names:
             raise CorruptionError(
@@ -215,7 +228,7 @@ class SnapshotStore:
     def publish(self, temporary: str, size: int, checksum: int, metadata: Metadata) -> Snapshot:
         """Give a synced file its name. The caller syncs the directory and then calls ``adopt``."""
         index, term = metadata.last
-        snapshot = Snapshot(f"{PREFIX}{index:020d}-{term:020d}", size, checksum, metadata)
+        snapshot = Snapshot(f"{PREFIX}{index:020d}-{term:020d}", size, checksum, metadata, metadata.version)
         self._storage.rename(temporary, snapshot.name)
         return snapshot
 

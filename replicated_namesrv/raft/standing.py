@@ -198,6 +198,10 @@ class PeerMemories:
         self._by_peer: dict[str, dict[int, IncarnationRecord]] = {peer: {} for peer in peers}
         self._newcomers: dict[str, _Newcomer] = {}
 
+    def add(self, peer: str) -> None:
+        """There is a new peer. The memory of a peer that is removed stays, because its directory may return."""
+        self._by_peer.setdefault(peer, {})
+
     def record(self, peer: str, incarnation: int) -> IncarnationRecord:
         """The record of ``incarnation``, created if there is none."""
         records = self._by_peer[peer]

@@ -66,12 +66,12 @@ class LeadershipTransfer:
         """Transfer leadership to ``peer`` (None: the voter with the longest log). ``done(True)`` when another node leads,
         ``done(False)`` if not.
         """
-        if not self._core.is_leader or self.running or not self._context.peers:
+        if not self._core.is_leader or self.running or self._context.is_alone:
             done(False)
             return
         if peer is None:
             peer = self._targets.furthest_voter()
-        if peer is None or peer not in self._context.peers or not self._voters.counts_now(peer):
+        if peer is None or peer not in self._context.voting_peers or not self._voters.counts_now(peer):
             done(False)
             return
         self.target, self._done, self._sent = peer, done, False
@@ -116,7 +116,7 @@ class LeadershipTransfer:
         """On a stalled disk a leader transfers leadership, and steps down if that fails."""
         if not self._stall.stalled or not self._core.is_leader:
             self._stall_transfer_tried = self._stall_transfer_failed = False
-        elif self._context.peers and not self.running:
+        elif not self._context.is_alone and not self.running:
             if not self._stall_transfer_tried:
                 self._stall_transfer_tried = True
                 self.start(None, self._stall_transfer_ended)

@@ -31,11 +31,11 @@ The acceptor of a connection decides by the first row that matches. "Close" coun
 | H2  | has sent no valid hello within `HELLO_SECONDS`        | close              | the same                                  |
 | H3  | is not a hello: too long, cut short, not UTF-8        | close              | another program, or a scanner             |
 | H4  | names another cluster                                 | close              | configured wrongly                        |
-| H5  | names another receiver, or a sender that is unknown   | close              | configured wrongly                        |
+| H5  | names another receiver                                | close              | configured wrongly                        |
 | H6  | has a proof by neither ``secret`` nor one of          | close              | another secret, or a recorded hello       |
 |     | ``accepted_secrets``                                  |                    |                                           |
 | H7  | has a certificate that does not name the sender       | close              | one node cannot speak for another         |
-| H8  | is of another process than one in contact             | refuse, say why    | two processes under one name              |
+| H8  | is of no member, or of another process than a live one | refuse, say why   | a removed node; two processes of one name |
 | H9  | is anything else                                      | accept             | it replaces the sender's former one       |
 
 The dialler decides by the first row that matches:
@@ -138,7 +138,7 @@ class TransportSettings:
     node_id: str
     cluster_id: str
     addresses: Mapping[str, tuple[str, int]]
-    """Where this node dials each peer."""
+    """Where this node dials each configured peer."""
     listen: tuple[str, int]
     secret: bytes | None = None
     tls: TlsFiles | None = None
@@ -404,7 +404,7 @@ class _Accepted(_Frames):
         source, target, cluster = unpack_names(frame[NONCE_BYTES + MAC_BYTES :], 3)  # H3
         if cluster != settings.cluster_id:  # H4
             raise MalformedError(f"{source!r} belongs to cluster {cluster!r}, this is {settings.cluster_id!r}")
-        if target != settings.node_id or source not in settings.addresses:  # H5
+        if target != settings.node_id:  # H5
             raise MalformedError(f"hello from {source!r} to {target!r}: this is {settings.node_id!r}")
         names = source, target, cluster
         for secret in (settings.secret or b"", *settings.accepted_secrets):
@@ -415,7 +415,7 @@ class _Accepted(_Frames):
         self._check_certificate(source)  # H7
         if nonce.startswith((PROCESS_MARK, SEALING_MARK)):
             self.process = nonce[len(PROCESS_MARK) :][:PROCESS_BYTES]
-        if (reason := self._other_process(source)) is not None:  # H8
+        if (reason := self._refusal(source)) is not None:  # H8
             self.owner.refused(f"connection closed: {reason}")
             self.send_frame(REFUSED + reason.encode())
             if self.transport is not None:
@@ -433,8 +433,10 @@ class _Accepted(_Frames):
         if older is not None:
             older.abort()
 
-    def _other_process(self, source: str) -> str | None:
-        """The reason to refuse, if another live process speaks for ``source``."""
+    def _refusal(self, source: str) -> str | None:
+        """The reason to refuse, if ``source`` is not a member, or another live process speaks for it."""
+        if source not in self.owner.peers and not self.owner.accepts_strangers():
+            return f"{source} is not a member of the cluster {self.owner.settings.cluster_id}: it was removed, or has to be added"
         older = self.owner.accepted.get(source)
         if older is None or not self.process or not older.process or older.process == self.process:
             return None
@@ -554,17 +556,21 @@ class PeerTransport:
         self.on_message = on_message
         self.on_arriving: Callable[[str, int], None] = lambda peer, size: None
         """Called with the size of a message while it arrives in parts."""
+        self.accepts_strangers: Callable[[], bool] = lambda: False
+        """Whether a node that is no peer, and knows the secret, may connect: a member that this node does not know yet."""
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._warn = warn
         self.accepted: dict[str, _Accepted] = {}
         self.unauthenticated: dict[_Accepted, None] = {}
         """In the order in which they came."""
-        self.peers = {peer: PeerState() for peer in settings.addresses if peer != settings.node_id}
+        self.addresses = {peer: address for peer, address in settings.addresses.items() if peer != settings.node_id}
+        """Where each peer is dialled now."""
+        self.peers = {peer: PeerState() for peer in self.addresses}
         self._dialled: dict[str, _Dialled] = {}
         self._server: asyncio.Server | None = None
         self.is_stopped = False
         self._port = settings.listen[1]
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._random = Random()
         self._dirty: list[str] = []
         self.refused_count = 0
@@ -586,7 +592,26 @@ class PeerTransport:
             reuse_address=True,
         )
         self._port = int(self._server.sockets[0].getsockname()[1])
-        self._tasks = [loop.create_task(self._dial_forever(peer)) for peer in self.peers]
+        self._tasks = {peer: loop.create_task(self._dial_forever(peer)) for peer in self.peers}
+
+    def set_peers(self, addresses: Mapping[str, tuple[str, int]]) -> None:
+        """From now on these are the peers. Connections with other nodes are closed. A peer whose address has changed is dialled
+        again.
+        """
+        wanted = {peer: address for peer, address in addresses.items() if peer != self.settings.node_id}
+        changed = {peer for peer in self.addresses.keys() | wanted.keys() if self.addresses.get(peer) != wanted.get(peer)}
+        for peer in sorted(changed & self.addresses.keys()):
+            if peer in self._tasks:
+                self._tasks.pop(peer).cancel()
+            if peer not in wanted:
+                del self.peers[peer]
+                if peer in self.accepted:
+                    self.accepted[peer].abort()
+        self.addresses = wanted
+        for peer in sorted(changed & wanted.keys()):
+            self.peers.setdefault(peer, PeerState())
+            if self._server is not None and not self.is_stopped:
+                self._tasks[peer] = asyncio.get_running_loop().create_task(self._dial_forever(peer))
 
     @property
     def port(self) -> int:
@@ -619,9 +644,10 @@ class PeerTransport:
 
     async def stop(self) -> None:
         self.is_stopped = True
-        for task in self._tasks:
+        tasks = list(self._tasks.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._server is not None:
             stop_listening(self._server)
             await asyncio.sleep(0)  # the port is free when this returns
@@ -645,7 +671,8 @@ class PeerTransport:
             finally:
                 if connection is not None:
                     connection.abort()
-                if self._dialled.pop(peer, None) is not None:
+                if connection is not None and self._dialled.get(peer) is connection:
+                    del self._dialled[peer]
                     state.connected = False
                     state.waiting = []
                     self._on_disconnected(peer)
@@ -655,7 +682,7 @@ class PeerTransport:
     async def _dial(self, peer: str) -> _Dialled:
         self._refresh_tls()
         loop = asyncio.get_running_loop()
-        host, port = self.settings.addresses[peer]
+        host, port = self.addresses[peer]
         context, name = (self.tls.client, peer) if self.tls else (None, None)
         async with asyncio.timeout(DIAL_SECONDS):
             _, connection = await loop.create_connection(
@@ -676,7 +703,9 @@ class PeerTransport:
         connection = self._dialled.get(peer)
         if connection is None:
             return
-        state = self.peers[peer]
+        state = self.peers.get(peer)
+        if state is None:
+            return
         if not state.waiting:
             self._dirty.append(peer)
         state.waiting += connection.framed(encode(message))
@@ -688,7 +717,9 @@ class PeerTransport:
             return
         dirty, self._dirty = self._dirty, []
         for peer in dirty:
-            state, connection = self.peers[peer], self._dialled.get(peer)
+            state, connection = self.peers.get(peer), self._dialled.get(peer)
+            if state is None:
+                continue
             waiting, state.waiting = state.waiting, []
             if connection is None or connection.transport is None or connection.transport.is_closing():
                 continue

@@ -28,6 +28,7 @@ from typing import Protocol
 from replicated_namesrv.errors import OutcomeUnknownError, SettingError, StorageError, UnavailableError
 from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.raft.interfaces import Committed, Observer, Outcome, ReadOutcome, ReadReady, Rejected, StateMachine
+from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import RaftError
 from replicated_namesrv.raft.raft_node import RaftNode
@@ -100,6 +101,8 @@ class RaftDriver(Protocol):
 
     def transfer_leadership(self, peer: str | None) -> Future[bool]: ...
 
+    def change_member(self, change: MemberChange) -> Future[Outcome]: ...
+
     def tell(self, peer: str, data: bytes) -> None: ...
 
     def status(self) -> dict[str, object]: ...
@@ -108,9 +111,18 @@ class RaftDriver(Protocol):
 RaftFactory = Callable[[RouteStateMachine, RaftConfig, Observer], RaftDriver]
 
 
-def raft_on_sockets(transport: TransportSettings, folder: Path, machine: StateMachine) -> RaftFactory:
-    """Raft with real sockets and files. ``machine`` is the replicated state machine."""
-    return lambda routes, config, observer: RaftService(transport, folder, machine, config, observer)
+def raft_on_sockets(
+    transport: TransportSettings,
+    folder: Path,
+    machine: StateMachine,
+    advertised: Mapping[str, tuple[str, int]] | None = None,
+    joins: bool = False,
+) -> RaftFactory:
+    """Raft with real sockets and files. ``machine`` is the replicated state machine. ``advertised``, ``joins``: as for
+    ``RaftService``."""
+    return lambda routes, config, observer: RaftService(
+        transport, folder, machine, config, observer, advertised=advertised, joins=joins
+    )
 
 
 async def confirm(consensus: Consensus) -> None:
@@ -132,7 +144,8 @@ class RaftConsensus(Observer):
         config: RaftConfig,
         now_ms: Callable[[], float],
     ) -> None:
-        """``now_ms``: a clock that never stops."""
+        """``members``: names of the members; the owner keeps this list current (``on_members``). ``now_ms``: a clock that never
+        stops."""
         self._node_id, self._members, self._machine = node_id, members, machine
         self._now_ms = now_ms
         self.on_confirmed: Callable[[float], None] = lambda asked_ms: None
@@ -145,6 +158,8 @@ class RaftConsensus(Observer):
         """An entry of that term was applied."""
         self.on_restored: Callable[[], None] = lambda: None
         """The state was replaced by a snapshot."""
+        self.on_members: Callable[[], None] = lambda: None
+        """The members have changed."""
         self.on_message: Callable[[str, bytes], None] = lambda peer, data: None
         """A message of ``tell`` from another node arrived."""
         self.on_failed: Callable[[str], None] = lambda reason: None
@@ -245,6 +260,29 @@ class RaftConsensus(Observer):
                 f"leadership was not transferred to {to or 'another node'}: that node lags too far behind the leader"
             )
 
+    def change_member(self, change: MemberChange) -> Future[None]:
+        """Change a member through the leader. Fails with SettingError (refused; the message has the remedy), UnavailableError
+        (repeat the request, perhaps at another node), or OutcomeUnknownError."""
+        return asyncio.ensure_future(self._change_member(change))
+
+    async def _change_member(self, change: MemberChange) -> None:
+        outcome = await self._raft.change_member(change)
+        if isinstance(outcome, Rejected):
+            passing = any(text in outcome.reason for text in ("repeat the request", "hands leadership"))
+            raise (UnavailableError if passing or outcome.leader != self._node_id else SettingError)(outcome.reason)
+        if not isinstance(outcome, Committed):
+            raise OutcomeUnknownError(outcome.reason)
+
+    @property
+    def removed(self) -> str | None:
+        """Why this node does not serve, if it was removed from the cluster."""
+        return self._raft.node.group.removed
+
+    @property
+    def member_names(self) -> list[str]:
+        """Names of the members, as applied."""
+        return self._raft.node.members
+
     # For operators
 
     @property
@@ -279,7 +317,7 @@ class RaftConsensus(Observer):
         node = self._node
         if node is None:
             return None
-        count = len(self._members)
+        voters = len(node.context.voters)
         return {
             "members": self._members,
             "role": node.role,
@@ -288,8 +326,9 @@ class RaftConsensus(Observer):
             "commitIndex": node.commit_index,
             "appliedIndex": node.applied_index,
             "lastIndex": node.last_index,
-            "quorum": count // 2 + 1,
-            "mayFail": (count - 1) // 2,
+            "quorum": node.context.quorum,
+            "mayFail": (voters - 1) // 2,
+            "removedBecause": node.group.removed,
         }
 
     def measurements(self) -> Iterator[Measurement]:
@@ -322,6 +361,9 @@ class RaftConsensus(Observer):
 
     def refused(self, peer: str, reason: str) -> None:
         log.warning("%s", reason, extra={"peer": peer})
+
+    def members_changed(self) -> None:
+        self.on_members()
 
     def received(self, peer: str, data: bytes) -> None:
         self.on_message(peer, data)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from replicated_namesrv.replication.peer_settings import parse_peers
+from replicated_namesrv.raft.members import Kind
+from replicated_namesrv.replication.peer_settings import known_members
 from replicated_namesrv.service import NodeAddress
 from replicated_namesrv.settings import Settings
 
@@ -15,15 +16,20 @@ def members_of(
     addresses: Sequence[NodeAddress],
 ) -> list[dict[str, object]]:
     """One row for each member. Fields that only the leader knows are None on another node."""
-    peers = parse_peers("peers", settings.peers)
+    peers = known_members(settings)
     raft = {} if standing is None else raft_status()
+    kinds = {}
+    for name, kind, _, host, port, _ in raft.get("member_rows") or ():
+        kinds[name] = Kind(kind)
+        if host:
+            peers[name] = host, port
     followers, voters, leader = raft.get("followers") or {}, raft.get("voters") or {}, raft.get("leader")
     rows = []
     for found in addresses:
         name, is_self = found.node_id, found.node_id == settings.node_id
         progress = followers.get(name)
         match = raft.get("last_index") if is_self else None if progress is None else progress["match_index"]
-        host, port = peers[name]
+        host, port = peers.get(name, ("", 0))
         rows.append(
             {
                 "nodeId": name,
@@ -31,7 +37,7 @@ def members_of(
                 "address": found.address or None,
                 "serves": found.serves,
                 "drained": found.drained,
-                "role": _role(name, leader, is_self, raft, progress, voters),
+                "role": "observer" if kinds.get(name) is Kind.OBSERVER else _role(name, leader, is_self, raft, progress, voters),
                 "connected": True if is_self else None if progress is None else progress["connected"],
                 "incarnation": voters.get(name) or None,
                 "matchIndex": match,

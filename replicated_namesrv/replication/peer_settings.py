@@ -33,19 +33,36 @@ def parse_peers(key: str, text: str) -> dict[str, tuple[str, int]]:
     return found
 
 
+def known_members(settings: Settings) -> dict[str, tuple[str, int]]:
+    """The members in the settings, this node included, by name. Raises SettingError."""
+    if not settings.join:
+        return parse_peers("peers", settings.peers)
+    if settings.peers:
+        raise SettingError(f"join={settings.join} and peers={settings.peers} are both given; a node that joins needs join only")
+    if not settings.peer_listen:
+        raise SettingError("join is given and peerListen is empty; give the HOST:PORT at which the members reach this node")
+    known = parse_peers("join", settings.join)
+    known.pop(settings.node_id, None)
+    if not known:
+        raise SettingError(f"join={settings.join} names no other node; give some members, for example n1=10.0.0.1:9896")
+    return {**known, settings.node_id: parse_address("peerListen", settings.peer_listen)}
+
+
 def transport_settings(settings: Settings) -> TransportSettings:
     """The settings of the peers' transport. Raises SettingError."""
-    peers = parse_peers("peers", settings.peers)
+    peers = known_members(settings)
     if not peers:
         raise SettingError("mode=cp and peers is empty: name all nodes, for example peers=n1=10.0.0.1:9896,n2=…,n3=…")
     if settings.node_id not in peers:
         raise SettingError(f"nodeId={settings.node_id} is not among peers={settings.peers}; give one of {', '.join(peers)}")
-    if len(peers) % 2 == 0:
+    if settings.join:
+        pass  # these are only where it looks first
+    elif len(peers) % 2 == 0:
         raise SettingError(
             f"peers has {len(peers)} nodes: an even number tolerates no more failures than {len(peers) - 1} nodes do, and needs "
             f"a larger majority; give {len(peers) - 1} or {len(peers) + 1}"
         )
-    if len(peers) > MEMBERS_MAX:
+    elif len(peers) > MEMBERS_MAX:
         raise SettingError(f"peers has {len(peers)} nodes; give 1, 3 or {MEMBERS_MAX}")
     dial = parse_peers("peerDial", settings.peer_dial)
     if unknown := sorted(dial.keys() - peers.keys()):

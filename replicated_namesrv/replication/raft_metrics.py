@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.service import Measurement
 
-ROLES = ("leader", "candidate", "follower", "learner")
+ROLES = ("leader", "candidate", "follower", "learner", "observer", "removed")
 FAILED_SNAPSHOTS = ("unwritable_snapshots", "unreadable_snapshots", "damaged_snapshots")
 
 

@@ -90,6 +90,8 @@ class ReadBarrier:
         self._consensus, self._default, self._fence_after_ms = consensus, default, fence_after_ms
         self.serves_stale, self._now_ms, self._change = serves_stale, now_ms, change
         self.fenced = False
+        self._removed: str | None = None
+        """Why this node serves nobody, stale reads included: it was removed from the cluster."""
         self._collecting: Future[Freshness] | None = None
         """For reads whose index is not requested yet."""
         self._collecting_since_ms = 0.0
@@ -129,6 +131,8 @@ class ReadBarrier:
             # R7: this read joins those that wait already, which passed the checks in this turn of the loop
             self._others_came = True
             return shared
+        if self._removed is not None:
+            raise UnavailableError(self._removed)
         if not self._is_live:  # R1
             raise UnavailableError("this node has not caught up with a majority since its start")
         wanted = level or self._default
@@ -265,18 +269,30 @@ class ReadBarrier:
             log.warning("a read index is confirmed again: serving")
             self._change(True)
 
+    def set_removed(self, reason: str | None) -> None:
+        """Stop serving, because this node was removed from the cluster; None: it is a member (again)."""
+        if reason is not None and self._removed is None:
+            log.error("serving nobody: %s", reason)
+            self._removed = reason
+            if not self.fenced:
+                self._close()
+        self._removed = reason
+
     def _fence(self) -> None:
-        self.fenced = True
         policy = "stale answers" if self.serves_stale else "serving nobody"
         log.error("no majority has confirmed this node for %d ms: %s", self._fence_after_ms, policy)
+        self._close()
+
+    def _close(self) -> None:
+        self.fenced = True
         waiting, self._waiting, self._collecting = self._waiting, {}, None
         for shared in waiting:
             if shared.done():
                 continue
-            if self.serves_stale:  # W5
+            if self.serves_stale and self._removed is None:  # W5
                 shared.set_result(self._stale(None))
             else:  # W4
-                fail(shared, NO_MAJORITY)
+                fail(shared, self._removed or NO_MAJORITY)
         self._change(False)
 
 

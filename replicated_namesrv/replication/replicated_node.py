@@ -25,6 +25,7 @@ from replicated_namesrv.config_writer import checked_update, route_settings
 from replicated_namesrv.errors import LimitError, NamesrvError, UnavailableError
 from replicated_namesrv.files import DiskReserve
 from replicated_namesrv.model import ChangeOrigin, DataVersion
+from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_service import boot_clock
 from replicated_namesrv.raft.transport import TransportSettings
@@ -49,6 +50,7 @@ from replicated_namesrv.replication.liveness.leader_client import TICK_S
 from replicated_namesrv.replication.liveness.liveness_context import LivenessContext
 from replicated_namesrv.replication.member_list import members_of
 from replicated_namesrv.replication.node_addresses import NodeAddresses
+from replicated_namesrv.replication.peer_settings import known_members
 from replicated_namesrv.replication.read_barrier import ReadBarrier
 from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_plain
 from replicated_namesrv.replication.running_clock import RunningClock
@@ -127,6 +129,8 @@ class ReplicatedNode:
 
         budget_ms = settings.fence_after_ms + BUDGET_MARGIN_MS
         members = sorted(transport.addresses)
+        self._members = members
+        """Names of the members. All parts have this list, and it is kept current."""
         self._settings, self._now_ms = settings, now_ms
         self._machine = RouteStateMachine()
         self.state: RouteInfoManager = self._machine.state
@@ -139,11 +143,8 @@ class ReplicatedNode:
         if raft is None:
             restorable = RestorableMachine(self._machine)
             self._leftovers = Leftovers(restorable, now_ms)
-            folder = settings.data_path / "raft"
-            if tracing is None:
-                raft = raft_on_sockets(transport, folder, restorable)
-            else:
-                raft = traced_raft(transport, folder, restorable, tracing)
+            place = transport, settings.data_path / "raft", restorable, known_members(settings), bool(settings.join)
+            raft = raft_on_sockets(*place) if tracing is None else traced_raft(*place, tracing)
         config = raft_config(settings, budget_ms)
         consensus = RaftConsensus(settings.node_id, members, raft, self._machine, config, now_ms)
         self.consensus = consensus
@@ -197,6 +198,7 @@ class ReplicatedNode:
         consensus.on_leader = self._leader_changed
         consensus.on_applied = self._applied.applied
         consensus.on_restored = self.liveness.restored
+        consensus.on_members = self._members_changed
         consensus.on_message = self._received
         self._on_serving: Callable[[bool], None] = lambda serving: None
         self._on_leader: Callable[[str | None, int], None] = lambda leader, term: None
@@ -221,6 +223,11 @@ class ReplicatedNode:
         if self._addresses.received(peer, data) or (self._disk is not None and self._disk.received(peer, data)):
             return
         self.liveness.received(peer, data)
+
+    def _members_changed(self) -> None:
+        self._members[:] = self.consensus.member_names
+        self.liveness.members_changed()
+        self.reads.set_removed(self.consensus.removed)
 
     def _leader_changed(self, leader: str | None, term: int) -> None:
         self._on_leader(leader, term)
@@ -247,6 +254,7 @@ class ReplicatedNode:
     async def start(self) -> None:
         """Open the log and wait until this node has caught up with a majority. Raises StorageError."""
         await self.consensus.start()
+        self._members_changed()
         self._tick()
         try:
             asked_ms = await self.consensus.catch_up()
@@ -415,6 +423,10 @@ class ReplicatedNode:
     def members(self) -> list[dict[str, object]]:
         """JSON-able: the members, with the progress of each if this node leads."""
         return members_of(self._settings, self.consensus.standing(), self.consensus.raft_status, self._addresses.all())
+
+    def change_member(self, action: str, name: str, address: tuple[str, int] | None, observer: bool) -> Future[None]:
+        """Add, remove, promote or move a member. Fails with SettingError, UnavailableError or OutcomeUnknownError."""
+        return self.consensus.change_member(MemberChange(action, name, address, observer))
 
     def transfer_leadership(self, to: str | None) -> Future[None]:
         """Transfer leadership to ``to``, or to the node with the longest log. Raises SettingError; fails with

@@ -7,6 +7,7 @@ one proposed.
 
 import time
 from asyncio import Future
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,12 +93,21 @@ class TracedRaftService(RaftService):
         return outcome
 
 
-def traced_raft(transport: TransportSettings, folder: Path, machine: StateMachine, tracing: Tracing) -> RaftFactory:
+def traced_raft(
+    transport: TransportSettings,
+    folder: Path,
+    machine: StateMachine,
+    advertised: Mapping[str, tuple[str, int]],
+    joins: bool,
+    tracing: Tracing,
+) -> RaftFactory:
     """Like ``raft_on_sockets``, with spans."""
 
     def factory(routes: RouteStateMachine, config: RaftConfig, observer: Observer) -> TracedRaftService:
         spans = ProposalSpans(tracing)
-        service = TracedRaftService(transport, folder, TracedMachine(machine, spans), config, observer)
+        service = TracedRaftService(
+            transport, folder, TracedMachine(machine, spans), config, observer, advertised=advertised, joins=joins
+        )
         service.spans = spans
         return service
 

@@ -218,6 +218,8 @@ class RegisterApplication:
         self.proposal_limit_ns, self.read_limit_ns = proposal_limit_ns, read_limit_ns
         self._ballast, self._slice_bytes = ballast, slice_bytes
         self.machines: list[Machine] = []
+        self.members: Callable[[], list[Machine]] = lambda: self.machines
+        """The machines that must be equal and readable at the end."""
         self.counts: dict[str, int] = {}
         self.must_read: Callable[[Machine], bool] = lambda machine: True
         """Whether a machine must be readable at the end."""
@@ -258,7 +260,7 @@ class RegisterApplication:
             RegisterProbe(self, f"p{self._probes}-{target.name}", target, False, until_ns).start()
 
     def read_finally(self) -> None:
-        for machine in self.machines:
+        for machine in self.members():
             reader = RegisterClient(self, f"final-{machine.name}")
             for key in self.keys:
                 reader.read(machine, key)
@@ -289,12 +291,12 @@ class RegisterApplication:
                 self.invariants.violated("linearizability", verdict.describe(), min(ends, default=None))
 
     def _check_equal(self) -> None:
-        digests = {machine.name: self.states[machine.name].digest().hex() for machine in self.machines}
+        digests = {machine.name: self.states[machine.name].digest().hex() for machine in self.members()}
         if len(set(digests.values())) > 1:
             self.invariants.violated("all nodes equal", f"digests differ at the end: {digests}")
         read = self._final_reads()
         missing = [
-            f"{m.name}/{key}" for m in self.machines if self.must_read(m) for key in self.keys if (m.name, key) not in read
+            f"{m.name}/{key}" for m in self.members() if self.must_read(m) for key in self.keys if (m.name, key) not in read
         ]
         if missing:
             self.invariants.violated("readable at the end", f"no linearizable read at the end: {', '.join(missing)}")

@@ -75,6 +75,10 @@ class Nemesis:
         """Provokes stale answers on a machine; set by the application."""
         self.watch_joins: Callable[[Callable[[str, str], None]], None] = lambda watch: None
         """Registers a function that is called with (first node that knows it, node that joined) when a join is committed."""
+        self.voting: Callable[[], list[Machine]] = lambda: self._machines
+        """The voters; set by the simulation if the members change."""
+        self.is_settled: Callable[[], bool] = lambda: True
+        """Whether no change of the members is in progress; set likewise."""
         self.quiet: Callable[[int], None] = lambda duration_ns: None
         """Pauses the clients; set by the application."""
         self.spared = frozenset(Nemesis.kinds()) - _ALONE if len(machines) == 1 else frozenset[str]()
@@ -173,6 +177,10 @@ class Nemesis:
 
     # Choosing victims
 
+    def leader(self) -> Machine | None:
+        """The machine that leads the newest term, if there is one."""
+        return self._leader()
+
     def _leader(self) -> Machine | None:
         leaders = [machine for machine in self._machines if machine.raft is not None and machine.raft.role == "leader"]
         return max(leaders, key=lambda machine: machine.raft.term if machine.raft else 0, default=None)
@@ -180,6 +188,11 @@ class Nemesis:
     def _victim(self, rng: Random) -> Machine:
         """A random machine; the leader with probability one half."""
         somebody = rng.choice(self._machines)
+        return (self._leader() or somebody) if rng.random() < 0.5 else somebody
+
+    def _voter(self, rng: Random) -> Machine:
+        """As ``_victim``, among the voters."""
+        somebody = rng.choice(self.voting())
         return (self._leader() or somebody) if rng.random() < 0.5 else somebody
 
     # Network
@@ -396,9 +409,13 @@ class Nemesis:
         return machine.start
 
     def _all_voters(self) -> bool:
-        incarnations = {machine.name: machine.raft.incarnation for machine in self._machines if machine.raft is not None}
-        views = [dict(getattr(machine.raft, "voters", {})) for machine in self._machines]
-        return len(incarnations) == len(self._machines) and all(view == incarnations for view in views)
+        """Whether all voters are up, know each other's incarnation, and are a majority without one of them."""
+        machines = self.voting()
+        if len(machines) == 2:
+            return False
+        incarnations = {machine.name: machine.raft.incarnation for machine in machines if machine.raft is not None}
+        views = [dict(getattr(machine.raft, "voters", {})) for machine in machines]
+        return len(incarnations) == len(machines) > 0 and all(view == incarnations for view in views) and self.is_settled()
 
     def _lose_disk(self, machine: Machine) -> None:
         self._world.note(f"  {machine.name} loses its disk")
@@ -425,7 +442,7 @@ class Nemesis:
         Since the image was taken, the others have learned how far that disk was."""
         if not self._shelter():
             return
-        machines = list(self._machines)
+        machines = list(self.voting())
         rng.shuffle(machines)
         minority = len(machines) // 2
         late, victim, knowing = machines[:minority], machines[minority], machines[minority + 1 :]
@@ -468,7 +485,7 @@ class Nemesis:
         leader = self._leader()
         if leader is None or self.down_for_good or not self._shelter():
             return
-        machine = rng.choice([m for m in self._machines if m is not leader])
+        machine = rng.choice([m for m in self.voting() if m is not leader])
 
         def committed(name: str, joined: str) -> None:
             known = self._by_name[name]
@@ -510,11 +527,11 @@ class Nemesis:
         """A node loses its disk and is promoted with a new one. Then its old disk is put back."""
         if not self._shelter():
             return
-        machine = self._victim(rng)
+        machine = self._voter(rng)
         image = machine.disk.image()
         self._lose_disk(machine)
         machine.start()
-        knowing = rng.choice([m for m in self._machines if m is not machine])
+        knowing = rng.choice([m for m in self.voting() if m is not machine])
         apart = [link for link in self._network.links if knowing.name in link]
 
         def strike(left: int) -> None:
@@ -613,7 +630,7 @@ class Nemesis:
         """
         if not self._all_voters():
             return
-        machines = list(self._machines)
+        machines = list(self.voting())
         rng.shuffle(machines)
         minority = len(machines) // 2
         late, forgetful, knowing = machines[:minority], machines[minority], machines[minority + 1 :]

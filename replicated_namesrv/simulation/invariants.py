@@ -16,10 +16,11 @@ The first violation ends the run.
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from replicated_namesrv.raft.interfaces import Observer
+from replicated_namesrv.raft.members import MEMBERS_ENTRY, RaftMember, places, unpack_members
 from replicated_namesrv.raft.memory_bounds import exceeded
 from replicated_namesrv.raft.payloads import JOIN, unpack_join
 from replicated_namesrv.simulation.process_views import MachineView, RaftView
@@ -73,6 +74,14 @@ class Invariants:
         """Votes that a leader needs; 0: not checked."""
         self._votes: dict[tuple[int, str], set[str]] = {}
         """(term, candidate) -> nodes that voted for it."""
+        self.founders: frozenset[str] = frozenset()
+        """Names of the first members."""
+        self.members: dict[str, RaftMember] | None = None
+        """Those of the newest committed configuration; None before an entry of members is committed."""
+        self._members_at = 0
+        self.voters_of: Callable[[str], tuple[Collection[str], int] | None] | None = None
+        """The voters, and their quorum, by the newest configuration in the log of a node, if it is known. None: the members do
+        not change."""
         self.joined: dict[str, int] = {}
         """Node -> incarnation of the newest committed vacancy (0) or join."""
         self._joined_at: dict[str, int] = {}
@@ -201,12 +210,26 @@ class Invariants:
                     self.joined[node], self._joined_at[node] = incarnation, index
                     if incarnation:
                         self.on_join(name, node)
+                if self.members is not None and index > self._members_at and node in self.members:
+                    self.members[node] = self.members[node]._replace(incarnation=incarnation)
+            elif payload[:2] == MEMBERS_ENTRY and index > self._members_at:
+                self._check_members(name, index, unpack_members(payload))
         elif (known.term, known.checksum) != (term, zlib.crc32(payload)):
             self.violated(
                 "state-machine safety",
                 f"{name} commits at {index} an entry of term {term}, but the entry committed there is of term {known.term}"
                 + (" with another payload" if known.term == term else ""),
             )
+
+    def _check_members(self, name: str, index: int, members: dict[str, RaftMember]) -> None:
+        before = self.founders if self.members is None else places(self.members)
+        if len(before ^ places(members)) > 1:
+            self.violated("one change at a time", f"{name} commits at {index} {sorted(places(members))} after {sorted(before)}")
+        self.members, self._members_at = members, index
+
+    def member_names(self) -> Collection[str]:
+        """Names of the members by the newest committed configuration."""
+        return self.founders if self.members is None else self.members
 
     def _check_role(self, name: str, speaks_as: str, raft: RaftView, watched: _Watched) -> None:
         if raft.role == "leader":
@@ -233,7 +256,12 @@ class Invariants:
         if another.
         """
         votes = self._votes.get((term, candidate or name), set())
-        if len(votes) < self.quorum:
+        if self.voters_of is not None:
+            voters, quorum = self.voters_of(name) or ({candidate or name}, 0)
+            if (candidate or name) not in voters or len(votes & set(voters)) < quorum:
+                text = f"{name} leads term {term} with the votes of {sorted(votes)}, {quorum} of {sorted(voters)} are needed"
+                self.violated("votes", text)
+        elif len(votes) < self.quorum:
             self.violated("votes", f"{name} leads term {term} with the votes of {sorted(votes)}, {self.quorum} are needed")
         other = self._leaders.setdefault(term, name)
         if other != name:

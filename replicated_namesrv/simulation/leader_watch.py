@@ -12,8 +12,11 @@ The watch looks at the cluster at short intervals. Cuts, new connections, pauses
 watch uses no randomness and schedules no event, so it does not change the trace.
 """
 
+from collections.abc import Collection
 from itertools import combinations
 
+from replicated_namesrv.raft.members import quorum_of
+from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.network import Network
@@ -26,7 +29,10 @@ LOOK_NS = 30 * MS
 class LeaderWatch:
     """Looks at all machines of a run; ``bound_ns`` is the time limit for a majority."""
 
-    def __init__(self, machines: list[Machine], network: Network, invariants: Invariants, bound_ns: int) -> None:
+    def __init__(
+        self, machines: list[Machine], network: Network, invariants: Invariants, bound_ns: int, members_change: bool = False
+    ) -> None:
+        self._members_change = members_change
         self._machines, self._network, self._invariants, self._bound_ns = machines, network, invariants, bound_ns
         self._majority = len(machines) // 2 + 1
         self._steady: dict[tuple[str, ...], tuple[object, int]] = {}
@@ -61,9 +67,32 @@ class LeaderWatch:
         return [
             machine
             for machine in self._machines
-            if machine.raft is not None
-            and machine.raft.incarnation == self._invariants.joined.get(machine.name, self._founder(machine.name))
+            if machine.raft is not None and machine.raft.incarnation == self._voting_incarnation(machine.name)
         ]
+
+    def _voting_incarnation(self, name: str) -> int | None:
+        """The incarnation that votes for ``name`` by the committed configuration."""
+        members = self._invariants.members
+        if members is not None:
+            return members[name].incarnation if name in members and members[name].votes else None
+        return self._invariants.joined.get(name, self._founder(name))
+
+    def suffices(self, names: Collection[str]) -> bool:
+        """Whether these machines are enough to elect. If the members change, they must be a quorum of the committed
+        configuration, and of each configuration in the log of one of them, because that one may have to lead."""
+        if not self._members_change:
+            return len(names) >= self._majority
+        found = [m.raft for m in self._machines if m.name in names and isinstance(m.raft, RaftNode)]
+        known = [self._invariants.members] if self._invariants.members is not None else []
+        for members in [*known, *(node.configuration.members for node in found if node.configuration.members)]:
+            counted = sum(
+                members[node.node_id].votes and members[node.node_id].incarnation == node.incarnation
+                for node in found
+                if node.node_id in members
+            )
+            if counted < quorum_of(members):
+                return False
+        return len(found) >= 1
 
     def has(self, machine: Machine, index: int) -> bool:
         """Whether the log of ``machine`` has the entry that was committed at ``index``."""
@@ -76,7 +105,7 @@ class LeaderWatch:
         for machine in self._machines:
             founders = getattr(machine.raft, "founders", None)
             if founders:
-                return int(founders[name])
+                return int(founders[name]) if name in founders else None
         return None
 
     def _is_led(self) -> bool:
@@ -89,7 +118,10 @@ class LeaderWatch:
                 for machine in self._machines
                 if machine.raft is not None and not self._is_cut(leader.name, machine.name)
             )
-            if following >= self._majority:
+            needed = self._majority
+            if self._members_change and isinstance(leader.raft, RaftNode):
+                needed = leader.raft.context.quorum
+            if following >= needed:
                 return True
         return False
 
@@ -101,7 +133,10 @@ class LeaderWatch:
         self._note_what_is_steady(now_ns)
         able = [machine.name for machine in self._machines if (machine.name,) in self._steady]
         since: list[int] = []
-        for names in combinations(able, self._majority):
+        sizes = range(1, len(able) + 1) if self._members_change else (self._majority,)
+        for names in (names for size in sizes for names in combinations(able, size)):
+            if self._members_change and not self.suffices(names):
+                continue
             complete = [self._steady[name, "complete"][1] for name in names if (name, "complete") in self._steady]
             needed = [(name,) for name in names] + [(one, other) for one in names for other in names if one != other]
             if complete and all(what in self._steady for what in needed):

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome
+from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.raft.raft_node import RaftNode
@@ -66,6 +67,11 @@ class SimulatedRaft:
     def read_index(self) -> "Future[ReadOutcome]":
         future: Future[ReadOutcome] = self._loop.create_future()
         self.node.read_index(_setter(future))
+        return future
+
+    def change_member(self, change: MemberChange) -> "Future[Outcome]":
+        future: Future[Outcome] = self._loop.create_future()
+        self.node.change_member(change, _setter(future))
         return future
 
     def lease_valid(self) -> bool:

@@ -14,11 +14,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from replicated_namesrv.raft.members import Kind
+from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.simulation.application import Application, Ledger
 from replicated_namesrv.simulation.faults import Fault, Nemesis, plan_faults
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.leader_watch import LOOK_NS, LeaderWatch
 from replicated_namesrv.simulation.machine import Machine
+from replicated_namesrv.simulation.member_operator import MemberOperator
 from replicated_namesrv.simulation.network import Network
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
@@ -46,6 +49,8 @@ class Scenario:
     """Only these faults of the schedule. None: all."""
     application: str = "registers"
     """What runs on the shipped core: ``registers``, or ``routes`` with brokers."""
+    spares: int = 0
+    """Machines that an operator adds as members and removes; 0: the members do not change."""
 
     def command(self) -> str:
         """The command line that repeats this run."""
@@ -54,6 +59,8 @@ class Scenario:
             parts.append("--plain")
         if self.application != "registers":
             parts.append(f"--application {self.application}")
+        if self.spares:
+            parts.append(f"--spares {self.spares}")
         if self.off is not None:
             parts.append(f"--off {self.off}")
         if self.clients is not None:
@@ -108,10 +115,12 @@ class Simulation:
         self.invariants.single_node = scenario.nodes == 1
         self.ledger = Ledger(self.invariants)
         self.names = [f"n{number}" for number in range(1, scenario.nodes + 1)]
+        """The founders."""
         self.machines = [
-            Machine(self.world, name, self.invariants, lambda machine: self._application.start_process(machine))
-            for name in self.names
+            Machine(self.world, f"n{number}", self.invariants, lambda machine: self._application.start_process(machine))
+            for number in range(1, scenario.nodes + scenario.spares + 1)
         ]
+        self.invariants.founders = frozenset(self.names)
         self.network = Network(self.world, self.machines, describe_message)
         mean_sync_ms = self.world.random("disks").choice((0.2, 1.0, 15.0))
         for machine in self.machines:
@@ -122,12 +131,31 @@ class Simulation:
         """Whether the drawn settings allow slow links: with windows of one message no node catches up in time."""
         self._application = build(self)
         self.nemesis.provoke, self.nemesis.quiet = self._application.provoke, self._application.quiet
-        self._leader_watch = LeaderWatch(self.machines, self.network, self.invariants, self._application.catch_up_ns)
+        self._leader_watch = LeaderWatch(
+            self.machines, self.network, self.invariants, self._application.catch_up_ns, members_change=scenario.spares > 0
+        )
+        self._operator: MemberOperator | None = None
+        if scenario.spares:
+            self._operator = MemberOperator(self.world, self.machines, self.invariants, self.ledger, self.nemesis)
+            self.nemesis.voting, self.nemesis.is_settled = self._leader_watch.voters, self._is_settled
         planned = plan_faults(self.world, int(scenario.duration_s * SECOND), self.nemesis.kinds())
         self.faults = tuple(fault for fault in planned if scenario.faults is None or fault.number in scenario.faults)
         self.catch_up_s = 0.0
         self.minority_down = self.went_on = 0
         """1 if a minority stayed down; 1 if the others had to commit."""
+
+    def members(self) -> list[Machine]:
+        """The machines of all members, by the committed configuration."""
+        names = self.invariants.member_names()
+        return [machine for machine in self.machines if machine.name in names]
+
+    def _is_settled(self) -> bool:
+        """Whether no change of the members is in progress."""
+        nodes = [machine.raft for machine in self.members() if isinstance(machine.raft, RaftNode)]
+        return all(
+            not node.configuration.last_change and all(m.kind is not Kind.LEARNER for m in node.configuration.members.values())
+            for node in nodes
+        )
 
     def _stopped(self) -> bool:
         return self.invariants.violation is not None
@@ -151,9 +179,13 @@ class Simulation:
         for machine in self.machines:
             machine.start()
         self._application.start_clients()
+        if self._operator is not None:
+            self._operator.start()
         self.nemesis.schedule(self.faults)
         self.nemesis.stop_minority()
         self._run_watched(int(self.scenario.duration_s * SECOND))
+        if self._operator is not None:
+            self._operator.stop()
         if not self._stopped():
             self.nemesis.heal()
             self._commit_without_minority()
@@ -205,7 +237,7 @@ class Simulation:
         target = self.invariants.highest_committed
         end_ns = max(self.world.now_ns, self.network.last_repeat_ns) + self._application.catch_up_ns
         able = self._able(target)
-        self._application.provoke(next(m for m in self.machines if m not in self.nemesis.down), SECOND // 4)
+        self._application.provoke(next(m for m in self.members() if m not in self.nemesis.down), SECOND // 4)
         while self.world.now_ns < end_ns and not self._stopped() and self.invariants.highest_committed <= target:
             self._run(10 * MS)
         able = able and self._able(target)  # a process whose disk was rolled back, or was copied, may have rejoined in this time
@@ -220,7 +252,8 @@ class Simulation:
     def _able(self, target: int) -> bool:
         """Whether a majority of the voters of the committed configuration is up, and one of them has all committed entries."""
         voters = self._leader_watch.voters()
-        return len(voters) > len(self.machines) // 2 and any(self._leader_watch.has(machine, target) for machine in voters)
+        enough = self._leader_watch.suffices([machine.name for machine in voters])
+        return enough and any(self._leader_watch.has(machine, target) for machine in voters)
 
     def _disturb(self) -> None:
         """Check that a follower that can send but not receive, and one that returns from isolation, do not depose the leader."""
@@ -228,11 +261,14 @@ class Simulation:
         for machine in self.machines:
             if machine.raft is not None and machine.raft.role == "leader":
                 leader = machine
-            else:
+            elif machine in self._leader_watch.voters():
                 followers.append(machine)
         if leader is None or leader.raft is None:
             self.invariants.violated("catch-up", "there is no leader at the end")
             return
+        others = [machine.name for machine in (leader, *followers[1:])]
+        if not self._leader_watch.suffices(others):
+            return  # without the one that is cut off there is no majority
         term, name = leader.raft.term, followers[0].name
         links = [link for link in self.network.links if name in link]
         for what, cut in (("was deaf", [link for link in links if link[1] == name]), ("came back from isolation", links)):
@@ -247,13 +283,14 @@ class Simulation:
                 return
 
     def _lag(self, target: int) -> str | None:
-        leaders = {machine.raft.leader_id if machine.raft else None for machine in self.machines}
+        members = self.members()
+        leaders = {machine.raft.leader_id if machine.raft else None for machine in members}
         if len(leaders) > 1 or None in leaders:
             return "the nodes do not know one leader: " + ", ".join(
                 f"{machine.name} {'is down' if machine.raft is None else f'believes in {machine.raft.leader_id}'}"
-                for machine in self.machines
+                for machine in members
             )
-        for machine in self.machines:
+        for machine in members:
             if machine.raft is not None and machine.raft.applied_index < target:
                 return f"{machine.name} has applied {machine.raft.applied_index} of {target}"
             if machine.raft is not None and machine.raft.role == "learner":

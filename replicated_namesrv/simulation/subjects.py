@@ -4,6 +4,8 @@ A run draws its settings from its seed. Small limits are drawn often, so that sn
 frequent.
 """
 
+from collections.abc import Collection
+
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
@@ -58,9 +60,10 @@ def build_raft(simulation: Simulation) -> Application:
 
     def boot(machine: Machine, state: RegisterStateMachine) -> tuple[RaftNode, RaftNode, RaftNode]:
         assert machine.life is not None
-        node = RaftNode(
-            machine.speaks_as, simulation.names, "simulated", machine.life, machine.disk, state, config, machine.observer
-        )
+        name = machine.speaks_as
+        joins = name not in simulation.names
+        known = [*simulation.names, name] if joins else simulation.names
+        node = RaftNode(name, known, "simulated", machine.life, machine.disk, state, config, machine.observer, joins)
         return node, node, node
 
     def transfer(machine: Machine, peer: str | None) -> None:
@@ -93,7 +96,15 @@ def build_raft(simulation: Simulation) -> Application:
         ballast=rng.choice((0, 1_000, 20_000)),
         slice_bytes=config.snapshot_slice_bytes,
     )
-    application.machines = simulation.machines
+    application.machines, application.members = simulation.machines, simulation.members
+    if simulation.scenario.spares:
+        by_name = {machine.name: machine for machine in simulation.machines}
+
+        def voters_of(name: str) -> tuple[Collection[str], int] | None:
+            node = by_name[name].raft if name in by_name else None
+            return (node.context.voters, node.context.quorum) if isinstance(node, RaftNode) else None
+
+        simulation.invariants.voters_of = voters_of
     return application
 
 

@@ -49,6 +49,7 @@ def test_changes_need_the_roles_of_the_page() -> None:
     assert all(roles in (OPERATORS, ADMINS) for roles in changes.values())
     admins = {key for key, roles in HTTP_ROLES.items() if roles == ADMINS}
     operations = {("POST", "/v1/restore"), ("POST", "/v1/leader/transfer"), ("POST", "/v1/drain"), ("DELETE", "/v1/drain")}
+    operations.add(("POST", "/v1/members/{node}/{action}"))
     assert admins == {("GET", "/v1/backup"), *operations}
     assert {roles for key, roles in HTTP_ROLES.items() if key not in admins and key[0] == "GET"} == {READERS}
 

@@ -10,8 +10,9 @@ import pytest
 
 from replicated_namesrv.errors import StaleReadError, UnavailableError
 from replicated_namesrv.raft import configuration, formation, stall, standing
-from replicated_namesrv.raft.configuration import VACANT, Configuration
+from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.elections import Elections
+from replicated_namesrv.raft.members import VACANT
 from replicated_namesrv.raft.payloads import JOIN, unpack_join
 from replicated_namesrv.raft.raft_messages import Introduction, PreVote
 from replicated_namesrv.raft.standing import IncarnationRecord, PeerMemories, Standing
@@ -36,6 +37,8 @@ TABLES = {
     "calls": broker_calls,
 }
 WITHOUT_STORY = {
+    "formation F12": "row_f12",
+    "configuration C4": "test_configuration_row_c4",
     "attachments C2": "test_slow_answer",
     "calls D4": "test_104_after_a_registration_that_failed",
     "copies P2": "test_the_next_is_let_through_if_the_first_withdraws",
@@ -48,8 +51,8 @@ WITHOUT_STORY = {
     "standing S5": "test_regressions",
     "standing S7": "test_a_process_that_goes_back_with_its_memory_rejoins",
 }
-"""Rows that need an outcome within a few milliseconds of another, or a second world: each has a test in ``tests/replication`` or
-``tests/raft``."""
+"""Rows that need an outcome within a few milliseconds of another, a second world, or members that change: each has a test in
+``tests/replication`` or ``tests/raft``."""
 _ROW = re.compile(r"^(?:\| |    )([A-Z]\d+) +", re.MULTILINE)
 _CLAIM = re.compile(r"^# rows: (.+)$", re.MULTILINE)
 

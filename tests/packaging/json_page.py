@@ -94,6 +94,16 @@ WRITES = many(
         outcome=one_of("done", "refused", "not done", "unknown"),
     )
 )
+MEMBER = open_record(
+    nodeId=TEXT,
+    peerAddress=TEXT,
+    address=maybe(TEXT),
+    serves=TRUTH,
+    drained=TRUTH,
+    role=one_of("leader", "voter", "learner", "observer"),
+    matchIndex=maybe(COUNT),
+    lag=maybe(INTEGER),
+)
 SILENT_NODE = {"admin": TEXT, "answers": {"const": False}, "refused": TRUTH, "problem": TEXT}
 NODE = {
     "admin": TEXT,
@@ -292,19 +302,13 @@ OUTPUTS: dict[str, JsonOutput] = {
             nodeId=TEXT,
             leader=maybe(TEXT),
             term=COUNT,
-            members=many(
-                open_record(
-                    nodeId=TEXT,
-                    peerAddress=TEXT,
-                    address=maybe(TEXT),
-                    serves=TRUTH,
-                    drained=TRUTH,
-                    role=TEXT,
-                    matchIndex=maybe(COUNT),
-                    lag=maybe(INTEGER),
-                )
-            ),
+            members=many(MEMBER),
         ),
+    ),
+    "members-change": JsonOutput(
+        ("members add", "members move", "members promote", "members remove", "members replace"),
+        "the voters and members after the change",
+        record(changed={"const": True}, voters=COUNT, members=many(MEMBER)),
     ),
     "leader": JsonOutput(("leader", "leader show"), "the leader", record(leader=TEXT, term=COUNT, admin=TEXT)),
     "leader-transfer": JsonOutput(

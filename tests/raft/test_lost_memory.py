@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from replicated_namesrv.raft.configuration import VACANT, Configuration
+from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.interfaces import ApplyFailed, Committed, ReadReady, Rejected
+from replicated_namesrv.raft.members import VACANT
 from replicated_namesrv.raft.membership import ANSWERS_MAX
 from replicated_namesrv.raft.payloads import pack_join, unpack_join
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
@@ -159,12 +160,12 @@ def test_configuration_by_rows(in_log: bool) -> None:
     assert configuration.latest["a"] == (3 if in_log else 1), "so is a join into a vacant place"
     configuration.cut(11)
     assert configuration.latest["a"] == (VACANT if in_log else 1)
-    configuration.apply(10, "a", VACANT)
+    configuration.apply(10, ("a", VACANT))
     assert configuration.applied["a"] == configuration.latest["a"] == VACANT
     configuration.added(12, pack_join("b", 4))
     assert configuration.latest["b"] == 2, "a join into an occupied place is in force when applied"
     assert configuration.last_change == 12
-    configuration.apply(12, "b", 4)
+    configuration.apply(12, ("b", 4))
     assert configuration.latest["b"] == 4
     assert configuration.last_change == 0
     configuration.added(13, b"\x00\x00")
@@ -644,12 +645,12 @@ def test_a_snapshot_of_a_newer_format_is_not_sent() -> None:
     chunks = data_chunks(world)
     current = leader.snapshots.current
     assert current is not None
-    leader.snapshots.current = current._replace(version=2)
+    leader.snapshots.current = current._replace(version=3)
     leader.followers.progress[lagging.name].become_snapshot()
     world.heal()
     world.run(5)
     assert not chunks
-    assert any(f"{lagging.name} needs a snapshot and reads formats up to 1" in note for note in leader.notes)
+    assert any(f"{lagging.name} needs a snapshot and reads formats up to 2" in note for note in leader.notes)
     assert leader.role == "leader"
     assert lagging.node is not None
     assert lagging.node.leader_id == leader.node_id, "heartbeats reach it all the same"
@@ -666,7 +667,7 @@ def test_a_snapshot_of_an_unknown_format_is_fetched_once() -> None:
     assert current is not None
     disk = world.hosts[leader.node_id].disk
     data = disk.files[current.name].data
-    data[8:12] = (2).to_bytes(4, "little")
+    data[8:12] = (3).to_bytes(4, "little")
     leader.followers.progress[lagging.name].become_snapshot()
     chunks = data_chunks(world)
     world.heal()

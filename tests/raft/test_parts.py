@@ -68,7 +68,7 @@ class Core:
 class Group:
     """Nodes a, b and c; all incarnations are 1 and vote. Implements ``Voters``, ``Addresses`` and ``Targets``."""
 
-    is_voter = True
+    is_voter = may_propose = True
     incarnation = 1
     caught_up = True
 

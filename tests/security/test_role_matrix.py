@@ -175,6 +175,7 @@ def example(path: str) -> str:
         "{brokerName:.+}": "broker-b",
         "{node}": "n2",
         "{view}": "status",
+        "{action}": "promote",
         "{file:.+}": "main.js",
         "{unit}": "u",
     }.items():

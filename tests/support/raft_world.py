@@ -130,6 +130,8 @@ class Host:
         self.node: RaftNode | None = None
         self.machine = Machine()
         self.life = 0
+        self.joins = False
+        """It is started to join a cluster."""
 
     def now(self) -> float:
         return self.world.time
@@ -157,8 +159,9 @@ class Host:
         self.life += 1
         self.machine = machine or Machine()
         self.node = RaftNode(
-            self.name, self.world.names, "test", self, self.disk, self.machine, self.world.config, self.world.observer
-        )
+            self.name, self.world.configured(self), "test", self, self.disk, self.machine, self.world.config, self.world.observer,
+            self.joins,
+        )  # fmt: skip  # items grouped by line
         for peer in self.world.hosts.values():
             if peer is not self and peer.node is not None:
                 self.world.connect(self.name, peer.name)
@@ -171,7 +174,7 @@ class Host:
         self.life += 1
         if power:
             self.disk.lose_power()
-        for peer in self.world.names:
+        for peer in self.world.hosts:
             self.world.disconnect(self.name, peer)
             self.world.disconnect(peer, self.name)
 
@@ -195,6 +198,17 @@ class World:
         self.drop: Callable[[str, str, Message], bool] = lambda source, target, message: False
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
+
+    def configured(self, host: Host) -> dict[str, tuple[str, int]]:
+        """The members in the configuration of ``host``, with their addresses."""
+        names = [*self.names, host.name] if host.joins else self.names
+        return {name: (f"host-{name}", 9_000) for name in names}
+
+    def new_host(self, name: str) -> Host:
+        """A host whose node joins the cluster when it is started."""
+        host = self.hosts[name] = Host(self, name)
+        host.joins = True
+        return host
 
     def later(self, delay: float, action: Callable[[], None]) -> None:
         self._count += 1
@@ -226,7 +240,7 @@ class World:
                 node.on_disconnected(target)
 
     def isolate(self, name: str) -> None:
-        self.cut |= {(name, n) for n in self.names} | {(n, name) for n in self.names}
+        self.cut |= {(name, n) for n in self.hosts} | {(n, name) for n in self.hosts}
 
     def heal(self) -> None:
         self.cut.clear()

@@ -101,6 +101,11 @@ class BrokerLiveness:
         if leader is not None:
             asyncio.get_running_loop().call_soon(self.client.report_soon)
 
+    def members_changed(self) -> None:
+        """Members of the cluster were added or removed."""
+        if self.role is not None:
+            self.role.departures.set_members(self._node.members, self._node.running_ms())
+
     def received(self, peer: str, data: bytes) -> None:
         """A message of another node's ``tell``. It takes effect in a later turn, because Raft's entry points must not be called
         from inside this callback.

@@ -92,7 +92,9 @@ class Departures:
 
     def report(self, node: str, report: NodeReport, now_ms: float, clock_ms: float) -> bool:
         """Process a node's report. False: an earlier one is missing, so the whole list is needed."""
-        known = self._nodes[node]
+        known = self._nodes.get(node)
+        if known is None:
+            return True  # it was removed from the cluster
         if known.session != report.session:
             known.session, known.is_complete, known.sequence, known.words = report.session, False, 0, {}
             known.began_ms = now_ms - report.running_ms
@@ -111,6 +113,15 @@ class Departures:
             if entry.state == LOST or entry.key in self._looks:
                 self._looks[entry.key] = now_ms
         return True
+
+    def set_members(self, members: Sequence[str], now_ms: float) -> None:
+        """The members have changed. A new one counts as heard now: brokers may use it before its first report arrives. What a
+        removed one reported is dropped, because it serves nobody."""
+        for name in self._nodes.keys() - set(members):
+            del self._nodes[name]
+        for name in members:
+            if name not in self._nodes:
+                self._nodes[name] = _Node(heard_ms=now_ms)
 
     def lead_applied(self, revision: int) -> None:
         """The LEAD command with which this leader began its term was applied at this revision."""

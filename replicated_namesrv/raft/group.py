@@ -1,0 +1,167 @@
+"""The group of a node: with whom it exchanges messages now. It follows the members in the log.
+
+The peers of a node are the other members, those that were removed lately, and before it knows a leader, the configured nodes. A
+hint of another node adds members that this node does not know yet. Votes and acknowledgements are counted by the configuration
+alone.
+"""
+
+from collections.abc import Callable
+
+from replicated_namesrv.raft.configuration import Change, Configuration
+from replicated_namesrv.raft.followers import Followers
+from replicated_namesrv.raft.identity import Identity
+from replicated_namesrv.raft.interfaces import Observer
+from replicated_namesrv.raft.members import Members, places, unpack_members
+from replicated_namesrv.raft.membership import Membership
+from replicated_namesrv.raft.node_context import NodeContext
+from replicated_namesrv.raft.pysyncobj_core import Core
+from replicated_namesrv.raft.raft_messages import MemberHint
+from replicated_namesrv.raft.replication import Replication
+from replicated_namesrv.raft.standing import PeerMemories
+
+
+class Group:
+    """The peers of one node."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        core: Core,
+        configuration: Configuration,
+        identity: Identity,
+        membership: Membership,
+        memories: PeerMemories,
+        followers: Followers,
+        replication: Replication,
+        observer: Observer,
+        connected: Callable[[str], None],
+    ) -> None:
+        """``connected``: called with a new peer to which this node has a connection already."""
+        self._context, self._core, self._configuration, self._identity = context, core, configuration, identity
+        self._membership, self._memories, self._followers = membership, memories, followers
+        self._replication, self._observer, self._connected = replication, observer, connected
+        self.links: set[str] = set()
+        """Nodes to which this one has a connection; not all of them need to be members."""
+        self._leaving: dict[str, float] = {}
+        """Member that was removed -> until when it is kept as a peer, so that it learns of its removal."""
+        self._is_due = False
+        """Whether peers have to be added or dropped."""
+        self.is_searching = True
+        """Whether this process has not found a leader yet. Until then the configured nodes are peers, too, and members that it
+        does not know may connect."""
+        self.hint: tuple[int, Members] = (0, {})
+        """(index, members) that another node knows and this one does not know yet."""
+        self.version = 0
+        """Counts changes of the members, as in the log, and of the peers."""
+        self._is_listed = False
+        """Whether this node was a member when the members were last applied."""
+
+    def start(self) -> None:
+        """The log and the snapshot have been read."""
+        self._configuration.on_change = self.configuration_changed
+        self.configuration_changed()
+        self._regroup()
+        self.formed()
+
+    def formed(self) -> None:
+        """The founders are known, or the log was read."""
+        self._is_listed = self._context.node_id in self._configuration.applied
+
+    def configuration_changed(self) -> None:
+        """PySyncObj counts by the latest configuration at once. Peers are added and dropped in the next tick."""
+        self._context.set_voters(places(self._configuration.members) or frozenset(self._context.configured))
+        self._replication.places_changed(self._core.set_voters(self._context.voters))
+        self._is_due = True
+
+    def tick(self, now: float) -> None:
+        """Add and drop peers if it is time."""
+        if self._leaving:
+            for peer in [peer for peer, until in self._leaving.items() if until <= now]:
+                del self._leaving[peer]
+                self._is_due = True
+        if 0 < self.hint[0] <= self._core.applied_index:
+            self._is_due = True
+        if self._is_due:
+            self._regroup()
+
+    def _regroup(self) -> None:
+        self._is_due = False
+        self.version += 1
+        configuration, context = self._configuration, self._context
+        names = {*configuration.members, *configuration.applied, *self._leaving}
+        if self.is_searching or context.node_id not in configuration.applied:
+            names.update(context.configured)
+        if self.hint[0] > self._core.applied_index:
+            names.update(self.hint[1])
+        else:
+            self.hint = (0, {})
+        names.discard(context.node_id)
+        before = set(context.peers)
+        if names == before:
+            return
+        context.peers = sorted(names)
+        for peer in sorted(before - names):
+            self._membership.drop(peer)
+            self._followers.drop(peer)
+            self._core.disconnected(peer)
+        for peer in sorted(names - before):
+            self._memories.add(peer)
+            self._followers.add(peer)
+            if peer in self.links:
+                self._connected(peer)
+
+    def on_hint(self, message: MemberHint) -> None:
+        """Another node knows these members. Raises MalformedError."""
+        members = unpack_members(message.members)
+        if message.log_index > max(self._core.applied_index, self.hint[0]):
+            self.hint = message.log_index, members
+            self._is_due = True
+
+    def leader_known(self) -> None:
+        """This process knows a leader: its log will tell it the members."""
+        if self.is_searching:
+            self.is_searching, self._is_due = False, True
+
+    def apply(self, log_index: int, change: Change) -> None:
+        """The change at ``log_index`` was applied."""
+        before = self._configuration.applied_members
+        self._configuration.apply(log_index, change)
+        if isinstance(change, dict):
+            self._note_removal(log_index)
+            after, until = self._configuration.applied, self._context.now() + self._context.config.leaving_ms / 1000
+            for peer in before.keys() - after.keys():
+                self._leaving[peer] = until
+            for peer in after.keys() & self._leaving.keys():
+                del self._leaving[peer]
+            self._leaving.pop(self._context.node_id, None)
+            self._is_due = True
+            self._observer.members_changed()
+
+    def restored(self, log_index: int) -> None:
+        """The members were replaced by those of a snapshot."""
+        if not self._configuration.is_static:
+            self._note_removal(log_index)
+            self._is_due = True
+            self._observer.members_changed()
+
+    def _note_removal(self, log_index: int) -> None:
+        """Durably note whether a MEMBERS entry up to ``log_index`` removed this node."""
+        identity = self._identity
+        was_listed, self._is_listed = self._is_listed, self._context.node_id in self._configuration.applied
+        if self._is_listed:
+            identity.applied_members(0)
+            return
+        removed_at = log_index if was_listed else identity.removed_at
+        if removed_at and removed_at != identity.removed_at:
+            self._context.note(f"entry {removed_at} removed this node from the cluster; its disk is unchanged")
+        identity.applied_members(removed_at)
+
+    @property
+    def removed(self) -> str | None:
+        """Why this node does not serve, if it was removed from the cluster."""
+        if not self._identity.removed_at:
+            return None
+        return (
+            f"this node was removed from the cluster by entry {self._identity.removed_at}; its disk is unchanged. To take part "
+            "again, add it as a member"
+        )

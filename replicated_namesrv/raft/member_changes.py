@@ -1,0 +1,244 @@
+"""Changes of the members that an operator requests: which the leader writes, and how each ends.
+
+A change is refused, and certainly not written, by the first row that matches. Otherwise the leader writes a MEMBERS entry.
+
+| row | request | condition                                            | remedy                                       |
+|-----|---------|------------------------------------------------------|----------------------------------------------|
+| M1  | any     | this node does not lead                              | ask the leader                               |
+| M2  | any     | a transfer of leadership, another change, or the first commit of this term is in progress | repeat  |
+| M3  | any     | a member does not know MEMBERS entries               | upgrade it                                   |
+| M4  | add     | the name is a member                                 | use another name, or remove it first         |
+| M5  | other   | the name is not a member                             | list the members                             |
+| M6  | any     | a limit or a malformed field                         | named in the refusal                         |
+| M7  | promote | it is not an observer                                | nothing to do                                |
+| M8  | promote | it lags                                              | wait                                         |
+| M9  | remove  | it is the last voter                                 | add another one first                        |
+| M10 | any     | fewer voters than the next quorum answer             | bring voters back, or remove those that are gone |
+| M11 | remove  | it leads                                             | leadership is handed over; ask the next leader |
+
+The tests have the names of the rows: ``tests/raft/test_member_changes.py``.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from replicated_namesrv.raft.configuration import Configuration
+from replicated_namesrv.raft.entry_log import Log
+from replicated_namesrv.raft.followers import Followers
+from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, RaftState, Rejected
+from replicated_namesrv.raft.leadership import Leadership
+from replicated_namesrv.raft.members import (
+    MEMBERS_MAX,
+    VOTERS_MAX,
+    Kind,
+    Members,
+    RaftMember,
+    pack_members,
+    places,
+    problem_of,
+    quorum_of,
+)
+from replicated_namesrv.raft.node_context import NodeContext
+from replicated_namesrv.raft.promotion import Promotion
+from replicated_namesrv.raft.raft_messages import MEMBERS_PROTOCOL
+
+Done = Callable[[Outcome], None]
+Address = tuple[str, int]
+ROWS = tuple(f"M{number}" for number in range(1, 12))
+ACTIONS = ("add", "remove", "promote", "move")
+
+
+class MemberChange(NamedTuple):
+    """One request."""
+
+    action: str
+    """One of ``ACTIONS``."""
+    name: str
+    address: Address | None = None
+    """Where the other members reach it; for ``add`` and ``move``."""
+    observer: bool = False
+    """``add``: it never votes."""
+    details: str | None = None
+    """``add`` and ``move``: text for the user of this package; None: as before."""
+
+
+class Refusal(NamedTuple):
+    """The outcome of a row of the table."""
+
+    row: str
+    reason: str
+
+
+class Transfers(Protocol):
+    """The leadership transfer as changes need it."""
+
+    @property
+    def running(self) -> bool: ...
+
+    def start(self, peer: str | None, done: Callable[[bool], None]) -> None: ...
+
+
+class MemberChanges:
+    """The requests of one node. On a leader, at most one change is not decided."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        core: RaftState,
+        log: Log,
+        configuration: Configuration,
+        followers: Followers,
+        leadership: Leadership,
+        promotion: Promotion,
+        transfer: Transfers,
+        protocol: Callable[[str], int],
+        addresses: Mapping[str, Address],
+    ) -> None:
+        """``protocol``: the newest protocol that a peer supports, 0 if it is unknown. ``addresses``: those of the configured
+        members, which the first MEMBERS entry takes over."""
+        self._context, self._defences, self._now = context, context.defences, context.now
+        self._core, self._log, self._configuration, self._followers = core, log, configuration, followers
+        self._leadership, self._promotion, self._transfer = leadership, promotion, transfer
+        self._protocol, self._addresses = protocol, addresses
+        self._undecided: tuple[int, int, Done] | None = None
+        """(index, term, done) of the change in the log that is not applied."""
+
+    def request(self, change: MemberChange, done: Done) -> None:
+        """Change a member. ``done`` gets the outcome once, perhaps before this returns: Committed when the change is applied here
+        (an added voter is a learner then), Rejected if it is certainly not written."""
+        refusal = self.refusal(change)
+        if refusal is not None:
+            if refusal.row == "M11":
+                self._transfer.start(None, lambda _: None)
+            done(Rejected(refusal.reason, self._leader))
+            return
+        index = self._promotion.write(pack_members(self._after(change)))
+        if self._undecided is not None:  # only without ``Defences.single_change``
+            self._end(Indeterminate("another change followed"))
+        self._undecided = index, self._core.term, done
+
+    @property
+    def _leader(self) -> str | None:
+        return self._leadership.leader_of(self._core.term)
+
+    # Decisions
+
+    def refusal(self, change: MemberChange) -> Refusal | None:
+        """Why ``change`` is refused now, by the table above; None if it is accepted."""
+        name, members = change.name, self._configuration.members
+        if not self._core.is_leader:  # M1
+            known = f"{self._leader} is" if self._leader else "no leader is known"
+            return Refusal("M1", f"{self._context.node_id} is not the leader, {known}; ask the leader")
+        if self._transfer.running:  # M2
+            return Refusal("M2", "leadership is being handed over; repeat the request in a second")
+        if (obstacle := self._promotion.obstacle()) is not None:
+            return Refusal("M2", f"{obstacle}; repeat the request in a second")
+        if (old := self._old_members()) is not None:  # M3
+            return Refusal("M3", old)
+        if change.action == "add" and name in members:  # M4
+            return Refusal("M4", f"{name} is a member already; choose another name, or remove it first")
+        if change.action != "add" and name not in members:  # M5
+            return Refusal("M5", f"{name} is not a member; give one of {', '.join(sorted(members))}")
+        after = self._after(change)
+        if (problem := self._problem_of(change, after)) is not None:  # M6
+            return Refusal("M6", problem)
+        if change.action == "promote":
+            if members[name].kind is not Kind.OBSERVER:  # M7
+                kind = members[name].kind.name.lower()
+                return Refusal("M7", f"{name} is a {kind}: only an observer is promoted, a learner is when it keeps up")
+            if (lag := self._lag(name)) is not None:  # M8
+                return Refusal("M8", lag)
+        if not places(after):  # M9
+            return Refusal("M9", f"{name} is the last voter: without it nothing could be written; add another one first")
+        if (fewer := self._too_few(after)) is not None:  # M10
+            return Refusal("M10", fewer)
+        if self._context.node_id not in places(after) and self._defences.leader_stays:  # M11
+            return Refusal("M11", f"{name} leads: it hands leadership over now; send the request to the next leader")
+        return None
+
+    def _old_members(self) -> str | None:
+        if not self._configuration.is_static:
+            return None  # every member has applied a MEMBERS entry, or cannot apply the first one
+        spoken = {peer: self._protocol(peer) for peer in self._context.peers}
+        old = sorted(peer for peer, protocol in spoken.items() if 0 < protocol < MEMBERS_PROTOCOL)
+        knowing = {peer for peer, protocol in spoken.items() if protocol >= MEMBERS_PROTOCOL} | {self._context.node_id}
+        if old or len(knowing & self._context.voters) < self._context.quorum:
+            names = ", ".join(old) or ", ".join(sorted(self._context.voters - knowing))
+            return f"the members cannot be changed before {names} is upgraded to this version and has connected"
+        return None
+
+    def _after(self, change: MemberChange) -> Members:
+        """The members after ``change``, with the configured addresses for those whose address is not in the log."""
+        members = {name: self._with_address(name, member) for name, member in self._configuration.members.items()}
+        name, before = change.name, members.get(change.name, RaftMember(Kind.OBSERVER if change.observer else Kind.LEARNER))
+        if change.action == "remove":
+            members.pop(name, None)
+        elif change.action == "promote":
+            members[name] = before._replace(kind=Kind.LEARNER)
+        else:
+            host, port = change.address or (before.host, before.port)
+            details = before.details if change.details is None else change.details
+            members[name] = before._replace(host=host, port=port, details=details)
+        return members
+
+    def _with_address(self, name: str, member: RaftMember) -> RaftMember:
+        if member.host or name not in self._addresses:
+            return member
+        host, port = self._addresses[name]
+        return member._replace(host=host, port=port)
+
+    def _problem_of(self, change: MemberChange, after: Members) -> str | None:
+        if change.action in ("add", "move"):
+            if (problem := problem_of(change.name, after[change.name])) is not None:
+                return problem
+            taken = {(m.host, m.port): name for name, m in after.items() if name != change.name and m.host}
+            if change.address is not None and change.address in taken:
+                return f"{change.address[0]}:{change.address[1]} is the address of {taken[change.address]}; give another one"
+        if change.action == "add" and len(after) > MEMBERS_MAX:
+            return f"the cluster has {MEMBERS_MAX} members, the most allowed; remove one first"
+        wanted = sum(member.kind is not Kind.OBSERVER for member in after.values())
+        grows = change.action == "promote" or (change.action == "add" and not change.observer)
+        if grows and wanted > VOTERS_MAX:
+            return f"the cluster has {VOTERS_MAX} voters and learners, the most allowed; remove one first, or add an observer"
+        return None
+
+    def _lag(self, name: str) -> str | None:
+        progress = self._followers.progress.get(name)
+        if progress is None or not progress.connected:
+            return f"{name} is not connected to the leader; start it, or correct its address with move"
+        lag, most = self._log.last_index - progress.match, self._context.config.apply_entries_max
+        return None if lag <= most else f"{name} lags {lag} entries behind the leader; wait until it lags at most {most}"
+
+    def _too_few(self, after: Members) -> str | None:
+        limit = self._now() - self._context.config.election_max_ms / 1000
+        answering = {
+            p.peer
+            for p in self._followers.progress.values()
+            if p.acknowledged_at >= limit and self._configuration.latest.get(p.peer) == p.incarnation
+        } | {self._context.node_id}
+        needed, voters = quorum_of(after), places(after)
+        if len(answering & voters) >= needed or quorum_of(self._configuration.members) == 1:
+            return None
+        silent = ", ".join(sorted(voters - answering))
+        return f"after this change {needed} of {len(voters)} voters would be needed, and {silent} does not answer now"
+
+    # The outcome
+
+    def applied(self, index: int) -> None:
+        """The entry at ``index`` was applied."""
+        if self._undecided is not None and index >= self._undecided[0]:
+            written, term, _ = self._undecided
+            if index == written and self._log.term_at(index) == term:
+                self._end(Committed(None, index, term))
+            else:
+                self._end(Indeterminate("the leader changed; list the members to see whether the change was made"))
+
+    def stopped(self, reason: str) -> None:
+        """This node does not lead any more, or stops."""
+        if self._undecided is not None:
+            self._end(Indeterminate(f"{reason}; list the members to see whether the change was made"))
+
+    def _end(self, outcome: Outcome) -> None:
+        assert self._undecided is not None
+        done, self._undecided = self._undecided[2], None
+        done(outcome)

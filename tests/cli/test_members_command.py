@@ -1,0 +1,123 @@
+"""``namesrv members`` on real processes: grow from three to five nodes, remove the leader, replace a dead node."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.operated import Output, run
+from tests.support.ports import free_ports
+from tests.support.replicated_processes import eventually
+from tests.support.waiting import until
+
+NAMES = [f"n{number}" for number in range(1, 7)]
+
+
+class Processes:
+    """Nodes n1 to n3, which found the cluster, and nodes that join it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        ports = free_ports(3 * len(NAMES))
+        self.peer = {name: f"127.0.0.1:{ports[at]}" for at, name in enumerate(NAMES)}
+        self.listen = {name: f"127.0.0.1:{ports[at + 6]}" for at, name in enumerate(NAMES)}
+        self.admin = {name: f"127.0.0.1:{ports[at + 12]}" for at, name in enumerate(NAMES)}
+        self.running: dict[str, asyncio.subprocess.Process] = {}
+        self.secret = folder / "secret"
+        self.secret.write_text("a-Secret-of-7-words")
+        self.secret.chmod(0o600)
+
+    async def start(self, name: str) -> None:
+        founders = ",".join(f"{founder}={self.peer[founder]}" for founder in NAMES[:3])
+        where = (
+            ["--set", f"peers={founders}"]
+            if name in NAMES[:3]
+            else ["--join", founders, "--set", f"peerListen={self.peer[name]}"]
+        )
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.running[name] = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "replicated_namesrv", "serve", "--mode", "cp", "--node-id", name,
+                "--listen", self.listen[name], "--admin", self.admin[name], "--data-dir", str(self.folder / name),
+                "--set", f"peerSecretFile={self.secret}", "--set", "electionTimeoutMs=1000", "--set", "fenceAfterMs=4000", *where,
+                stdout=log, stderr=log, env={**os.environ},
+            )  # fmt: skip  # items grouped by line
+
+    async def kill(self, name: str) -> None:
+        process = self.running.pop(name)
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+
+    async def members(self, *arguments: str) -> Output:
+        return await run("members", *arguments, "--admin", ";".join(self.admin[name] for name in self.running))
+
+    async def leader(self) -> str:
+        shown = await run("leader", "--admin", ";".join(self.admin[name] for name in self.running))
+        return shown.out.split(",")[0].strip()
+
+
+@asynccontextmanager
+async def founded(folder: Path) -> AsyncIterator[Processes]:
+    """Three nodes that serve."""
+    processes = Processes(folder)
+    try:
+        for name in NAMES[:3]:
+            await processes.start(name)
+        await eventually(processes.leader, "a leader")
+        yield processes
+    finally:
+        for name in list(processes.running):
+            await processes.kill(name)
+
+
+def rows(output: str) -> dict[str, str]:
+    """Role by node, of ``members list``."""
+    return {line.split()[0]: line.split()[1] for line in output.splitlines()[1:]}
+
+
+@pytest.mark.slow
+async def test_grow_to_five_remove_the_leader_and_replace_a_dead_node(tmp_path: Path) -> None:
+    async with founded(tmp_path) as nodes:
+        for name in ("n4", "n5"):
+            await nodes.start(name)
+            added = await nodes.members("add", name, nodes.peer[name], "--json")
+            assert added.code == 0, added
+        assert '"voters": 5' in added.out
+        listed = rows((await nodes.members("list")).out)
+        assert sorted(listed) == NAMES[:5]
+        assert sorted(listed.values()) == ["leader", *["voter"] * 4]
+
+        leader = await nodes.leader()
+        removed = await nodes.members("remove", leader)
+        assert removed.code == 0, removed
+        assert "4 voters tolerate no more failures than 3" in removed.err
+        log = tmp_path / f"{leader}.log"
+        await until(lambda: "was removed from the cluster by entry" in log.read_text(), "the removed node's log")
+        assert leader not in rows((await nodes.members("list")).out)
+        await nodes.kill(leader)
+
+        listed = rows((await nodes.members("list")).out)
+        dead = next(name for name in nodes.running if listed.get(name) == "voter")
+        await nodes.kill(dead)
+        await nodes.start("n6")
+        replaced = await nodes.members("replace", dead, "n6", nodes.peer["n6"])
+        assert replaced.code == 0, replaced
+        assert sorted(rows((await nodes.members("list")).out)) == sorted(nodes.running)
+
+        again = await nodes.members("add", "n6", nodes.peer["n6"])
+        assert again.code == 1
+        assert "n6 is a member already" in again.err
+
+
+@pytest.mark.slow
+async def test_a_new_node_that_is_not_started_is_named_with_the_remedy(tmp_path: Path) -> None:
+    async with founded(tmp_path) as nodes:
+        late = await nodes.members("add", "n4", nodes.peer["n4"], "--within", "5")
+        assert late.code == 2, late
+        assert "Start it with --join" in late.err
+        undone = await nodes.members("remove", "n4")
+        assert undone.code == 0, undone

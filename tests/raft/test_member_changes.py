@@ -1,0 +1,147 @@
+"""The table in ``member_changes.py``: each row with a cluster in which it decides."""
+
+from collections.abc import Callable
+
+import pytest
+
+from replicated_namesrv.raft.member_changes import ROWS, MemberChange, Refusal
+from replicated_namesrv.raft.members import VOTERS_MAX
+from replicated_namesrv.raft.raft_messages import MEMBERS_PROTOCOL
+from replicated_namesrv.raft.raft_node import RaftNode
+from tests.raft.test_defences import commit
+from tests.raft.test_members import add, grow, make, remove
+from tests.support.raft_world import World
+
+
+def cluster(size: int = 3) -> tuple[World, RaftNode]:
+    world = World(size)
+    world.start_all()
+    leader = world.elect()
+    commit(world, leader, b"a")
+    world.run(0.5)
+    return world, leader
+
+
+def followers(world: World) -> list[str]:
+    return [host.name for host in world.hosts.values() if host.node is not world.leader]
+
+
+def refusal(node: RaftNode, change: MemberChange) -> Refusal:
+    found = node.member_changes.refusal(change)
+    assert found is not None
+    return found
+
+
+def row_m1() -> Refusal:
+    world, leader = cluster()
+    other = world.hosts[followers(world)[0]].node
+    assert other is not None
+    found = refusal(other, add("n4"))
+    assert leader.node_id in found.reason
+    return found
+
+
+def row_m2() -> Refusal:
+    world, leader = cluster()
+    world.isolate(leader.node_id)
+    leader.transfer_leadership(None, lambda _: None)
+    found = refusal(leader, add("n4"))
+    assert "handed over" in found.reason
+    return found
+
+
+def row_m3() -> Refusal:
+    world, leader = cluster()
+    old = followers(world)[0]
+    greeting = leader.membership._greetings[old]
+    leader.membership._greetings[old] = greeting._replace(versions=(MEMBERS_PROTOCOL - 1) << 16)
+    found = refusal(leader, add("n4"))
+    assert f"before {old} is upgraded" in found.reason
+    return found
+
+
+def row_m4() -> Refusal:
+    world, leader = cluster()
+    return refusal(leader, add(followers(world)[0]))
+
+
+def row_m5() -> Refusal:
+    _, leader = cluster()
+    found = refusal(leader, remove("n9"))
+    assert "n1, n2, n3" in found.reason
+    return found
+
+
+def row_m6() -> Refusal:
+    _, leader = cluster()
+    taken = refusal(leader, MemberChange("add", "n4", ("host-n2", 9_000)))
+    assert "is the address of n2" in taken.reason
+    return taken
+
+
+def row_m7() -> Refusal:
+    world, leader = cluster()
+    found = refusal(leader, MemberChange("promote", followers(world)[0]))
+    assert "is a voter" in found.reason
+    return found
+
+
+def row_m8() -> Refusal:
+    world, _ = cluster()
+    grow(world, "n4", observer=True)
+    world.isolate("n4")
+    for number in range(600):
+        world.propose(world.elect().node_id, b"%d" % number)
+        world.run(0.01)
+    found = refusal(world.elect(), MemberChange("promote", "n4"))
+    assert "lags" in found.reason
+    return found
+
+
+def row_m9() -> Refusal:
+    _, leader = cluster(1)
+    return refusal(leader, remove("n1"))
+
+
+def row_m10() -> Refusal:
+    """Two of three voters are up. Without one of them no majority of the rest would answer."""
+    world, leader = cluster()
+    dead, alive = followers(world)
+    world.hosts[dead].crash()
+    world.run(1)
+    found = refusal(leader, remove(alive))
+    assert f"{dead} does not answer" in found.reason
+    make(world, remove(dead))
+    return found
+
+
+def row_m11() -> Refusal:
+    _, leader = cluster()
+    return refusal(leader, remove(leader.node_id))
+
+
+CASES: dict[str, Callable[[], Refusal]] = {
+    name.removeprefix("row_").upper(): case for name, case in globals().copy().items() if name.startswith("row_m")
+}
+
+
+def test_every_row_has_a_test() -> None:
+    assert tuple(CASES) == ROWS
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_row(row: str) -> None:
+    assert CASES[row]().row == row
+
+
+def test_more_voters_than_allowed_are_refused() -> None:
+    _, leader = cluster(VOTERS_MAX)
+    assert leader.member_changes.refusal(add("n9", observer=True)) is None
+    found = refusal(leader, add("n9"))
+    assert (found.row, "the most allowed" in found.reason) == ("M6", True)
+
+
+def test_malformed_members_are_refused() -> None:
+    _, leader = cluster()
+    assert refusal(leader, MemberChange("add", "n" * 201, ("h", 1))).row == "M6"
+    assert refusal(leader, MemberChange("add", "n4", ("h", 1 << 16))).row == "M6"

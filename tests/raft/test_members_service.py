@@ -1,0 +1,114 @@
+"""Members that change, with real sockets and files."""
+
+import asyncio
+from pathlib import Path
+
+from replicated_namesrv.raft.interfaces import Committed, Outcome, ReadReady, Rejected
+from replicated_namesrv.raft.member_changes import MemberChange
+from replicated_namesrv.raft.members import Kind
+from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.raft_service import RaftService
+from replicated_namesrv.raft.transport import TransportSettings
+from tests.support.ports import free_ports
+from tests.support.raft_world import Machine
+from tests.support.waiting import until
+
+SECRET = b"a secret of some bytes"
+
+
+class Group:
+    """Services of one cluster on loopback."""
+
+    def __init__(self, folder: Path, names: list[str]) -> None:
+        self.folder, self.founders = folder, names[:3]
+        self.addresses = {name: ("127.0.0.1", port) for name, port in zip(names, free_ports(len(names)), strict=True)}
+        self.services: dict[str, RaftService] = {}
+        self.machines: dict[str, Machine] = {}
+
+    async def start(self, name: str) -> RaftService:
+        joins = name not in self.founders
+        known = [*self.founders, name] if joins else self.founders
+        settings = TransportSettings(name, "test", {n: self.addresses[n] for n in known}, self.addresses[name], SECRET)
+        self.machines[name] = Machine()
+        service = RaftService(settings, self.folder / name, self.machines[name], RaftConfig(leaving_ms=1_000), joins=joins)
+        await service.start()
+        self.services[name] = service
+        return service
+
+    async def stop(self) -> None:
+        for service in self.services.values():
+            await service.stop()
+
+    @property
+    def leader(self) -> RaftService | None:
+        found = [s for s in self.services.values() if s.node.role == "leader" and not s.node.stopped]
+        return max(found, key=lambda s: s.node.term, default=None)
+
+    async def change(self, change: MemberChange) -> None:
+        outcome: Outcome | None = None
+        async with asyncio.timeout(30):
+            while not isinstance(outcome, Committed):
+                if self.leader is not None:
+                    outcome = await self.leader.change_member(change)
+                await asyncio.sleep(0.05)
+
+    async def wait_for(self, name: str, kind: Kind) -> None:
+        def is_known() -> bool:
+            tables = [s.node.member_table for s in self.services.values() if s.node.role != "removed"]
+            return all(name in table and table[name].kind is kind and table[name].incarnation for table in tables)
+
+        await until(is_known, f"{name} as {kind.name}")
+
+    async def add(self, name: str, *, observer: bool = False) -> None:
+        await self.start(name)
+        await self.change(MemberChange("add", name, self.addresses[name], observer=observer))
+        await self.wait_for(name, Kind.OBSERVER if observer else Kind.VOTER)
+
+
+async def test_a_cluster_grows_to_five_and_a_dead_node_and_the_leader_are_removed(tmp_path: Path) -> None:
+    group = Group(tmp_path, ["n1", "n2", "n3", "n4", "n5"])
+    try:
+        for name in group.founders:
+            await group.start(name)
+        await group.add("n4")
+        await group.add("n5")
+        proposed = await group.services["n5"].propose(b"from a new node")
+        assert isinstance(proposed, Committed)
+        dead = next(name for name in group.founders if group.services[name] is not group.leader)
+        await group.services.pop(dead).stop()
+        await group.change(MemberChange("remove", dead))
+        leader = group.leader
+        assert leader is not None
+        gone = leader.node.node_id
+        await group.change(MemberChange("remove", gone))
+        await until(lambda: group.services[gone].node.role == "removed", "the removed node's knowledge")
+        refused = await group.services[gone].read_index()
+        assert isinstance(refused, Rejected)
+        assert "was removed" in refused.reason
+        for name in sorted(group.services.keys() - {gone}):
+            read = await group.services[name].read_index()
+            assert isinstance(read, ReadReady)
+            assert group.machines[name].commands == [b"from a new node"]
+        rest = group.services[next(iter(sorted(group.services.keys() - {gone})))]
+        await until(lambda: gone not in rest.transport.peers, "the end of its connections")
+        errors = group.services[gone].transport.peers.values()
+        await until(lambda: any("is not a member" in state.error for state in errors), "the reason that it is refused")
+    finally:
+        await group.stop()
+
+
+async def test_an_observer_moves_to_another_address(tmp_path: Path) -> None:
+    group = Group(tmp_path, ["n1", "n2", "n3", "n4"])
+    try:
+        for name in group.founders:
+            await group.start(name)
+        await group.add("n4", observer=True)
+        await group.services.pop("n4").stop()
+        group.addresses["n4"] = ("127.0.0.1", free_ports(1)[0])
+        await group.change(MemberChange("move", "n4", group.addresses["n4"]))
+        await group.start("n4")
+        committed = await group.services["n1"].propose(b"a")
+        assert isinstance(committed, Committed)
+        await until(lambda: group.machines["n4"].commands == [b"a"], "the entry at the new address")
+    finally:
+        await group.stop()
