@@ -99,12 +99,14 @@ async def _pieces(snapshot: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 class Incoming:
     """A backup that is being received."""
 
-    def __init__(self, restore_id: str, revision: int) -> None:
+    def __init__(self, restore_id: str, revision: int, is_overridden: bool) -> None:
         """``revision``: the current state's. Stored objects get it as they are read. So the last command takes little time,
-        unless the current revision has passed the backup's meanwhile."""
+        unless the current revision has passed the backup's meanwhile. ``is_overridden`` likewise (``begin_anew``)."""
         self.restore_id = restore_id
         self.pieces: list[bytes] = []
-        self.reader = SnapshotReader(anew=lambda revision_of_backup: max(revision, revision_of_backup) + REVISIONS_SKIPPED)
+        self.reader = SnapshotReader(
+            anew=lambda revision_of_backup: max(revision, revision_of_backup) + REVISIONS_SKIPPED, is_overridden=is_overridden
+        )
         self._hash = blake2b(restore_id.encode(), digest_size=16)
 
     def feed(self, piece: bytes) -> None:
@@ -136,7 +138,7 @@ class RestorableMachine:
             return ProposalResult(Result(code=REFUSED, remark=refusal), leftover=leftover)
         incoming = self.incoming
         if kind == BEGIN:
-            self.incoming = Incoming(restore_id, self.machine.state.revision)
+            self.incoming = Incoming(restore_id, self.machine.state.revision, self.machine.state.compares_content)
         elif kind == ABANDON or incoming is None:
             self.incoming = None
         else:
@@ -231,7 +233,8 @@ class _Restoring:
                 raise RouteFormatError(
                     f"snapshot version {version} is not supported here, only {VERSION}: use a release that supports it"
                 )
-            self._incoming = None if restore_id is None else Incoming(restore_id, self._machine.machine.state.revision)
+            state = self._machine.machine.state
+            self._incoming = None if restore_id is None else Incoming(restore_id, state.revision, state.compares_content)
         elif self._left and self._incoming is not None:
             self._left -= 1
             self._incoming.feed(chunk)

@@ -11,6 +11,7 @@ import json
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
+from json.encoder import encode_basestring_ascii
 from operator import attrgetter
 from typing import Any
 
@@ -50,8 +51,8 @@ class Change:
     def __init__(self, revision: int, kind: str, time_ms: int, fields: dict[str, Any]) -> None:
         """``fields``: immutable values. Tuples of names are sorted later, when the text is made."""
         self.revision, self.kind = revision, kind
-        self.size_bytes = _CHANGE_OVERHEAD_BYTES + _characters(fields)
-        """Approximate memory use, with or without its text; equal on all nodes."""
+        self.size_bytes = _CHANGE_OVERHEAD_BYTES + _bytes(fields)
+        """Approximate memory use, before and after its text is made; equal on all nodes."""
         self._fields = {"revision": revision, "kind": kind, "timeMs": time_ms, **fields}
         self._data = ""
 
@@ -64,18 +65,23 @@ class Change:
         return self._data
 
 
-def _characters(value: object) -> int:
-    """Approximate length of a value's text."""
+def _bytes(value: object) -> int:
+    """Approximate memory of a value, or of its text if that is larger."""
     match value:
         case str():
-            return len(value) + 3
+            return _bytes_of_text(value) + 1
         case tuple():
-            return len("".join(value)) + 3 * len(value)
+            return _bytes_of_text("".join(value)) + 3 * len(value)
         case dict():
-            return sum(len(name) + 4 + _characters(each) for name, each in value.items())
+            return sum(len(name) + 4 + _bytes(each) for name, each in value.items())
         case list():
-            return sum(map(_characters, value))
+            return sum(map(_bytes, value))
     return 8
+
+
+def _bytes_of_text(value: str) -> int:
+    """An escape takes up to 12 bytes. Python stores every character of a text with 4 bytes if one of them needs that."""
+    return max(len(encode_basestring_ascii(value)), len(value) * (1 if value.isascii() else 4))
 
 
 class CompactedError(Exception):

@@ -75,16 +75,16 @@ class _GroupViews:
             self._release()
 
 
-def snapshot(tables: Tables, has_listed: bool = True) -> Iterator[bytes]:
-    """Lines of the state as of this call, however late the iterator is consumed. ``has_listed``: False if version 0.1 may have
-    to read them, which does not know lines of kind ``listed``.
+def snapshot(tables: Tables, is_new: bool = True) -> Iterator[bytes]:
+    """Lines of the state as of this call, however late the iterator is consumed. ``is_new``: False if version 0.1 may have to
+    read them, which does not know lines of kind ``listed`` and ``overridden``.
     """
     tables.shared_mappings.update(tables.mappings)
     header = [SNAPSHOT_FORMAT, tables.revision, tables.settings_revision, asdict(tables.settings)]
     lines = chain(
         [["head", *header]],
-        _topic_lines(dict(tables.topic_revisions), _GroupViews(tables.groups.values())),
-        _cluster_lines({cluster: list(names) for cluster, names in tables.cluster_names.items()}, has_listed),
+        _topic_lines(dict(tables.topic_revisions), _GroupViews(tables.groups.values()), is_new),
+        _cluster_lines({cluster: list(names) for cluster, names in tables.cluster_names.items()}, is_new),
         _live_lines(list(tables.live.values())),
         _mapping_lines(dict(tables.mappings)),
         _kv_lines({namespace: dict(entries) for namespace, entries in tables.kv.items()}),
@@ -134,27 +134,27 @@ def _item_slices(table: Mapping[str, V], characters: Callable[[str], int] | None
         yield names, list(islice(values, len(names)))
 
 
-def _topic_lines(revisions: Mapping[str, int], groups: _GroupViews) -> Iterator[list[Any]]:
+def _topic_lines(revisions: Mapping[str, int], groups: _GroupViews, is_new: bool) -> Iterator[list[Any]]:
     numbers: dict[str, int] = {}
     for names, values in _item_slices(revisions, len):
         numbers.update(zip(names, count(len(numbers)), strict=False))
         yield ["topics", names, values]
     for _, head, is_overridden, topics in groups.each():
         yield ["group", *head]
-        if is_overridden:  # a line of its own: version 0.1, which does not know it, reads all other groups
+        if is_overridden and is_new:
             yield ["overridden"]
         for names, queue_datas in _item_slices(topics):
             table, queue_numbers = number_queue_datas(queue_datas)
             yield ["queues", list(map(numbers.__getitem__, names)), table, queue_numbers]
 
 
-def _cluster_lines(clusters: Mapping[str, list[str]], has_listed: bool) -> Iterator[list[Any]]:
+def _cluster_lines(clusters: Mapping[str, list[str]], is_new: bool) -> Iterator[list[Any]]:
     """Names of a cluster that do not fit into its line follow in lines of kind ``listed``, if there may be any. Version 0.1
     refuses this kind, and would read a second line of kind ``clusters`` as the complete list of a cluster."""
     line: list[Any] = []
     size = 0
     for cluster, names in clusters.items():
-        parts = _slices(names, len, CLUSTER_CHARACTERS) if has_listed else iter([names])
+        parts = _slices(names, len, CLUSTER_CHARACTERS) if is_new else iter([names])
         first = next(parts)
         more = len(cluster) + sum(map(len, first)) + 4 * len(first)
         if line and (len(line) == SLICE or size + more > SLICE_CHARACTERS):
@@ -202,11 +202,12 @@ def _kv_lines(kv: Mapping[str, Mapping[str, str | None]]) -> Iterator[list[Any]]
 class SnapshotReader:
     """Builds a state from the bytes of a snapshot, fed in arbitrary pieces. The work per byte is constant."""
 
-    def __init__(self, trusted: bool = False, anew: Callable[[int], int] | None = None) -> None:
+    def __init__(self, trusted: bool = False, anew: Callable[[int], int] | None = None, is_overridden: bool = False) -> None:
         """``trusted``: only this cluster's own nodes can have written it, so values are not checked (SnapshotChecks).
         ``anew``: the state will probably begin anew (``RouteInfoManager.begin_anew``) at this function of its revision. So
-        everything gets this revision as it is read, which leaves little work for the end."""
-        self._anew = anew
+        everything gets this revision as it is read, which leaves little work for the end. ``is_overridden``: this is to be so for
+        every group."""
+        self._anew, self._is_overridden = anew, is_overridden
         self.begun: int | None = None
         """The revision that everything has instead of its own."""
         self._tables = Tables(RouteSettings())
@@ -288,6 +289,7 @@ class SnapshotReader:
         self._tables.count_groups()  # the one before is complete
         group = self._tables.groups[name] = self._group = BrokerGroup(name, cluster)
         group.zone_name, group.enable_acting_master = zone_name, enable_acting_master
+        group.is_overridden = self._is_overridden
         group.generation = generation if self.begun is None else self.begun
         self._tables.sizes.group(group, 1)
         self._tables.uncounted[name] = None

@@ -134,7 +134,7 @@ class RouteInfoManager:
 
     def snapshot(self) -> Iterator[bytes]:
         """The state as it is now, as JSON lines of some milliseconds' work each. Changes may continue while they are consumed."""
-        return snapshot(self._tables, has_listed=self.compares_content)
+        return snapshot(self._tables, is_new=self.compares_content)
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Become the state of a snapshot, whose bytes may be cut anywhere. Raises RouteFormatError; the state is then
@@ -158,8 +158,12 @@ class RouteInfoManager:
 
     def begin_anew(self, revision: int, is_stamped: bool = False) -> None:
         """Count everything as changed at ``revision`` and brokers as begun there. This invalidates everything cached at
-        earlier revisions, also by other processes. ``is_stamped``: the reader of the state has done so (``SnapshotReader``)."""
+        earlier revisions, also by other processes. ``is_stamped``: the reader of the state has done so (``SnapshotReader``).
+
+        The state comes from a backup, whose version may have left no record of overrides, so every group counts as overridden."""
         self._tables.begin_anew(revision, is_stamped)
+        if self.compares_content:
+            self.override_all()
 
     # -- versions
 

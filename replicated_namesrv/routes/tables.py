@@ -255,9 +255,10 @@ class Tables:
 
     def override_all(self) -> None:
         """Mark every group as overridden. No route changes."""
-        for group in self.groups.values():
+        unmarked = [group for group in self.groups.values() if not group.is_overridden]
+        for group in unmarked:
             group.is_overridden = True
-        self.uncounted.update(dict.fromkeys(self.groups))
+            self.uncounted[group.broker_name] = None
 
     def drop_group(self, group: BrokerGroup) -> None:
         """Remove a group without members, its queue entries and its static topic mappings."""

@@ -218,6 +218,7 @@ MEMBER = b'["live",[["C","m:1","b",0,1,[0,0,1],1,"",[],1]]]\n'
         (b'["clusters",[["C",["b"]]]]\n["listed","C",["b"]]\n', "line 3: a broker name of a cluster is 'b'"),
         (b'["mappings","b",[["T",["c",[],false,1,"","T",1]]]]\n', "line 2: bname is 'c'"),
         (b'["mappings","b",[["T",["b",[[0,"0"]],false,1,"","T",1]]]]\n', "line 2: an item of currIdMap is '0'"),
+        (b'["mappings","b",[["T",["b",[[0,1],[0,2]],false,1,"","T",1]]]]\n', "line 2: a key of currIdMap is 0"),
         (b'["namespace",{}]\n', "line 2: namespace is {}"),
         (b'["kv","n",[["k","v"]]]\n', "line 2: namespace is 'n'"),
         (b'["namespace","n"]\n["kv","n",[["k",5]]]\n', "line 3: value is 5"),

@@ -1,6 +1,7 @@
 """Changes as watchers receive them."""
 
 import json
+import sys
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -47,6 +48,21 @@ class Watched:
         changes = self.history.after(before, 1 << 20)
         assert len(changes) <= 1
         return None if not changes else json.loads(changes[0].data)
+
+
+@pytest.mark.parametrize("character", ["v", "\x01", '"', "\u00e4", "\u4e2d", "\U0001f600"])
+@pytest.mark.parametrize("begin", ["", "\U0001f600"])
+def test_the_limit_counts_the_memory_of_all_texts_read_or_not(character: str, begin: str) -> None:
+    bytes_max, watched, values = 1 << 18, Watched(1 << 18), list[str]()
+    for number in range(60):
+        values.append(begin + character * 10_000 + str(number))
+        command = PutKVConfig("n", "k", values[-1])
+        watched.state.apply(command, 7)
+        watched.history.note(watched.state, command, 7)
+    kept = watched.history.after(watched.history.oldest, 1 << 30)
+    assert 1 <= len(kept) < 60
+    assert sum(map(sys.getsizeof, values[-len(kept) :])) <= bytes_max
+    assert sum(sys.getsizeof(change.data) for change in kept) <= bytes_max
 
 
 def test_each_kind_of_change_is_told_once_and_nothing_else() -> None:
