@@ -5,6 +5,8 @@ import pytest
 from replicated_namesrv.replication.liveness import attachments as attachments_module
 from replicated_namesrv.replication.liveness.attachments import (
     BACKLOG_MS,
+    CONNECTIONS_MAX,
+    CONTACT_MS,
     PATIENCE_MS,
     REGISTERED_MAX,
     SLOW_MS,
@@ -76,6 +78,26 @@ def test_one_of_several_brokers_leaves_a_connection() -> None:
     assert attachments.brokers_of(1) == [OTHER]
     assert attachments.lose(1, in_peace=False)
     assert state_of(attachments) == LOST, "it had left before"
+
+
+def test_so_many_connections_of_a_broker_are_remembered_and_the_newest() -> None:
+    attachments = attached(*range(CONNECTIONS_MAX + 100, 0, -1))
+    assert attachments.newest_opened_ms(KEY) == (CONNECTIONS_MAX + 100) * 100.0
+    kept = [number for number in range(CONNECTIONS_MAX + 101) if attachments.brokers_of(number)]
+    assert kept == list(range(101, CONNECTIONS_MAX + 101))
+    for number in range(1, CONNECTIONS_MAX + 101):
+        assert state_of(attachments) == HELD
+        attachments.lose(number, in_peace=True)
+    assert state_of(attachments) == LOST
+
+
+def test_a_contact_is_old_after_a_while() -> None:
+    attachments = attached(1)
+    attachments.attach(OTHER, 7, 1, 100.0, 0, registers=True)
+    assert attachments.old_contacts(CONTACT_MS) == []
+    assert attachments.old_contacts(CONTACT_MS + 1) == [OTHER]
+    attachments.lose(1, in_peace=True)
+    assert attachments.old_contacts(CONTACT_MS + 1) == [], "that it left is reported whenever it can be"
 
 
 def test_a_newer_registration_forgets_the_connections_of_the_older_one() -> None:

@@ -8,6 +8,7 @@ from replicated_namesrv.model import DataVersion
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.simulation.route_cluster import Wire
+from replicated_namesrv.simulation.world import MS
 from tests.replication.virtual import KEY, Cluster, registration, virtual_cluster
 
 TIMEOUT_MS = 1_500
@@ -55,6 +56,22 @@ def test_a_broker_that_registered_and_left_in_one_turn_is_forgotten() -> None:
         assert cluster.is_gone()
         assert_no_ghosts(cluster, "after both")
         assert cluster.node(far).heartbeat_age_ms(*KEY) is None
+
+
+def test_a_broker_that_left_in_the_turn_in_which_its_node_applied_its_registration_is_forgotten() -> None:
+    """The node that proposed the registration is cut off before it learns that it is committed."""
+    with virtual_cluster() as cluster:
+        near, far = cluster.followers()
+        said = cluster.say(cluster.wire(far), lambda server, c: server.node.register(registration(), c))
+        while not cluster.is_shown(cluster.leader()):
+            cluster.world.run_until(cluster.world.now_ns + MS // 10)
+        mend = cluster.isolate(far)
+        assert not cluster.is_shown(far)
+        assert cluster.unregister(cluster.wire(near)).code == 0
+        mend()
+        cluster.until(lambda: said.ended, "an answer")
+        assert cluster.is_gone()
+        assert_no_ghosts(cluster, "after both")
 
 
 def test_a_renewal_that_a_removal_overtakes_leaves_nothing() -> None:

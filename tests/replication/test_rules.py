@@ -373,6 +373,22 @@ def test_a_late_unregistration_does_not_remove_the_restarted_broker(where: str) 
         assert cluster.is_gone()
 
 
+def test_a_late_unregistration_comes_before_the_leader_knows_the_newer_connection() -> None:
+    """The restarted broker sends a heartbeat, which its node reports with the next tick."""
+    with virtual_cluster() as cluster:
+        near = cluster.followers()[0]
+        before = cluster.wire(near)
+        cluster.register(before, registration())
+        cluster.run(1.1)
+        after, client = cluster.wire(near), cluster.node(near).liveness.client
+        number = client._sequence
+        cluster.until(lambda: client._sequence > number, "a report")
+        cluster.heartbeat(after)
+        assert cluster.unregister(before) is None
+        cluster.run(0.5)
+        assert cluster.is_shown()
+
+
 def test_a_restarted_broker_that_leaves_at_once_is_gone_with_the_first_answer() -> None:
     """It registered with all nodes in one round. It unregisters first from the node with which it registered first."""
     with virtual_cluster() as cluster:

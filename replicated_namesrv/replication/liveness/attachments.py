@@ -32,6 +32,10 @@ from replicated_namesrv.replication.marks import Key
 
 ROUND_MS = 1_000.0
 """A starting broker has connected to all reachable nodes within this time."""
+CONTACT_MS = 1_000.0
+"""A contact that is older when it is reported does not count, because the leader would count it from its arrival."""
+CONNECTIONS_MAX = 16
+"""Connections of one broker that are remembered: those that were opened last. A broker uses one."""
 REGISTERED_MAX = 1_000
 """Ended registrations that are remembered for one connection: the newest. An ``UNREGISTER_BROKER`` (104) for an older one is
 handled as if its connection had never registered the broker."""
@@ -86,6 +90,9 @@ class Attachments:
         broker.contact_ms = now_ms
         broker.connections[connection_id] = opened_ms
         self._carried.setdefault(connection_id, {})[key] = None
+        if len(broker.connections) > CONNECTIONS_MAX:
+            oldest = min(broker.connections, key=lambda each: broker.connections[each])
+            del broker.connections[oldest], self._carried[oldest][key]
         if registers:
             self._register(hash(key), epoch, self._registered.setdefault(connection_id, {}))
         self.changed[key] = None
@@ -153,6 +160,11 @@ class Attachments:
         """When the broker last made contact with this node."""
         broker = self._brokers.get(key)
         return None if broker is None else broker.contact_ms
+
+    def old_contacts(self, clock_ms: float) -> list[Key]:
+        """The attached brokers among ``changed`` whose last contact is too old to be reported as one."""
+        brokers = ((key, self._brokers.get(key)) for key in self.changed)
+        return [key for key, broker in brokers if broker and broker.connections and clock_ms - broker.contact_ms > CONTACT_MS]
 
     def entry(self, key: Key, clock_ms: float) -> ReportEntry | None:
         """This node's entry for the broker. ``clock_ms``: now, by the clock of ``opened_ms``."""

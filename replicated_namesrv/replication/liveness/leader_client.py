@@ -2,8 +2,11 @@
 
 A renewal takes one round trip and writes nothing to the log. All renewals of one turn of the loop are in one report. Reports
 are numbered and arrive in order or not at all. After a gap, a change of leader or a missing answer the node sends its whole
-list. Unanswered questions are sent again to the current leader. A whole list does not show which brokers made contact, so
-contacts of unanswered reports follow in the next report. ``leader_role.py`` has the leader's side.
+list. Unanswered questions are sent again to the current leader. A late answer still counts, so a slow link only delays.
+
+A whole list does not show which brokers made contact, so contacts of unanswered reports follow in the next report. The leader
+counts them from that moment, so a contact older than ``attachments.CONTACT_MS`` is no longer reported as one: the node sends its
+whole list instead. ``leader_role.py`` has the leader's side.
 """
 
 import asyncio
@@ -39,6 +42,9 @@ FAILED = "failed"
 TICK_S = 0.1
 REPORT_INTERVAL_MS = 250.0
 ANSWER_TIMEOUT_MS = 500.0
+"""Minimum time to wait for an answer: twice the time of the last answer, if that is longer."""
+LATE_MS = 5_000.0
+"""Age up to which a report is remembered after the node has stopped waiting for its answer."""
 
 
 class _Sent:
@@ -75,7 +81,12 @@ class LeaderClient:
         self._began_ms = node.monotonic_ms()
         self._told: tuple[int, str] | None = None
         """(term, leader) that has received our whole list."""
+        self._whole_list = 0
+        """Number of the last report that was our whole list."""
         self._sent: dict[int, _Sent] = {}
+        self._late: dict[int, _Sent] = {}
+        """Reports whose contents were sent again."""
+        self._timeout_ms = ANSWER_TIMEOUT_MS
         self._last_report_ms = 0.0
         self._renewals: list[tuple[ReportEntry, Future[int]]] = []
         self._flush_scheduled = False
@@ -164,10 +175,12 @@ class LeaderClient:
         if leader is None:
             return
         term, clock_ms = self._consensus.term, self._monotonic_ms()
-        is_full = self._told != (term, leader)
+        is_full = self._told != (term, leader) or bool(self._attachments.old_contacts(clock_ms))
         if is_full:
-            self._told = (term, leader)
+            self._told, self._whole_list = (term, leader), self._sequence + 1
             self._requeue_sent()
+            for key in self._attachments.old_contacts(clock_ms):
+                del self._attachments.changed[key]
             entries = self._attachments.everything(clock_ms)
         else:
             entries = [e for e in (self._attachments.entry(key, clock_ms) for key in self._attachments.changed) if e is not None]
@@ -190,14 +203,17 @@ class LeaderClient:
         for sent in self._sent.values():
             self._renewals.extend((entry, future) for _, entry, future in sent.renewals if not future.done())
             self._attachments.changed.update(dict.fromkeys(sent.contacts))
+        self._late.update(self._sent)
         self._sent.clear()
 
     def tick(self) -> None:
         """Call every TICK_S."""
         now = self._running_ms()
         oldest = next(iter(self._sent.values()), None)
-        if oldest is not None and now - oldest.sent_ms > ANSWER_TIMEOUT_MS:
+        if oldest is not None and now - oldest.sent_ms > self._timeout_ms:
             self._told = None
+        while self._late and now - self._late[first := next(iter(self._late))].sent_ms > LATE_MS:
+            del self._late[first]
         if self._told is None or self._attachments.changed or self._renewals or now - self._last_report_ms >= REPORT_INTERVAL_MS:
             self.report_soon()
         self._ask_again(now)
@@ -237,12 +253,14 @@ class LeaderClient:
             return
         if answer.term == self._consensus.term:
             self._leader_clock = (answer.term, answer.time_ms - self._monotonic_ms())
-        if answer.wants_full and self._told is not None and answer.term == self._told[0]:
+        is_missed = answer.wants_full and answer.sequence > self._whole_list  # otherwise the whole list is on its way
+        if is_missed and self._told is not None and answer.term == self._told[0]:
             self._told = None
             self.report_soon()
-        sent = self._sent.pop(answer.sequence, None)
+        sent = self._sent.pop(answer.sequence, None) or self._late.pop(answer.sequence, None)
         if sent is None:
             return
+        self._timeout_ms = max(ANSWER_TIMEOUT_MS, 2 * (self._running_ms() - sent.sent_ms))
         refusals = dict(answer.refusals)
         for position, _, future in sent.renewals:
             if not future.done():
