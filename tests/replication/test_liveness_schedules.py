@@ -293,7 +293,7 @@ def test_a_dead_broker_goes_that_was_last_heard_over_a_slow_link() -> None:
 def test_a_contact_counts_from_when_it_was_made(flags: dict[str, str]) -> None:
     """The last contact is with a node that is cut off for more than half the time-out. The leader then learns of the connection,
     but not of a new contact."""
-    with virtual_cluster(**flags) as cluster:
+    with virtual_cluster(3, **flags) as cluster:
         wires = {name: cluster.wire(name) for name in cluster.machines}
         for name, wire in wires.items():
             if name != cluster.followers()[0]:
