@@ -251,16 +251,37 @@ def test_the_backup_keeps_the_newest_files(mode: str, tmp_path: Path) -> None:
     for name in names:
         for year in (2024, 2025):
             (folder / f"{name}-{year}0101T000000Z.backup").touch()
+    for year in (2024, 2025, 2026):
+        (folder / f"namesrv-0-{year}0101T000000Z.backup").touch()
     subprocess.run(
         [*container["command"], script.replace("/backup/", f"{folder}/")],
         check=True,
         env={"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"},
         timeout=60,
     )
+    assert mode == "ap" or (folder / "namesrv-0-20240101T000000Z.backup").exists(), "files of AP nodes stay"
     for name in names:
         left = sorted(file.name for file in folder.glob(f"{name}-2*.backup"))
         assert len(left) == 2
         assert left[0] == f"{name}-20250101T000000Z.backup"
+
+
+def test_a_backup_of_ap_nodes_continues_after_a_node_that_is_down(tmp_path: Path) -> None:
+    job = only(objects(render(("mode=ap", TOKEN, CLAIM)).stdout), "CronJob")
+    (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    (script,) = container["args"]
+    program = tmp_path / "bin" / "namesrv"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\ncase $3 in mq-namesrv-1.*) exit 2;; esac\n: > "$4"\n')
+    program.chmod(0o700)
+    done = subprocess.run(
+        [*container["command"], script.replace("/backup/", f"{tmp_path}/")],
+        check=False,
+        env={"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"},
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert sorted(file.name.rpartition("-")[0] for file in tmp_path.glob("*.backup")) == ["mq-namesrv-0", "mq-namesrv-2"]
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,8 @@ def test_dockerfile_copies_what_there_is_and_runs_as_nobody_in_particular() -> N
     final = text.rpartition("FROM ")[2]
     assert final.startswith("${BASE_IMAGE}")
     assert re.search(r"^USER (\d+):(\d+)$", final, re.MULTILINE)
-    assert "/livez" in final
     environment = image_environment()
+    assert f"http://{environment['NAMESRV_HEALTH_LISTEN']}/livez" in final
     assert load_settings(environment=environment).listen_address == ("0.0.0.0", 9876)
 
 
@@ -132,6 +132,7 @@ def test_compose_file_is_accepted_and_makes_a_cluster(secret: Path) -> None:
     for name in ("n1", "n2", "n3"):
         service = project["services"][name]
         assert service["read_only"] is True
+        assert f"http://{image_environment()['NAMESRV_HEALTH_LISTEN']}/readyz" in service["healthcheck"]["test"][-1]
         assert service["environment"]["NAMESRV_NODE_ID"] == name
         nodes.append(settings_of({**image_environment(), **service["environment"]}, secret))
     agree(nodes, 3)
