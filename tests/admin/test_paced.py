@@ -11,7 +11,7 @@ from aiohttp import web
 
 from replicated_namesrv.admin.http_listener import HttpListener
 from replicated_namesrv.admin.paced import PIECE_BYTES, PacedProtocol, counted, in_share
-from replicated_namesrv.server.turn_shares import SHARE_NS, TurnShares
+from replicated_namesrv.server.turn_shares import ALONE_NS, SHARE_NS, TurnShares
 
 
 class Handler(asyncio.Protocol):
@@ -93,7 +93,7 @@ async def test_what_waits_is_dropped_when_the_handler_closes_the_connection() ->
 
 async def test_bytes_wait_until_the_share_of_their_address_is_paid() -> None:
     protocol, handler, socket = connected()
-    protocol.shares.spend(protocol.share, SHARE_NS)
+    protocol.shares.spend(protocol.share, ALONE_NS)
     protocol.data_received(b"first")
     assert handler.pieces == []
     assert not socket.reads
