@@ -135,6 +135,8 @@ class Group:
                 del self._leaving[peer]
             self._leaving.pop(self._context.node_id, None)
             self._is_due = True
+            for peer in sorted(self.links & set(self._context.peers)):
+                self._membership.hint(peer, log_index)  # it may be behind, and not know the present leader as a member
             self._observer.members_changed()
 
     def restored(self, log_index: int) -> None:

@@ -205,11 +205,14 @@ class Membership:
         greeting = self._greetings.get(peer)
         echo, versions = greeting.source if greeting else 0, PROTOCOL << 16 | self._config.command_version
         self._environment.send(peer, Greeting(identity.incarnation, identity.state, founders, echo, versions))
-        if not self.configuration.is_static:
-            members = pack_members(self.configuration.applied_members)
-            known = self.known.get(peer, VACANT)
-            self._environment.send(peer, MemberHint(identity.incarnation, known, self._applied_index(), members))
+        self.hint(peer, self._applied_index())
         self._introduce(peer)
+
+    def hint(self, peer: str, log_index: int) -> None:
+        """Tell ``peer`` the members as of ``log_index``, if they are in the log."""
+        if not self.configuration.is_static:
+            members, known = pack_members(self.configuration.applied_members), self.known.get(peer, VACANT)
+            self._environment.send(peer, MemberHint(self.identity.incarnation, known, log_index, members))
 
     def correct(self, peer: str) -> None:
         """``peer`` addresses another incarnation than this one, because a greeting was lost. Greet it, at most once per
