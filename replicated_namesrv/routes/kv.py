@@ -6,9 +6,8 @@ answers. Changes are reported to ``Tables.sizes``.
 
 from replicated_namesrv.routes.commands import DeleteKVConfig, PutKVConfig
 from replicated_namesrv.routes.results import Result
+from replicated_namesrv.routes.sizes import ORDER_TOPIC_CONFIG
 from replicated_namesrv.routes.tables import Tables
-
-NAMESPACE_ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 
 def put_kv_config(tables: Tables, command: PutKVConfig) -> Result:
@@ -32,5 +31,5 @@ def _moved(tables: Tables, namespace: str, key: str) -> None:
     tables.changed = True
     tables.kv_revision = tables.next_revision
     tables.kv_index.moved(namespace, key, tables.next_revision)
-    if namespace == NAMESPACE_ORDER_TOPIC_CONFIG:
+    if namespace == ORDER_TOPIC_CONFIG:
         tables.touch_topics((key,))

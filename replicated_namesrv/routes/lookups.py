@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from replicated_namesrv.model import MASTER_ID, PERM_WRITE, BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from replicated_namesrv.routes.broker_group import BrokerGroup, Shown
-from replicated_namesrv.routes.kv import NAMESPACE_ORDER_TOPIC_CONFIG
+from replicated_namesrv.routes.sizes import ORDER_TOPIC_CONFIG
 from replicated_namesrv.routes.tables import Tables
 
 SYNC_BROKER_MEMBER_GROUP_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
@@ -35,7 +35,7 @@ def pickup_topic_route_data(tables: Tables, topic: str) -> TopicRouteData | None
     mappings = tuple([(info.bname, info) for info in tables.topic_mappings.of(topic)])
     order_topic_conf = None
     if tables.settings.order_message_enable:
-        order_topic_conf = tables.kv.get(NAMESPACE_ORDER_TOPIC_CONFIG, {}).get(topic)
+        order_topic_conf = tables.kv.get(ORDER_TOPIC_CONFIG, {}).get(topic)
     return TopicRouteData(
         order_topic_conf,
         tuple(queue_datas),

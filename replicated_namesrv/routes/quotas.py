@@ -44,6 +44,10 @@ SHOWN_CHARACTERS = 60
 
 STATE, KV, NAMESPACE, BROKER = "maxStateBytes", "maxKvBytes", "maxKvNamespaceBytes", "maxBrokerBytes"
 """Limits on bytes, named by their settings."""
+ORDER_TOPICS = "orderTopicConfigBytes"
+"""Limit on the encoded bytes of the namespace ORDER_TOPIC_CONFIG. It is no setting."""
+ORDER_TOPICS_BYTES_MAX = 15 << 20
+"""Every answer to a registration contains the namespace, and RocketMQ reads frames of up to 16 MiB."""
 DISK = "diskReserveBytes"
 """Limit on the bytes that a command may add while its disk has less free space than this."""
 
@@ -149,7 +153,13 @@ def _kv_needs(tables: Tables, command: PutKVConfig) -> list[Need]:
         more -= sizes.kv_bytes(command.key, entries[command.key])
     held = tables.sizes
     uses = ((NAMESPACE, command.namespace, held.namespaces.get(command.namespace, 0)), (KV, "", held.kv), (STATE, "", held.total))
-    return [Need(*use, more) for use in uses] if more > 0 else []
+    found = [Need(*use, more) for use in uses] if more > 0 else []
+    if command.namespace == sizes.ORDER_TOPIC_CONFIG:
+        more = sizes.encoded_bytes(command.key, command.value)
+        if entries is not None and command.key in entries:
+            more -= sizes.encoded_bytes(command.key, entries[command.key])
+        found += [Need(ORDER_TOPICS, "", held.order_topics, more)] if more > 0 else []
+    return found
 
 
 def _broker_needs(tables: Tables, growth: Mapping[str, int], listed: int) -> list[Need]:
@@ -241,7 +251,7 @@ class Quotas:
 
     def __init__(self, limits: Mapping[str, Callable[[], int]], check: Callable[[Command], Iterable[Need]]) -> None:
         """``limits``: bytes by bound. ``check``: the needs of a command; it raises LimitError for a text that is too long."""
-        self.limits = dict(limits)
+        self.limits: dict[str, Callable[[], int]] = {ORDER_TOPICS: lambda: ORDER_TOPICS_BYTES_MAX, **limits}
         self.sources = [check]
         self.refused: dict[str, int] = {}
         """Commands refused, by limit."""
@@ -278,7 +288,7 @@ class Quotas:
 
     def check_whole(self, held: Sizes) -> None:
         """Raise LimitError if a state of these sizes, which is to replace an empty one, is too large."""
-        whole = [Need(STATE, "", 0, held.total), Need(KV, "", 0, held.kv)]
+        whole = [Need(STATE, "", 0, held.total), Need(KV, "", 0, held.kv), Need(ORDER_TOPICS, "", 0, held.order_topics)]
         whole += [Need(NAMESPACE, name, 0, size) for name, size in held.namespaces.items()]
         whole += [Need(BROKER, name, 0, size) for name, size in held.brokers.items()]
         for need in whole:
@@ -291,6 +301,7 @@ class Quotas:
             KV: held.kv,
             NAMESPACE: max(held.namespaces.values(), default=0),
             BROKER: max(held.brokers.values(), default=0),
+            ORDER_TOPICS: held.order_topics,
         }
 
     def _check(self, need: Need, pending: int) -> None:
@@ -301,10 +312,11 @@ class Quotas:
         if used + need.more > limit:
             kind = {NAMESPACE: " of namespace ", BROKER: " of broker "}.get(need.bound)
             of = f"{kind}{need.of!r:.{SHOWN_CHARACTERS}}" if kind else ""
+            more = f", or raise {need.bound}" if need.bound != ORDER_TOPICS else " in the namespace ORDER_TOPIC_CONFIG"
             raise LimitError(
                 need.bound,
-                f"{need.bound} is {limit}: {used} bytes{of} are in use and this adds {need.more}; remove what is not needed, "
-                f"or raise {need.bound}",
+                f"{need.bound} is {limit}: {used} bytes{of} are in use and this adds {need.more}; remove what is not needed"
+                f"{more}",
             )
 
 

@@ -6,11 +6,14 @@ update costs what a command changes.
 """
 
 from collections.abc import Collection, Iterable
+from json.encoder import encode_basestring_ascii
 
 from replicated_namesrv.model import TopicQueueMappingInfo
 from replicated_namesrv.routes.broker_group import BrokerGroup, Registration
 
 ENTRY_BYTES = 64
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+"""The namespace whose entries are in every answer to a registration."""
 QUEUE_BYTES = 16
 """One queue of a static topic mapping."""
 
@@ -52,10 +55,16 @@ def kv_bytes(key: str, value: str | None) -> int:
     return ENTRY_BYTES + text_bytes(key) + text_bytes(value)
 
 
+def encoded_bytes(key: str, value: str | None) -> int:
+    """Upper bound of an entry's bytes as JSON, in which a character may take 12 bytes."""
+    texts = (key, value or "")
+    return sum(len(encode_basestring_ascii(text)) + 5 * text.count("\x7f") for text in texts) + 2
+
+
 class Sizes:
     """Bytes by owner. Methods are called for each addition (``sign`` 1) or removal (-1)."""
 
-    __slots__ = ("brokers", "kv", "mapped", "namespaces", "total")
+    __slots__ = ("brokers", "kv", "mapped", "namespaces", "order_topics", "total")
 
     def __init__(self) -> None:
         self.total = 0
@@ -67,6 +76,8 @@ class Sizes:
         self.mapped: dict[str, int] = {}
         """The part of ``brokers`` that static topic mappings take."""
         self.namespaces: dict[str, int] = {}
+        self.order_topics = 0
+        """The namespace ORDER_TOPIC_CONFIG, encoded (``encoded_bytes``)."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sizes) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
@@ -109,6 +120,8 @@ class Sizes:
     def entry(self, namespace: str, key: str, value: str | None, sign: int) -> None:
         """An entry of the KV config."""
         self._of_namespace(namespace, sign * kv_bytes(key, value))
+        if namespace == ORDER_TOPIC_CONFIG:
+            self.order_topics += sign * encoded_bytes(key, value)
 
     def _of_broker(self, broker_name: str, more: int) -> None:
         self.total += more

@@ -28,7 +28,7 @@ from replicated_namesrv.server.turn_shares import TurnShares
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.tracing import Tracing
 from replicated_namesrv.wire.codes import V5_3_1, RequestCode, ResponseCode
-from replicated_namesrv.wire.frame import FrameBounds
+from replicated_namesrv.wire.frame import FRAME_PREFIX_BYTES, MAX_TOTAL, FrameBounds
 from replicated_namesrv.wire.header import answer_frame, answer_parts, decode_header, opaque_bytes
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from replicated_namesrv.server.cluster_test import ClusterTestRoutes
 
 GO_AWAY = Answer(ResponseCode.GO_AWAY.value, "please go away")
+OPAQUE_BYTES_MAX = 11
+"""In JSON: a sign and ten digits."""
+LESS = "read it in pages over the admin port (/v1/topics, /v1/brokers, /v1/kv), or remove what is not needed"
 ROUTE_QUERY = RequestCode.GET_ROUTEINFO_BY_TOPIC.value
 UPDATE_CONFIG = RequestCode.UPDATE_NAMESRV_CONFIG.value
 
@@ -78,7 +81,7 @@ class RequestDispatcher:
         self.answers = RouteAnswers(service.state, settings, metrics)
         self._queries = Queries(settings, service, self.answers, metrics, now_s, self._other)
         self.answers.is_ready = self._queries.is_ready
-        self.registrations = Registrations(settings, service, metrics, shares)
+        self.registrations = Registrations(settings, service, metrics, shares, problems)
         changes = Changes(settings, service)
         self._handlers: dict[int, Handler] = {
             **self._queries.handlers(),
@@ -170,8 +173,14 @@ class RequestDispatcher:
         if header.is_oneway:
             self._metrics.count_request(header.code, None)
             return None
-        self._metrics.count_request(header.code, answer.code)
         parts = answer_parts(answer.code, answer.remark, answer.ext_fields, answer.body, header.serialize_type)
+        size = FRAME_PREFIX_BYTES + len(parts.before) + OPAQUE_BYTES_MAX + len(parts.after) + len(parts.body)
+        if size > MAX_TOTAL:  # no peer reads it
+            self._metrics.hit_limit("answerBytes")
+            remark = f"the answer to request code {header.code} has {size} bytes, a frame at most {MAX_TOTAL}; {LESS}"
+            answer = Answer(ResponseCode.SYSTEM_ERROR.value, remark)
+            parts = answer_parts(answer.code, remark, None, b"", header.serialize_type)
+        self._metrics.count_request(header.code, answer.code)
         if request.lasting_topic is not None and isinstance(request.data, bytes):
             self.answers.remember(request.data, request.start, request.bounds.end, request.lasting_topic, parts)
         return answer_frame(parts, opaque_bytes(header.opaque, header.serialize_type))

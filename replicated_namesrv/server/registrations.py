@@ -42,6 +42,7 @@ from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.commands import RegisterBroker
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.state import RouteInfoManager
+from replicated_namesrv.server.problems import Problems
 from replicated_namesrv.server.request import (
     OVERLOAD,
     Answer,
@@ -62,6 +63,7 @@ from replicated_namesrv.wire.bodies import encode_kv_table
 from replicated_namesrv.wire.codes import ResponseCode
 from replicated_namesrv.wire.crc32 import VariedCrc
 from replicated_namesrv.wire.fastjson import finish
+from replicated_namesrv.wire.frame import MAX_TOTAL
 from replicated_namesrv.wire.registration_body import RegisterBrokerBody, decode_register_body, without_meaning
 
 if TYPE_CHECKING:
@@ -71,6 +73,8 @@ TURN_BUDGET_NS = 4_000_000
 """Time for evaluation in one turn of the loop; each queue gets half if both have work."""
 QUEUED_BYTES_MAX = 512 << 20
 """Maximum bytes of waiting bodies. A registration beyond it is answered with code 2, and its broker tries again."""
+ORDER_TOPICS_BYTES_MAX = MAX_TOTAL - (64 << 10)
+"""Limit on ORDER_TOPIC_CONFIG in an answer, which leaves room for the header."""
 SMALL_BYTES = 1 << 20
 """A longer body is a large one."""
 
@@ -295,12 +299,14 @@ class Registrations:
         service: RegistrationService,
         metrics: ServerMetrics,
         shares: TurnShares,
+        problems: Problems,
         wall_clock_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self.queue = RegistrationQueue(metrics, shares)
         self._settings = settings
         self._service = service
         self._metrics = metrics
+        self._problems = problems
         self._wall_clock_ms = wall_clock_ms
         self._order_topics: tuple[int, bytes] | None = None
         """Revision of ORDER_TOPIC_CONFIG, and the answer made from it."""
@@ -447,7 +453,15 @@ class Registrations:
         revision = state.kv_revision(ORDER_TOPIC_CONFIG)
         if self._order_topics is None or self._order_topics[0] != revision:
             table = state.kv_view(ORDER_TOPIC_CONFIG)
-            self._order_topics = (revision, b"" if table is None else encode_kv_table(table))
+            body = b"" if table is None else encode_kv_table(table)
+            if len(body) > ORDER_TOPICS_BYTES_MAX:  # an earlier version accepted it; brokers could not read the answer
+                told = (
+                    "registrations are answered without ORDER_TOPIC_CONFIG, which is too large: delete keys that are not needed"
+                )
+                self._problems.report("orderTopics", told, bytes=len(body), bytes_max=ORDER_TOPICS_BYTES_MAX)
+                self._metrics.hit_limit("answerBytes")
+                body = b""
+            self._order_topics = (revision, body)
         return self._order_topics[1]
 
 

@@ -1,0 +1,146 @@
+"""Every answer is a frame that peers read, or a clear error, however large the state is.
+
+The tests use limits that are 100 times smaller.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.compat.independent_node import IndependentNode
+from replicated_namesrv.errors import LimitError
+from replicated_namesrv.model import QueueData
+from replicated_namesrv.routes import quotas
+from replicated_namesrv.routes.commands import Command, PutKVConfig
+from replicated_namesrv.routes.quotas import ORDER_TOPICS, Quotas
+from replicated_namesrv.routes.sizes import Sizes
+from replicated_namesrv.server import dispatch, registrations
+from replicated_namesrv.wire import frame
+from tests.support.remoting_server import Answer, Peer, ServerThread, broker_fields, live_server, topic_table
+from tests.support.routes import register
+
+ORDER = "ORDER_TOPIC_CONFIG"
+UNIT, UNIT_SUB = 1, 2
+VALUE_BYTES_MAX, MAX_TOTAL, ORDER_TOPICS_BYTES_MAX, HEADER_BYTES = 10_485, 167_772, 157_286, 655
+
+
+def test_order_topics_leave_room_for_the_rest_of_an_answer() -> None:
+    assert quotas.ORDER_TOPICS_BYTES_MAX + 100 < registrations.ORDER_TOPICS_BYTES_MAX == frame.MAX_TOTAL - 65_536
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if "tmp_path" in request.fixturenames:
+        monkeypatch.setattr(quotas, "ORDER_TOPICS_BYTES_MAX", ORDER_TOPICS_BYTES_MAX)
+        monkeypatch.setattr(dispatch, "MAX_TOTAL", MAX_TOTAL)
+        monkeypatch.setattr(registrations, "ORDER_TOPICS_BYTES_MAX", MAX_TOTAL - HEADER_BYTES)
+
+
+def store(server: ServerThread, commands: Iterator[Command]) -> None:
+    """Store without a check, as a version without these limits did."""
+    node = server.service
+    assert isinstance(node, IndependentNode)
+
+    def apply() -> None:
+        for command in commands:
+            node.state.apply(command, 1)
+
+    server.do(apply)
+
+
+def register_over(peer: Peer) -> Answer:
+    return peer.call(103, broker_fields("a", "a:10911"), topic_table("T", "U"))
+
+
+@pytest.mark.parametrize("character", ["v", "\x01"])
+def test_order_topics_are_refused_before_brokers_cannot_read_them(tmp_path: Path, character: str) -> None:
+    value = character * ((VALUE_BYTES_MAX - 10) // (1 if character == "v" else 6))
+    with live_server(tmp_path) as server, Peer(server.port) as peer:
+        answers = [peer.call(100, {"namespace": ORDER, "key": f"k{number}", "value": value}) for number in range(17)]
+        refused = [answer for answer in answers if answer.code]
+        assert 1 <= len(refused) <= 3
+        for answer in refused:
+            assert f"{ORDER_TOPICS} is {ORDER_TOPICS_BYTES_MAX}" in (answer.header.remark or "")
+            assert "remove what is not needed in the namespace ORDER_TOPIC_CONFIG" in (answer.header.remark or "")
+        assert server.service.quotas.refused[ORDER_TOPICS] == len(refused)
+        for answer in (register_over(peer), peer.call(219, {"namespace": ORDER})):
+            assert (answer.code, len(json.loads(answer.body)["table"])) == (0, 17 - len(refused))
+            assert len(answer.body) <= ORDER_TOPICS_BYTES_MAX
+        assert peer.call(100, {"namespace": ORDER, "key": "k0", "value": "a:1"}).code == 0, "less is no more"
+        assert peer.call(100, {"namespace": "other", "key": "k0", "value": value}).code == 0
+        table = server.service.state.kv_view(ORDER)
+        assert table is not None
+        for key in list(table):
+            assert peer.call(102, {"namespace": ORDER, "key": key}).code == 0
+        assert server.service.state.sizes.order_topics == 0
+
+
+def test_a_backup_with_too_many_order_topics_is_refused() -> None:
+    held = Sizes()
+    for number in range(16):
+        held.entry(ORDER, f"k{number}", "v" * quotas.VALUE_BYTES_MAX, 1)
+    plenty = dict.fromkeys(("maxStateBytes", "maxKvBytes", "maxKvNamespaceBytes", "maxBrokerBytes"), lambda: 1 << 40)
+    with pytest.raises(LimitError, match=ORDER_TOPICS):
+        Quotas(plenty, lambda command: ()).check_whole(held)
+
+
+def test_a_registration_is_answered_without_order_topics_that_are_too_large(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with live_server(tmp_path) as server, Peer(server.port) as peer:
+        store(server, (PutKVConfig(ORDER, f"k{number}", "v" * VALUE_BYTES_MAX) for number in range(17)))
+        for _ in range(3):
+            answer = register_over(peer)
+            assert (answer.code, answer.body) == (0, b"")
+        logged = [record for record in caplog.records if "ORDER_TOPIC_CONFIG" in record.message]
+        assert len(logged) == 1
+        answer = peer.call(219, {"namespace": ORDER})
+        assert answer.code == 1
+        assert f"at most {MAX_TOTAL}" in (answer.header.remark or "")
+        assert server.metrics.limits_hit["answerBytes"] == 2
+
+
+def long_names(kind: str, count: int) -> Iterator[str]:
+    return (f"{kind}{number}".ljust(1_000, "x") for number in range(count))
+
+
+@pytest.mark.parametrize("serialize_type", [0, 1])
+def test_an_answer_that_is_too_large_is_a_clear_error(tmp_path: Path, serialize_type: int) -> None:
+    with live_server(tmp_path) as server, Peer(server.port) as peer:
+        for flag in (UNIT | UNIT_SUB, UNIT_SUB):
+            topics = dict.fromkeys(long_names(f"topic{flag}-", 170), QueueData(6, 8, flag, 8))
+            store(server, iter([register(f"b{flag}", 0, f"b{flag}:1", topics=topics)]))
+        names = zip(long_names("broker", 90), long_names("address", 90), strict=True)
+        store(server, (register(name, 0, address, topics=["T", "U"]) for name, address in names))
+        store(server, (PutKVConfig("n", f"k{number}", "v" * VALUE_BYTES_MAX) for number in range(17)))
+        store(server, iter([PutKVConfig("n", "control", "\x01" * VALUE_BYTES_MAX)]))
+        too_large = {
+            105: {"topic": "T"},
+            106: None,
+            206: None,
+            219: {"namespace": "n"},
+            224: {"cluster": "C"},
+            311: None,
+            312: None,
+            313: None,
+        }
+        for code, fields in too_large.items():
+            for _ in range(2):  # the second one may come from a cache
+                answer = peer.call(code, fields, serialize_type=serialize_type)
+                assert answer.code == 1, code
+                remark = answer.header.remark or ""
+                assert remark.startswith(f"the answer to request code {code} has "), code
+                assert f"a frame at most {MAX_TOTAL}; read it in pages over the admin port" in remark
+        assert server.metrics.limits_hit["answerBytes"] >= len(too_large)
+        for code, fields in {
+            101: {"namespace": "n", "key": "control"},
+            304: None,
+            319: None,
+            322: {"clusterName": "C", "brokerAddr": "b3:1"},
+            901: {"clusterName": "C", "brokerName": "b3"},
+        }.items():
+            answer = peer.call(code, fields, serialize_type=serialize_type)
+            assert answer.code in (0, 1), code
+            assert 4 + len(answer.body) <= MAX_TOTAL
