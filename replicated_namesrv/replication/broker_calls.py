@@ -149,7 +149,8 @@ class BrokerCalls:
         key = (registration.cluster_name, registration.broker_addr)
         slot = (connection.connection_id, key)
         received = self._refused.pop(slot, self._machine.state.revision)
-        task = self._converse(connection, self._register(registration, connection, received))
+        origin = origin_of(connection)  # now, because the task begins in a later turn: after the connection's next request
+        task = self._converse(connection, self._register(registration, connection, received, origin))
         self._pending[slot] = task
 
         def ended(done: "Future[Result]") -> None:
@@ -159,9 +160,11 @@ class BrokerCalls:
         task.add_done_callback(ended)
         return task
 
-    async def _register(self, registration: RegisterBroker, connection: Connection, received: int) -> Result:
+    async def _register(
+        self, registration: RegisterBroker, connection: Connection, received: int, origin: ChangeOrigin | None
+    ) -> Result:
         key, received_ms = (registration.cluster_name, registration.broker_addr), self._monotonic_ms()
-        content, asked, origin = "", None, origin_of(connection)
+        content, asked = "", None
         try:
             async with Budget(REGISTRATION_S):
                 while True:

@@ -287,8 +287,9 @@ class Quotas:
                 raise LimitError("setting", f"setting {shown} has {len(text)} characters, at most {most} are taken")
 
     def check_whole(self, held: Sizes) -> None:
-        """Raise LimitError if a state of these sizes, which is to replace an empty one, is too large."""
-        whole = [Need(STATE, "", 0, held.total), Need(KV, "", 0, held.kv), Need(ORDER_TOPICS, "", 0, held.order_topics)]
+        """Raise LimitError if a state of these sizes, which is to replace an empty one, is too large. There is no limit for order
+        topics: a cluster that has more works, and its backup can be restored."""
+        whole = [Need(STATE, "", 0, held.total), Need(KV, "", 0, held.kv)]
         whole += [Need(NAMESPACE, name, 0, size) for name, size in held.namespaces.items()]
         whole += [Need(BROKER, name, 0, size) for name, size in held.brokers.items()]
         for need in whole:

@@ -1,8 +1,8 @@
 """TurnShares: how much of the event loop's time one address can use.
 
 All work for an address counts as its debt. The debt shrinks by a quarter of the time that passes. When it reaches ``SHARE_NS``,
-the further frames, HTTP requests, registrations and late answers of the address wait, in order, until it is paid. So if other
-addresses have connections, one address uses at most about a quarter of the loop, however many connections and requests it has:
+the further frames, HTTP requests, registrations and late answers of the address wait, in order, until it is paid. So while other
+addresses cause work, one address uses at most about a quarter of the loop, however many connections and requests it has:
 after a millisecond of work it waits for three. A turn has time for other addresses, for peers and for timers. One host also
 leaves a part of the processor to others, which keeps their waits short: a process that always runs is not preferred when a
 message arrives for it.

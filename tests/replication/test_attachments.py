@@ -9,12 +9,13 @@ from replicated_namesrv.replication.liveness.attachments import (
     CONTACT_MS,
     PATIENCE_MS,
     REGISTERED_MAX,
+    RETURN_MS,
     SLOW_MS,
     STALL_MS,
     Attachments,
     Conversations,
 )
-from replicated_namesrv.replication.liveness.leader_messages import HELD, LOST, RELEASED
+from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HELD, LOST, RELEASED
 from tests.replication.virtual import KEY
 
 OTHER = ("c", "b:1")
@@ -89,6 +90,24 @@ def test_so_many_connections_of_a_broker_are_remembered_and_the_newest() -> None
         assert state_of(attachments) == HELD
         attachments.lose(number, in_peace=True)
     assert state_of(attachments) == LOST
+
+
+def test_other_connections_do_not_replace_those_over_which_the_broker_registered() -> None:
+    attachments = attached(1)
+    for number in range(2, CONNECTIONS_MAX + 100):
+        attachments.attach(KEY, 7, number, number * 100.0, 0, registers=False)
+    for number in range(2, CONNECTIONS_MAX + 100):
+        attachments.lose(number, in_peace=True)
+    assert state_of(attachments) == HELD, "its own connection is open"
+
+
+def test_a_broker_does_not_return_after_two_minutes() -> None:
+    attachments = attached(1)
+    attachments.lose(1, in_peace=False)
+    for clock_ms, opened_ms in ((RETURN_MS, int(RETURN_MS) - 100), (RETURN_MS + 1, AGE_MAX)):
+        entry = attachments.entry(KEY, clock_ms)
+        assert entry is not None
+        assert (entry.state, entry.opened_ms) == (RELEASED, opened_ms)
 
 
 def test_a_contact_is_old_after_a_while() -> None:

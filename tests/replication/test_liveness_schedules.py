@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.replication.liveness.leader_messages import HELD
 from replicated_namesrv.replication.liveness.leader_role import LeaderRole
 from replicated_namesrv.replication.liveness.silence import Suspicions
@@ -358,3 +359,21 @@ def test_late_copies_with_renewals_between_them_are_not_repeats(is_recognised: b
         cluster.register(second, registration(1, timeout_ms=120_000))
         cluster.run(0.1)
         assert cluster.counters() == {2}
+
+
+def test_a_registration_names_its_own_caller() -> None:
+    """Not that of the next request of its connection, which is read before the registration begins."""
+    with virtual_cluster() as cluster:
+        name = cluster.leader()
+        origins: list[str] = []
+        cluster.node(name).on_change(lambda change: origins.append(change.origin.identity if change.origin else ""))
+
+        def both(server: NameServer, connection: SimulatedConnection) -> object:
+            connection.origin = ChangeOrigin("first", "10.0.0.1", name)  # type: ignore[attr-defined]  # as the server's has
+            registered = server.node.register(registration(), connection)
+            connection.origin = ChangeOrigin("second", "10.0.0.1", name)  # type: ignore[attr-defined]  # as above
+            return registered
+
+        said = cluster.say(cluster.wire(name), both)
+        cluster.until(lambda: said.ended, "an answer")
+        assert origins == ["first"]

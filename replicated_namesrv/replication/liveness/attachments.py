@@ -35,12 +35,15 @@ ROUND_MS = 1_000.0
 CONTACT_MS = 1_000.0
 """A contact that is older when it is reported does not count, because the leader would count it from its arrival."""
 CONNECTIONS_MAX = 16
-"""Connections of one broker that are remembered: those that were opened last. A broker uses one."""
+"""Connections of one broker that are remembered: first those over which it registered, then those that were opened last. A broker
+uses one."""
 REGISTERED_MAX = 1_000
 """Ended registrations that are remembered for one connection: the newest. An ``UNREGISTER_BROKER`` (104) for an older one is
 handled as if its connection had never registered the broker."""
 REGISTERED_TOTAL_MAX = 200_000
 """If there are as many for all connections, a connection that has any gets a new one only in place of its oldest."""
+RETURN_MS = 120_000.0
+"""A broker that has not returned for this time since its last contact does not return to a connection that ended."""
 SLOW_MS = 1_000.0
 """A broker may have closed the connection before a slower answer. A stall of this length makes all answers slow."""
 PATIENCE_MS = 3_000.0
@@ -90,11 +93,12 @@ class Attachments:
         broker.contact_ms = now_ms
         broker.connections[connection_id] = opened_ms
         self._carried.setdefault(connection_id, {})[key] = None
-        if len(broker.connections) > CONNECTIONS_MAX:
-            oldest = min(broker.connections, key=lambda each: broker.connections[each])
-            del broker.connections[oldest], self._carried[oldest][key]
         if registers:
             self._register(hash(key), epoch, self._registered.setdefault(connection_id, {}))
+        if len(broker.connections) > CONNECTIONS_MAX:
+            opened = broker.connections
+            least = min(opened, key=lambda each: (self.registered_epoch(key, each) is not None, opened[each]))
+            del broker.connections[least], self._carried[least][key]
         self.changed[key] = None
 
     def _register(self, key_hash: int, epoch: int, registered: dict[int, int]) -> None:
@@ -175,7 +179,7 @@ class Attachments:
             state, newest_ms = HELD, max(broker.connections.values())
         else:
             state, newest_ms = broker.ended, broker.released_ms
-        is_unknown = state == LOST or newest_ms == -math.inf
+        is_unknown = state == LOST or newest_ms == -math.inf or (state == RELEASED and clock_ms > broker.contact_ms + RETURN_MS)
         return ReportEntry(key, state, False, broker.epoch, 0, AGE_MAX if is_unknown else max(0, int(clock_ms - newest_ms)))
 
     def everything(self, clock_ms: float) -> list[ReportEntry]:
