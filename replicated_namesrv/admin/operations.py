@@ -152,7 +152,10 @@ async def change_member(request: web.Request) -> web.Response:
     if (given is not None) != (action in ("add", "move")):
         raise BodyError(f"{action} {'needs' if given is None else 'takes no'} address")
     address = None if given is None else parse_address("address", given)
-    await context.service.change_member(action, name, address, request.query.get("observer") == "true")
+    observer = request.query.get("observer", "false")
+    if observer not in ("true", "false") or ("observer" in request.query and action != "add"):
+        raise BodyError(f"observer={observer[:40]} with {action}: give true or false, and only with add")
+    await context.service.change_member(action, name, address, observer == "true")
     return json_response({"changed": True, "members": context.service.members()})
 
 

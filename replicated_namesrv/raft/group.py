@@ -11,6 +11,7 @@ from replicated_namesrv.raft.configuration import Change, Configuration
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.identity import Identity
 from replicated_namesrv.raft.interfaces import Observer
+from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.members import Members, places, unpack_members
 from replicated_namesrv.raft.membership import Membership
 from replicated_namesrv.raft.node_context import NodeContext
@@ -33,6 +34,7 @@ class Group:
         memories: PeerMemories,
         followers: Followers,
         replication: Replication,
+        leadership: Leadership,
         observer: Observer,
         connected: Callable[[str], None],
     ) -> None:
@@ -40,6 +42,7 @@ class Group:
         self._context, self._core, self._configuration, self._identity = context, core, configuration, identity
         self._membership, self._memories, self._followers = membership, memories, followers
         self._replication, self._observer, self._connected = replication, observer, connected
+        self._leadership = leadership
         self.links: set[str] = set()
         """Nodes to which this one has a connection; not all of them need to be members."""
         self._leaving: dict[str, float] = {}
@@ -47,8 +50,7 @@ class Group:
         self._is_due = False
         """Whether peers have to be added or dropped."""
         self.is_searching = True
-        """Whether this process has not found a leader yet. Until then the configured nodes are peers, too, and members that it
-        does not know may connect."""
+        """Whether this process has not found a leader yet. Until then the configured nodes are peers, too."""
         self.hint: tuple[int, Members] = (0, {})
         """(index, members) that another node knows and this one does not know yet."""
         self.version = 0
@@ -121,6 +123,14 @@ class Group:
         """This process knows a leader: its log will tell it the members."""
         if self.is_searching:
             self.is_searching, self._is_due = False, True
+
+    @property
+    def accepts_strangers(self) -> bool:
+        """Whether nodes that are no peers may connect. They may be the present members: all that this node knows may have been
+        replaced while it was down or cut off. Only their hints count."""
+        silent = self._context.now() - self._leadership.last_contact_at
+        without_leader = not self._core.is_leader and silent > self._context.config.election_max_ms / 1000
+        return self.is_searching or without_leader
 
     def apply(self, log_index: int, change: Change) -> None:
         """The change at ``log_index`` was applied."""

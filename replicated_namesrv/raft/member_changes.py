@@ -33,6 +33,7 @@ from replicated_namesrv.raft.members import (
     Kind,
     Members,
     RaftMember,
+    is_for_listening,
     pack_members,
     places,
     problem_of,
@@ -91,11 +92,11 @@ class MemberChanges:
         leadership: Leadership,
         promotion: Promotion,
         transfer: Transfers,
-        protocol: Callable[[str], int],
+        protocol: Callable[[str], int | None],
         addresses: Mapping[str, Address],
     ) -> None:
-        """``protocol``: the newest protocol that a peer supports, 0 if it is unknown. ``addresses``: those of the configured
-        members, which the first MEMBERS entry takes over."""
+        """``protocol``: the newest protocol that a peer supports, None if it has not greeted. ``addresses``: those of the
+        configured members, which the first MEMBERS entry takes over."""
         self._context, self._defences, self._now = context, context.defences, context.now
         self._core, self._log, self._configuration, self._followers = core, log, configuration, followers
         self._leadership, self._promotion, self._transfer = leadership, promotion, transfer
@@ -160,8 +161,9 @@ class MemberChanges:
         if not self._configuration.is_static:
             return None  # every member has applied a MEMBERS entry, or cannot apply the first one
         spoken = {peer: self._protocol(peer) for peer in self._context.peers}
-        old = sorted(peer for peer, protocol in spoken.items() if 0 < protocol < MEMBERS_PROTOCOL)
-        knowing = {peer for peer, protocol in spoken.items() if protocol >= MEMBERS_PROTOCOL} | {self._context.node_id}
+        greeted = {peer: protocol for peer, protocol in spoken.items() if protocol is not None}
+        old = sorted(peer for peer, protocol in greeted.items() if protocol < MEMBERS_PROTOCOL)
+        knowing = (greeted.keys() - set(old)) | {self._context.node_id}
         if old or len(knowing & self._context.voters) < self._context.quorum:
             names = ", ".join(old) or ", ".join(sorted(self._context.voters - knowing))
             return f"the members cannot be changed before {names} is upgraded to this version and has connected"
@@ -194,12 +196,26 @@ class MemberChanges:
             taken = {(m.host, m.port): name for name, m in after.items() if name != change.name and m.host}
             if change.address is not None and change.address in taken:
                 return f"{change.address[0]}:{change.address[1]} is the address of {taken[change.address]}; give another one"
+        if (unreachable := self._unreachable(change, after)) is not None:
+            return unreachable
         if change.action == "add" and len(after) > MEMBERS_MAX:
             return f"the cluster has {MEMBERS_MAX} members, the most allowed; remove one first"
         wanted = sum(member.kind is not Kind.OBSERVER for member in after.values())
         grows = change.action == "promote" or (change.action == "add" and not change.observer)
         if grows and wanted > VOTERS_MAX:
             return f"the cluster has {VOTERS_MAX} voters and learners, the most allowed; remove one first, or add an observer"
+        return None
+
+    def _unreachable(self, change: MemberChange, after: Members) -> str | None:
+        """Why the other members cannot reach a member at an address that this change would write."""
+        for name, member in after.items():
+            before = self._configuration.members.get(name, RaftMember())
+            if (member.host, member.port) == (before.host, before.port) or not is_for_listening(member.host, member.port):
+                continue
+            given = name == change.name and change.address is not None
+            where = "given" if given else f"that {self._context.node_id}, the leader, is configured with"
+            remedy = "give another one" if given else "correct it there and start that node again"
+            return f"no other node reaches {name} at {member.host}:{member.port}, the address {where}; {remedy}"
         return None
 
     def _lag(self, name: str) -> str | None:

@@ -7,6 +7,7 @@ port, details. Only voters have a place: a quorum is a majority of the places, v
 import json
 from collections.abc import Mapping
 from enum import IntEnum
+from ipaddress import ip_address
 from typing import NamedTuple
 
 from replicated_namesrv.raft.raft_errors import MalformedError
@@ -101,6 +102,14 @@ def problem_of(name: str, member: RaftMember) -> str | None:
     if not name or not 0 <= member.port < 1 << 16 or not 0 <= member.incarnation < 1 << 64:
         return "a member has a name, a port below 65536 and an incarnation of 64 bits"
     return None
+
+
+def is_for_listening(host: str, port: int) -> bool:
+    """Whether a node can listen at this address, but no other node can connect to it: a wildcard, or port 0."""
+    try:
+        return (port == 0 and host != "") or ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def pack_members(members: Members) -> bytes:

@@ -138,8 +138,12 @@ class Membership:
 
     def protocol(self, peer: str) -> int:
         """The newest protocol that ``peer`` speaks; 0 if it has not greeted since our start."""
+        return self.greeted_protocol(peer) or 0
+
+    def greeted_protocol(self, peer: str) -> int | None:
+        """The newest protocol that ``peer`` speaks; None if it has not greeted since our start."""
         greeting = self._greetings.get(peer)
-        return greeting.protocol if greeting else 0
+        return greeting.protocol if greeting else None
 
     def snapshot_version(self, peer: str) -> int:
         """The newest format of snapshot files that ``peer`` reads; 1, the first, if it does not report it."""

@@ -229,12 +229,12 @@ class RaftNode(NodeViews):
         )  # fmt: skip  # items grouped by line
         self.transfer = LeadershipTransfer(context, core, membership, self.replication, outbox, leadership, stall)
         self.member_changes = MemberChanges(
-            context, core, log, configuration, self.followers, leadership, promotion, self.transfer, membership.protocol,
-            self._addresses,
+            context, core, log, configuration, self.followers, leadership, promotion, self.transfer,
+            membership.greeted_protocol,            self._addresses,
         )  # fmt: skip  # items grouped by line
         self.group = Group(
-            context, core, configuration, self.identity, membership, memories, self.followers, self.replication, self.observer,
-            self._connected,
+            context, core, configuration, self.identity, membership, memories, self.followers, self.replication,
+            leadership, self.observer, self._connected,
         )  # fmt: skip  # items grouped by line
         self.digests = Digests(context, core, membership, outbox, membership.digest_version, self.state_digest)
         self.reads = ReadIndex(

@@ -100,7 +100,7 @@ class RaftService:
         self.now = boot_clock()
         self.transport = PeerTransport(settings, self._on_message, self._on_connected, self._on_disconnected, logger.warning)
         self.transport.on_arriving = lambda peer, size: self.node.on_arriving(peer, size)
-        self.transport.accepts_strangers = lambda: self.node.group.is_searching
+        self.transport.accepts_strangers = lambda: self.node.group.accepts_strangers
         self.node: RaftNode
         self.storage: FileStorage
         self.loop: asyncio.AbstractEventLoop

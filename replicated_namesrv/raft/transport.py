@@ -35,7 +35,8 @@ The acceptor of a connection decides by the first row that matches. "Close" coun
 | H6  | has a proof by neither ``secret`` nor one of          | close              | another secret, or a recorded hello       |
 |     | ``accepted_secrets``                                  |                    |                                           |
 | H7  | has a certificate that does not name the sender       | close              | one node cannot speak for another         |
-| H8  | is of no member, or of another process than a live one | refuse, say why   | a removed node; two processes of one name |
+| H8  | is of no peer, and strangers are not accepted, or of  | refuse, say why    | a removed node; two processes of one name |
+|     | another process than a live one                       |                    |                                           |
 | H9  | is anything else                                      | accept             | it replaces the sender's former one       |
 
 The dialler decides by the first row that matches:
@@ -434,8 +435,12 @@ class _Accepted(_Frames):
             older.abort()
 
     def _refusal(self, source: str) -> str | None:
-        """The reason to refuse, if ``source`` is not a member, or another live process speaks for it."""
-        if source not in self.owner.peers and not self.owner.accepts_strangers():
+        """The reason to refuse, if ``source`` is not a member, or another live process speaks for it.
+
+        A stranger has to know the secret. A certificate is not enough: its authority may have signed those of clients, too."""
+        owner = self.owner
+        is_proven = owner.settings.secret is not None or owner.tls is None  # without both, only loopback can connect
+        if source not in owner.peers and not (is_proven and owner.accepts_strangers()):
             return f"{source} is not a member of the cluster {self.owner.settings.cluster_id}: it was removed, or has to be added"
         older = self.owner.accepted.get(source)
         if older is None or not self.process or not older.process or older.process == self.process:
@@ -557,7 +562,7 @@ class PeerTransport:
         self.on_arriving: Callable[[str, int], None] = lambda peer, size: None
         """Called with the size of a message while it arrives in parts."""
         self.accepts_strangers: Callable[[], bool] = lambda: False
-        """Whether a node that is no peer, and knows the secret, may connect: a member that this node does not know yet."""
+        """Whether a node that is no peer may connect: a member that this node does not know yet. Not asked with TLS alone."""
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._warn = warn
         self.accepted: dict[str, _Accepted] = {}

@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 NO_MAJORITY = "this node reaches no leader that has a majority"
 HAND_OVER_TIMEOUT_S = 2.0
 """How long a stopping leader waits for its successor. Raft itself gives up earlier."""
+CATCH_UP_PAUSE_S = 0.5
+"""Between two questions of a node that has not caught up. Some refusals arrive at once."""
 
 
 class Consensus(Protocol):
@@ -217,6 +219,7 @@ class RaftConsensus(Observer):
         requested that confirmed it.
 
         Raises StorageError."""
+        told = ""
         while True:
             asked_ms = self._now_ms()
             outcome = await self._raft.read_index()
@@ -224,7 +227,11 @@ class RaftConsensus(Observer):
                 return asked_ms
             if self._raft.node.failed is not None:
                 raise StorageError(f"cannot take part in the cluster: {self._raft.node.failed}")
-            log.info("not caught up with a majority yet: %s", outcome.reason)
+            if outcome.reason != told:
+                told = outcome.reason
+                level = logging.INFO if self.removed is None else logging.ERROR
+                log.log(level, "not caught up with a majority yet: %s", told)
+            await asyncio.sleep(CATCH_UP_PAUSE_S)
 
     async def hand_over(self) -> None:
         """Before a stop: if this node leads other nodes, transfer leadership to one of them, which saves the wait for an

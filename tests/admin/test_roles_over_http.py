@@ -54,6 +54,13 @@ def test_changes_need_the_roles_of_the_page() -> None:
     assert {roles for key, roles in HTTP_ROLES.items() if key not in admins and key[0] == "GET"} == {READERS}
 
 
+@pytest.mark.parametrize("query", ["add?address=h:1&observer=yes", "remove?observer=true", "move?address=h:1&observer=false"])
+async def test_an_observer_that_is_no_boolean_or_not_added_is_refused(tmp_path: Path, query: str) -> None:
+    async with running_node(tmp_path) as (_, port):
+        answer = await http(port, f"/v1/members/n4/{query}", "POST")
+    assert (answer.status, "observer=" in answer.json["error"]) == (400, True)
+
+
 async def test_the_admin_token_keeps_working_and_a_wrong_one_does_not(tmp_path: Path) -> None:
     path, token = write_access_file(tmp_path, FILE), tmp_path / "token"
     token.write_text("the-token-of-the-admin-port\n")

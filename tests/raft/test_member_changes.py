@@ -9,6 +9,7 @@ from replicated_namesrv.raft.members import VOTERS_MAX
 from replicated_namesrv.raft.raft_messages import MEMBERS_PROTOCOL
 from replicated_namesrv.raft.raft_node import RaftNode
 from tests.raft.test_defences import commit
+from tests.raft.test_lost_memory import old_version
 from tests.raft.test_members import add, grow, make, remove
 from tests.support.raft_world import World
 
@@ -145,3 +146,28 @@ def test_malformed_members_are_refused() -> None:
     _, leader = cluster()
     assert refusal(leader, MemberChange("add", "n" * 201, ("h", 1))).row == "M6"
     assert refusal(leader, MemberChange("add", "n4", ("h", 1 << 16))).row == "M6"
+
+
+def test_connected_members_of_protocol_0_prevent_changes() -> None:
+    """Version 0.1.0 speaks protocol 0. A node that has not greeted does not prevent a change."""
+    world = World(3)
+    old_version(world, "n3")
+    world.start_all()
+    leader = world.elect()
+    world.run_until(lambda: leader.membership.greeted_protocol("n3") == 0)
+    world.run(0.5)
+    found = refusal(leader, add("n4"))
+    assert (found.row, "before n3 is upgraded" in found.reason) == ("M3", True)
+
+
+@pytest.mark.parametrize("address", [("0.0.0.0", 9_000), ("::", 9_000), ("host-n4", 0)])
+def test_addresses_to_which_no_node_can_connect_are_refused(address: tuple[str, int]) -> None:
+    _, leader = cluster()
+    for change in (MemberChange("add", "n4", address), MemberChange("move", "n2", address)):
+        found = refusal(leader, change)
+        assert (found.row, "give another one" in found.reason) == ("M6", True)
+    leader.member_changes._addresses = {"n2": address}
+    found = refusal(leader, add("n5"))
+    assert found.row == "M6"
+    assert f"no other node reaches n2 at {address[0]}:{address[1]}, the address that {leader.node_id}" in found.reason
+    assert leader.member_changes.refusal(MemberChange("move", "n2", ("host-n2", 9_000))) is None

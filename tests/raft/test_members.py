@@ -4,6 +4,7 @@ Every test with ``defended`` runs twice: with the defence the rule is kept, with
 """
 
 import json
+from functools import partial
 from itertools import combinations
 
 import pytest
@@ -582,6 +583,72 @@ def test_a_node_that_was_away_finds_members_that_it_does_not_know() -> None:
     world.run_until(lambda: node.applied_index == world.elect().applied_index)
     commit(world, node, b"b")
     assert node.members == sorted({away.name, "n4", "n5"})
+
+
+def test_a_member_that_was_cut_off_lets_in_members_that_it_does_not_know() -> None:
+    """All members that it knows are gone when it returns. It and two that it does not know are the majority."""
+    world = World(3)
+    world.start_all()
+    commit(world, world.elect(), b"a")
+    world.run(0.5)
+    assert not any(node.group.accepts_strangers for node in world.nodes)
+    away = next(host for host in world.hosts.values() if host.node is not world.leader)
+    for name in ("n4", "n5"):
+        world.new_host(name)
+    world.isolate(away.name)
+    for name in ("n4", "n5"):
+        world.hosts[name].start()
+        make(world, add(name))
+        world.run_until(partial(is_voter, world, name))
+    term = world.elect().term
+    for name in world.hosts:
+        world.disconnect(name, away.name)
+        world.disconnect(away.name, name)
+    for name in sorted({"n1", "n2", "n3"} - {away.name}):
+        world.hosts[name].crash()
+    world.heal()
+
+    def is_elected() -> bool:
+        dial(world)
+        return world.leader is not None and world.leader.term > term
+
+    world.run_until(is_elected)
+    assert away.node is not None
+    node = away.node
+    world.run_until(lambda: "n5" in node.members)
+    commit(world, node, b"b")
+
+
+def is_voter(world: World, name: str) -> bool:
+    return world.elect().member_table.get(name, RaftMember(Kind.LEARNER)).votes
+
+
+def dial(world: World) -> None:
+    """Connect each node with its peers as the transport does: row H8 of the handshake refuses strangers."""
+    for source in world.nodes:
+        for target in world.nodes:
+            knows = source.node_id in target.peers or target.group.accepts_strangers
+            if target.node_id in source.peers and knows:
+                world.connect(source.node_id, target.node_id)
+
+
+def test_a_founder_that_joins_returns_with_its_disk_and_with_an_empty_one() -> None:
+    """What operators are told to configure after the first change of members, also for a cluster of one."""
+    world = World(1)
+    world.start_all()
+    for name in ("n2", "n3"):
+        grow(world, name)
+    host = world.hosts["n1"]
+    host.joins = True
+    world.names[:] = ["n2", "n3"]
+    for disk in (host.disk, Disk()):
+        host.crash()
+        host.disk = disk
+        host.start()
+        wait_for(world, host, "voter")
+        commit(world, world.elect(), b"a")
+        equal(world)
+    assert voters_in(world) == ["n1", "n2", "n3"]
 
 
 def test_a_hint_of_a_node_that_knows_less_has_no_effect() -> None:

@@ -1,7 +1,10 @@
 """Members that change, with real sockets and files."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from replicated_namesrv.raft.interfaces import Committed, Outcome, ReadReady, Rejected
 from replicated_namesrv.raft.member_changes import MemberChange
@@ -9,6 +12,8 @@ from replicated_namesrv.raft.members import Kind
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_service import RaftService
 from replicated_namesrv.raft.transport import TransportSettings
+from tests.raft.test_transport import pair_of_settings, started
+from tests.support.authority import Authority
 from tests.support.ports import free_ports
 from tests.support.raft_world import Machine
 from tests.support.waiting import until
@@ -112,3 +117,23 @@ async def test_an_observer_moves_to_another_address(tmp_path: Path) -> None:
         await until(lambda: group.machines["n4"].commands == [b"a"], "the entry at the new address")
     finally:
         await group.stop()
+
+
+@pytest.mark.parametrize("secret", [None, SECRET])
+def test_a_certificate_alone_lets_no_stranger_in(tmp_path: Path, secret: bytes | None) -> None:
+    """Even while strangers are accepted: the authority may have signed certificates of clients, too."""
+    authority = Authority(tmp_path)
+
+    async def scenario() -> None:
+        good, other = pair_of_settings(secret=secret)
+        addresses = {**other.addresses, "z": other.addresses["b"]}
+        async with started(replace(good, tls=authority.files("a"))) as (a,):
+            a.transport.accepts_strangers = lambda: True
+            async with started(replace(other, node_id="z", addresses=addresses, tls=authority.files("z"))) as (z,):
+                if secret is None:
+                    await until(lambda: any("z is not a member" in w for w in a.warnings), "the refusal of z")
+                    assert not z.connected("a")
+                else:
+                    await until(lambda: z.connected("a"), "the connection of z")
+
+    asyncio.run(scenario())
