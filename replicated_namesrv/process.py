@@ -107,6 +107,16 @@ def unusable_credentials(settings: Settings, rules: AccessRules) -> list[str]:
     return found
 
 
+def shared_authority(settings: Settings) -> list[str]:
+    """A warning if certificates alone admit nodes."""
+    if settings.mode != "cp" or not settings.peer_tls_cert_path or settings.peer_secret_file:
+        return []
+    return [
+        "peerSecretFile is not set: every certificate signed by an authority in peerTlsTrustCertPath is good for the peer port; "
+        "set peerSecretFile, unless this authority signs certificates of nodes only"
+    ]
+
+
 def check_kv_folder(settings: Settings) -> None:
     """Check that an independent node can write kvConfig.json. Raises StartError if it cannot and the folder was configured.
 
@@ -314,7 +324,7 @@ async def live(settings: Settings, report_started: Callable[[ServingNode], None]
     node.on_failure = stop_requested.set
     node.on_serving_changed = lambda serving: manager.status(node.description if serving else "not serving: no majority")
     manager.watch()
-    for warning in settings.warnings:
+    for warning in (*settings.warnings, *shared_authority(settings)):
         log.warning(warning)
     for warning in () if node.access is None else unusable_credentials(settings, node.access.rules):
         log.warning(warning)

@@ -13,7 +13,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md", "tests/golden/README.md"),
-    "deploy/ci/README.md",
+    *("SECURITY.md", "deploy/ci/README.md"),
     *("chaos/DESIGN.md", "spark/DESIGN.md"),
 )
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")

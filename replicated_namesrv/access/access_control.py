@@ -12,7 +12,7 @@ from pathlib import Path
 
 from replicated_namesrv.access.access_file import NOBODY, AccessFileError, read_access_file
 from replicated_namesrv.access.audit_log import AuditLog
-from replicated_namesrv.access.identities import AccessRules, shown
+from replicated_namesrv.access.identities import NAME_CHARACTERS_MAX, AccessRules, shown
 from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.settings import Settings
 
@@ -27,6 +27,8 @@ LINES_PER_WINDOW, WINDOW_S = 100, 10.0
 """Maximum of lines about refusals, equal or not."""
 LINES_PER_ADDRESS = 50
 """The same for one address, so that its flood does not hide what others try."""
+BY_CHARACTERS_MAX = NAME_CHARACTERS_MAX + 200
+"""Enough for a whole subject, from which ``namesrv access report`` makes a rule, and an access key."""
 DEFAULT_AUDIT_LOG = "audit.log"
 
 
@@ -107,6 +109,8 @@ class AccessControl:
     def of(cls, settings: Settings) -> "AccessControl | None":
         """As the settings say; None: everything is allowed. Raises AccessFileError."""
         if settings.access_policy == "open":
+            if settings.audit_log not in ("", "off"):
+                log.warning("auditLog=%s has no effect with accessPolicy=open; set accessPolicy=observe", settings.audit_log)
             return None
         name = settings.audit_log or DEFAULT_AUDIT_LOG
         audit = None if name == "off" else AuditLog(settings.data_path / Path(name).expanduser(), settings.node_id)
@@ -145,8 +149,8 @@ class AccessControl:
         event = "refused" if self.enforces else "observed"
         self.refusals[request, event] = self.refusals.get((request, event), 0) + 1
         target = None if target is None else shown(target)  # before it is kept: a caller may send megabytes
-        by, why = shown(by), shown(why)
-        left_out = self._throttle.admit((request, target, identity, by, address), address)
+        by, why = shown(by, BY_CHARACTERS_MAX), shown(why)
+        left_out = self._throttle.admit((request, target, identity, hash(by), address), address)  # the text would take 1 KB
         if left_out is None:
             return
         known = {"identity": identity, "by": by, "address": address, "request": request, "why": why, **facts}
@@ -159,8 +163,8 @@ class AccessControl:
         """Record an operation that is no change of the routes. ``result``: response code or HTTP status."""
         self.record("request", identity=origin.identity, address=origin.address, request=request, target=target, result=result)
 
-    def poll(self) -> None:
-        """Reload the file if it has changed."""
+    async def poll(self) -> None:
+        """Reload the file if it has changed. Only one call at a time."""
         stamp = self._stamp()
         if stamp == self._seen:
             return
@@ -169,7 +173,7 @@ class AccessControl:
             return
         self._seen = stamp
         try:
-            rules = read_access_file(self.path)
+            rules = await asyncio.to_thread(read_access_file, self.path)  # a large file takes a second
         except AccessFileError as error:
             self.problem = str(error)
             self.reload_failures += 1
@@ -198,4 +202,4 @@ class AccessControl:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(POLL_S)
-            self.poll()
+            await self.poll()

@@ -5,13 +5,18 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from replicated_namesrv.access.access_file import ANONYMOUS
+from replicated_namesrv.access.access_file import ANONYMOUS, AccessFileError, parse_access_file
+from replicated_namesrv.access.identities import CUT_OFF
 from replicated_namesrv.access.roles import Role
 
+CLAIMED = "claimed"
 CALLERS_MAX = 1_000
 """Callers in a draft. Those that come later are only counted."""
-_KEY = re.compile(r"access key (\S+)")
-_CERTIFICATE = re.compile(r"certificate (.+?)(?:, access key .*)?$")
+_CERTIFICATE = re.compile(r"certificate (.+?)(?:(?<!\\), access key .*)?", re.DOTALL)
+"""In a subject, each comma has a backslash."""
+_KEY = re.compile(r"access key (.*)", re.DOTALL)
+_CLAIMED_KEY = re.compile(r"\w+, access key (.*?) (?:unknown or wrongly signed|without TLS)", re.DOTALL)
+"""A key that the caller only names."""
 
 
 @dataclass(slots=True)
@@ -19,7 +24,7 @@ class DraftCaller:
     """One caller, and what it sent without permission."""
 
     kind: str
-    """``certificates``, ``access_keys`` or ``networks``."""
+    """``certificates``, ``access_keys``, ``networks``, or ``CLAIMED`` for an access key that is not verified."""
     value: str
     """Certificate rule, access key or address."""
     identity: str
@@ -59,10 +64,9 @@ class AccessDraft:
 
     def _add(self, line: dict[str, object]) -> None:
         by, address = str(line.get("by", "")), str(line.get("address", "?"))
-        key, certificate = _KEY.search(by), _CERTIFICATE.match(by)
-        kind, value = (
-            ("access_keys", key[1]) if key else ("certificates", certificate[1]) if certificate else ("networks", address)
-        )
+        kinds = (("certificates", _CERTIFICATE), ("access_keys", _KEY), (CLAIMED, _CLAIMED_KEY))
+        found = ((kind, match[1]) for kind, pattern in kinds if (match := pattern.fullmatch(by)))
+        kind, value = next(found, ("networks", address))
         caller = self.callers.get((kind, value))
         if caller is None:
             if len(self.callers) >= CALLERS_MAX:
@@ -81,7 +85,7 @@ class AccessDraft:
     def text(self) -> str:
         """The draft."""
         parts = ["# Draft made from audit logs. Remove callers that must not have these roles.\n"]
-        names: dict[str, int] = {}
+        names = {ANONYMOUS}
         for caller in self.callers.values():
             parts.append(_entry(caller, names))
         if self.left_out:
@@ -94,30 +98,57 @@ def _least(needs: list[object]) -> Role:
     return next((role for role in (Role.READ, Role.BROKER, Role.OPERATOR) if role in needs), Role.ADMIN)
 
 
-def _entry(caller: DraftCaller, names: dict[str, int]) -> str:
+def _entry(caller: DraftCaller, names: set[str]) -> str:
+    """The identity of a caller; as a comment if it is not certain or not complete. ``names``: those in use."""
     roles = set(caller.roles)
     if len(roles) > 1:
         roles.discard(Role.READ)
     if Role.ADMIN in roles:
         roles = {Role.ADMIN}
-    names[caller.name] = names.get(caller.name, 0) + 1
-    name = caller.name if names[caller.name] == 1 else f"{caller.name}-{names[caller.name]}"
+    name, number = caller.name, 1
+    while name in names:
+        number += 1
+        name = f"{caller.name}-{number}"
+    names.add(name)
     counts = ", ".join(f"{request} {count}" for request, count in sorted(caller.requests.items()))
-    known = (
-        "" if caller.identity == ANONYMOUS else f"# It is the identity {_plain(caller.identity)} already: add the roles there.\n"
-    )
-    lines = [f"# {_plain(counts)}", f"{known}[identities.{name}]", f"roles = {_list(roles)}"]
+    notes = [f"# {_plain(counts)}"]
+    if caller.identity != ANONYMOUS:
+        notes.append(f"# It is the identity {_plain(caller.identity)} already: add the roles there.")
+    lines = [f"[identities.{name}]", f"roles = {_list(roles)}"]
     if Role.BROKER in roles:
-        patterns = sorted(name for name in caller.brokers if set("*?") & set(name))
-        lines += [f"# left out, because it would be a pattern: {_plain(name)}" for name in patterns]
-        lines.append(f"brokers = {_list(caller.brokers.difference(patterns))}")
-    if caller.kind == "access_keys":
-        lines.append(f"access_keys = {{ {_quoted(caller.value)} = [] }}  # fill in its secret")
-    elif caller.kind == "networks":
+        inexact = sorted(filter(_is_inexact, caller.brokers))
+        notes += [f"# left out, because it would be a pattern, or is cut off: {_plain(name)}" for name in inexact]
+        lines.append(f"brokers = {_list(caller.brokers.difference(inexact))}")
+    if caller.kind == "networks":
         lines.append(f"networks = {_list([caller.value])}  # weak: everyone at this address")
-    else:
+    elif caller.kind == "certificates":
         lines.append(f"certificates = {_list([caller.value])}")
-    return "\n".join(lines) + "\n"
+    else:
+        lines.append(f"access_keys = {{ {_quoted(caller.value)} = [] }}  # fill in its secret")
+    why = _why_not(caller, "\n".join(lines))
+    if why is not None:
+        notes.append(f"# Not in force: {_plain(why)}")
+        lines = [f"# {line}" for line in lines]
+    return "\n".join([*notes, *lines]) + "\n"
+
+
+def _why_not(caller: DraftCaller, text: str) -> str | None:
+    """Why the operator has to decide about an identity; None: it can be used as it is."""
+    if caller.kind == CLAIMED:
+        return "the caller only named this access key; check that it is its own"
+    if caller.kind == "certificates" and _is_inexact(caller.value):
+        return "the subject would be a pattern, or is cut off; give a rule that names this caller alone"
+    try:
+        parse_access_file("draft", text.encode())
+    except AccessFileError as error:
+        return str(error).removeprefix("access file draft: ")
+    return None
+
+
+def _is_inexact(name: str) -> bool:
+    """Whether a name as it is in the log could match others, or matches nothing."""
+    plain = _plain(name)
+    return bool({"*", "?"} & set(plain)) or plain.endswith(CUT_OFF)
 
 
 def _list(values: Iterable[str]) -> str:
@@ -125,7 +156,7 @@ def _list(values: Iterable[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(_plain(text))
+    return json.dumps(_plain(text), ensure_ascii=False)
 
 
 def _plain(text: str) -> str:

@@ -18,6 +18,7 @@ PeerCertificate = Mapping[str, Any]
 """A verified certificate as ``ssl`` describes it (``getpeercert``)."""
 NAME_CHARACTERS_MAX = 1_024
 """A longer name matches no pattern."""
+CUT_OFF = "…"
 STARS_MAX = 2
 """Maximum of ``*`` in a pattern, because the time of a match grows with their number."""
 ATTRIBUTES = {
@@ -91,10 +92,11 @@ class CertificateRule:
 
 
 def subject_of(certificate: PeerCertificate) -> str:
-    """The subject as a rule would name it, for logs."""
+    """The subject as a rule would name it, for logs. A backslash is shown as ``?``, because rules cannot name it."""
     short = {long: name for name, long in ATTRIBUTES.items()}
     pairs = [pair for names in certificate.get("subject", ()) for pair in names]
-    return ",".join(f"{short.get(name, name)}={value}".replace(",", "\\,") for name, value in pairs)[:NAME_CHARACTERS_MAX]
+    parts = (f"{short.get(name, name)}={value}".replace("\\", "?").replace(",", "\\,") for name, value in pairs)
+    return shown(",".join(parts), NAME_CHARACTERS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,6 @@ def refusal(
     return None
 
 
-def shown(text: str) -> str:
-    """A name in a message."""
-    return text if len(text) <= 100 else text[:100] + "…"
+def shown(text: str, characters_max: int = 100) -> str:
+    """A name in a message. One that is cut off ends with ``CUT_OFF``."""
+    return text if len(text) <= characters_max else text[:characters_max] + CUT_OFF

@@ -108,7 +108,8 @@ class Access:
         origin = request.get(ORIGIN)
         recorded = (request.method, request.path) in OPERATIONS or request.path.startswith(MEMBERS_PATH)
         if self._control is not None and origin is not None and recorded:
-            self._control.requested(f"{request.method} {request.path}", request.query_string or None, origin, status)
+            target = request.get(TARGET) or request.query_string or None
+            self._control.requested(f"{request.method} {request.path}", target, origin, status)
 
     def why_not(self, request: web.Request, allowed: frozenset[Role], by_table: Callable[[web.Request], None]) -> str | None:
         """The reason for which ``check`` would refuse such a request of this caller; None: it would accept it. Nothing is
@@ -216,6 +217,8 @@ class Access:
 ACCESS = web.AppKey("access", Access)
 ORIGIN = web.RequestKey("origin", ChangeOrigin)
 """Who sent a request, if accessPolicy is not open."""
+TARGET = web.RequestKey("target", str)
+"""What a request touched, for the audit log; without it, the query counts."""
 OPERATIONS = {
     *(("POST", "/v1/config"), ("GET", "/v1/backup"), ("POST", "/v1/restore"), ("POST", "/v1/leader/transfer")),
     *(("POST", "/v1/drain"), ("DELETE", "/v1/drain")),

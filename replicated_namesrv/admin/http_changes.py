@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import orjson
 from aiohttp import web
 
-from replicated_namesrv.admin.access import ORIGIN
+from replicated_namesrv.access.identities import shown
+from replicated_namesrv.admin.access import ORIGIN, TARGET
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.responses import json_error, json_response
 from replicated_namesrv.errors import BodyError
@@ -72,6 +73,7 @@ async def update_config(request: web.Request) -> web.Response:
     if not isinstance(given, dict) or not all(isinstance(value, str | bool | int) for value in given.values()):
         raise BodyError('the body is not an object of names and plain values, as in {"orderMessageEnable": true}')
     values = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+    request[TARGET] = shown(", ".join(sorted(values)), NAME_CHARACTERS_MAX)
     context = request.app[CONTEXT]
     context.service.quotas.check_settings(values)
     _check_settings(values)

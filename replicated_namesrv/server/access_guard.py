@@ -14,9 +14,10 @@ the rules change. So a connection whose first read was signed need not sign the 
 from collections.abc import Callable, Iterable
 
 from replicated_namesrv.access.access_control import AccessControl
-from replicated_namesrv.access.identities import NamedIdentity, refusal, shown
+from replicated_namesrv.access.identities import NAME_CHARACTERS_MAX, NamedIdentity, refusal, shown
 from replicated_namesrv.access.roles import READERS, REQUEST_ROLES
 from replicated_namesrv.access.signatures import ACCESS_KEY
+from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.server.connection import RemotingConnection
@@ -24,6 +25,7 @@ from replicated_namesrv.server.connection_access import ConnectionAccess
 from replicated_namesrv.server.request import Answer, Request
 from replicated_namesrv.wire.bodies import decode_queue_datas
 from replicated_namesrv.wire.codes import RequestCode, ResponseCode
+from replicated_namesrv.wire.properties import MAX_BODY_BYTES, string_to_properties
 
 TARGET_FIELDS = ("brokerName", "topic", "namespace")
 """Header fields that say what a request touches; the first one that it has is recorded."""
@@ -51,6 +53,8 @@ class AccessGuard:
             known.may_read = why is None or not access.enforces
         if allowed is not READERS and (why is None or not access.enforces):
             request.origin = connection.origin = ChangeOrigin(identity.name, known.address, access.node)
+            if code == RequestCode.UPDATE_NAMESRV_CONFIG:
+                request.target = _changed_settings(request.body)
         if why is None:
             return None
         fields = request.fields
@@ -63,7 +67,7 @@ class AccessGuard:
     def done(self, request: Request, code: int) -> None:
         """Record a request that changes settings; the other changes are recorded when they are applied."""
         if request.header.code == RequestCode.UPDATE_NAMESRV_CONFIG and request.origin is not None:
-            self._access.requested("UPDATE_NAMESRV_CONFIG", None, request.origin, code)
+            self._access.requested("UPDATE_NAMESRV_CONFIG", request.target, request.origin, code)
 
     def _caller(self, request: Request, known: ConnectionAccess) -> tuple[NamedIdentity, str]:
         """The identity, and how it was recognised."""
@@ -79,18 +83,33 @@ class AccessGuard:
         return signer, f"access key {key[:100]}"
 
     def _brokers(self, request: Request) -> Iterable[tuple[str | None, str | None, str | None]]:
-        """For each broker that the request registers, renews or removes: its name, its address, and the name registered for the
-        address."""
+        """For each broker that the request registers, renews or removes: its name, its address, and a name registered for the
+        address, in whatever cluster."""
         if request.header.code == RequestCode.REGISTER_TOPIC_IN_NAMESRV:
-            for name, _ in decode_queue_datas(request.body) if request.body else ():
-                yield name, None, None
+            for announced, _ in decode_queue_datas(request.body) if request.body else ():
+                yield announced, None, None
             return
         get = request.fields.get
-        cluster_name, broker_addr = get("clusterName"), get("brokerAddr")
-        registered = None
-        if cluster_name is not None and broker_addr is not None:
-            registered = self._state.registration(cluster_name, broker_addr)
-        yield get("brokerName"), broker_addr, None if registered is None else registered.broker_name
+        name, cluster_name, broker_addr = get("brokerName"), get("clusterName"), get("brokerAddr")
+        yield name, broker_addr, None
+        if cluster_name is None or broker_addr is None:
+            return
+        registered = self._state.registration(cluster_name, broker_addr)
+        if registered is not None and registered.broker_name == name:
+            return  # a renewal: no search through all brokers
+        for held in self._state.registrations():
+            if held.broker_addr == broker_addr:
+                yield name, broker_addr, held.broker_name
+
+
+def _changed_settings(body: bytes) -> str | None:
+    """Names of the settings in the body of ``UPDATE_NAMESRV_CONFIG``, without their values; None: there are none."""
+    if len(body) > MAX_BODY_BYTES:
+        return None
+    try:
+        return shown(", ".join(sorted(string_to_properties(body))), NAME_CHARACTERS_MAX) or None
+    except BodyError:
+        return None
 
 
 class GuardedAnswers:

@@ -46,7 +46,7 @@ Outcome = Answer | Deferred
 class Request:
     """One request frame: the decoded header, and the body in its buffer."""
 
-    __slots__ = ("bounds", "connection", "data", "fields", "header", "lasting_topic", "origin", "start")
+    __slots__ = ("bounds", "connection", "data", "fields", "header", "lasting_topic", "origin", "start", "target")
 
     def __init__(
         self, connection: "RemotingConnection", header: RemotingHeader, data: bytes | memoryview, start: int, bounds: FrameBounds
@@ -61,6 +61,8 @@ class Request:
         self.bounds = bounds
         self.origin: ChangeOrigin | None = None
         """Who sent it, if it is a change and ``accessPolicy`` is not open. Requests of one connection may differ in this."""
+        self.target: str | None = None
+        """Names of the settings that it changes, for the audit log. The body is released before the answer."""
         self.lasting_topic: str | None = None
         """Set by a handler whose answer is valid for equal requests while this topic's revision is the same."""
 

@@ -1,16 +1,17 @@
 """The draft of an access file that is made from audit logs."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from replicated_namesrv.access.access_draft import CALLERS_MAX, AccessDraft
-from replicated_namesrv.access.access_file import AccessFileError
 from replicated_namesrv.access.roles import Role
 from replicated_namesrv.cli.main import run_command
 from tests.access.files import rules_of
 
+UNVERIFIED = ("unknown or wrongly signed", "without TLS")
 BROKERS, OPERATORS, READERS = ["admin", "broker"], ["admin", "operator"], ["admin", "broker", "operator", "read"]
 
 
@@ -52,11 +53,22 @@ def test_callers_get_the_least_roles_that_would_have_been_enough() -> None:
 
 
 def test_an_access_key_needs_its_secret_before_the_draft_is_valid() -> None:
-    text = draft_of(line("anonymous, access key toolsKey unknown or wrongly signed", OPERATORS, "PUT_KV_CONFIG")).text()
-    with pytest.raises(AccessFileError, match=r"access_keys\.toolsKey: give a list of secrets"):
-        rules_of(text)
-    rules = rules_of(text.replace("= []", '= ["its secret"]'))
-    assert list(rules.identities[0].access_keys) == ["toolsKey"]
+    """Whether it is verified, in a draft that has the rest of the line, or only named by the caller."""
+    for by in ("access key toolsKey", *(f"anonymous, access key toolsKey {end}" for end in UNVERIFIED)):
+        text = draft_of(line(by, OPERATORS, "PUT_KV_CONFIG")).text()
+        assert rules_of(text).identities == []
+        rules = rules_of(re.sub(r"^# (?=\[|roles|access_keys)", "", text, flags=re.MULTILINE).replace("= []", '= ["its secret"]'))
+        assert list(rules.identities[0].access_keys) == ["toolsKey"]
+
+
+def test_a_verified_certificate_wins_over_an_access_key_that_the_caller_names() -> None:
+    by = "certificate CN=broker-a,O=Example\\, Inc., access key theirs unknown or wrongly signed"
+    rules = rules_of(draft_of(line(by, OPERATORS, "PUT_KV_CONFIG")).text())
+    (identity,) = rules.identities
+    assert not identity.access_keys
+    assert (
+        rules.by_certificate({"subject": ((("commonName", "broker-a"),), (("organizationName", "Example, Inc."),))}) is identity
+    )
 
 
 def test_a_hostile_caller_cannot_write_the_draft() -> None:
@@ -69,7 +81,64 @@ def test_a_hostile_caller_cannot_write_the_draft() -> None:
     rules = rules_of(text)
     assert rules.anonymous.roles == frozenset()
     assert not any(identity.owns("broker-b") for identity in rules.identities)
-    assert "left out, because it would be a pattern: *" in text
+    assert "left out, because it would be a pattern, or is cut off: *" in text
+
+
+HOSTILE = (
+    'a"]',
+    "\\",
+    "\n[anonymous]\n",
+    "\x00",
+    "\x7f",
+    "\u2028",
+    "\ud800",
+    "\U0001f600",
+    "*",
+    "?",
+    "é",
+    "",
+    "…",
+    "'",
+    "#",
+    "=",
+    "x" * 2_000,
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: ascii(text)[:20])
+def test_a_draft_is_valid_whatever_callers_name(text: str) -> None:
+    kinds = (
+        f"certificate CN={text}",
+        f"certificate {text}",
+        f"access key {text}",
+        f"anonymous, access key {text} without TLS",
+        text,
+    )
+    draft = draft_of(
+        *(line(by, BROKERS, text, brokerName=text, identity=text) for by in kinds),
+        *(line("anonymous", OPERATORS, text, address=address) for address in (text, "::1", "fe80::1%eth0")),
+    ).text()
+    rules = rules_of(draft.encode("utf-8").decode())
+    assert rules.anonymous.roles == frozenset()
+    assert not any(identity.owns("another") for identity in rules.identities)
+    assert rules.by_certificate({"subject": ((("commonName", "another"),),)}) is None
+
+
+def test_callers_whose_names_are_equal_stay_apart() -> None:
+    subjects = ("CN=a", "CN=a,O=x", "CN=a-2", "CN=anonymous")
+    rules = rules_of(draft_of(*(line(f"certificate {subject}", READERS, "x") for subject in subjects)).text())
+    assert [identity.name for identity in rules.identities] == ["a", "a-2", "a-2-2", "anonymous-2"]
+
+
+def test_what_is_not_certain_is_a_comment() -> None:
+    """A pattern as a subject, a subject that is cut off, and the role broker without a broker name (217)."""
+    text = draft_of(
+        line("certificate CN=*.x", READERS, "x"),
+        line(f"certificate CN={'a' * 1_021}…", READERS, "x"),
+        line("certificate CN=topics", BROKERS, "REGISTER_TOPIC_IN_NAMESRV"),
+    ).text()
+    assert rules_of(text).identities == []
+    assert text.count("# Not in force: ") == 3
 
 
 def test_the_number_of_callers_is_bounded() -> None:

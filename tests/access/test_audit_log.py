@@ -22,6 +22,7 @@ from replicated_namesrv.errors import StorageError
 from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.routes.commands import BrokerRemoval, PutKVConfig, UnregisterBrokers
 from replicated_namesrv.service import AppliedChange
+from replicated_namesrv.settings import load_settings
 from tests.access.files import token_line, write_access_file
 from tests.support.nodes import http, running_node
 from tests.support.waiting import until, wait_until
@@ -147,6 +148,14 @@ async def test_a_flood_of_refusals_displaces_no_line_about_a_change(tmp_path: Pa
     assert [line["change"] for line in lines(tmp_path / "audit.log") if line["event"] == "change"] == ["PUT_KV_CONFIG"]
 
 
+async def test_a_change_of_settings_over_http_names_them_without_values(tmp_path: Path) -> None:
+    async with running_node(tmp_path, accessPolicy="observe") as (_, port):
+        settings = b'{"waitSecondsForService": 7, "orderMessageEnable": true}'
+        assert (await http(port, "/v1/config", "POST", settings)).status == 200
+    targets = [line["target"] for line in lines(tmp_path / "audit.log") if line["event"] == "request"]
+    assert targets == ["orderMessageEnable, waitSecondsForService"]
+
+
 def test_lines_are_written_again_after_the_disk_was_full(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "audit.log", "n1")
     log.start()
@@ -171,23 +180,35 @@ def test_lines_of_an_independent_node_hide_no_changes_of_a_later_cluster(tmp_pat
     assert [line.get("revision") for line in lines(path)] == [None, 1]
 
 
-def test_long_names_in_refusals_are_not_kept() -> None:
+def test_long_names_in_refusals_are_not_kept(caplog: pytest.LogCaptureFixture) -> None:
     control = AccessControl("enforce", "")
-    control.refused("GET_ROUTEINFO_BY_TOPIC", "t" * (1 << 20), "anonymous", "by" * 5_000, "a:1", "why" * 5_000, {})
-    (key,) = control._throttle._next_s
-    assert all(len(str(part)) <= 101 for part in key)
+    for end in ("b", "c"):
+        by = f"certificate CN={'a' * 1_000}{end}"
+        control.refused("GET_ROUTEINFO_BY_TOPIC", "t" * (1 << 20), "anonymous", by, "a:1", "why" * 5_000, {})
+        assert caplog.records[-1].by == by  # type: ignore[attr-defined]  # a whole subject, for 'access report'
+    assert len(control._throttle._next_s) == 2
+    assert all(len(str(part)) <= 101 for key in control._throttle._next_s for part in key)
+    control.refused("GET_ROUTEINFO_BY_TOPIC", "t", "anonymous", "by" * 5_000, "a:1", "", {})
+    assert len(caplog.records[-1].by) <= 1_300  # type: ignore[attr-defined]  # the same
 
 
-def test_a_file_that_is_still_being_written_is_not_loaded(tmp_path: Path) -> None:
+def test_a_file_of_the_audit_log_without_effect_is_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    for name, count in (("off", 0), ("", 0), ("changes.log", 1)):
+        assert AccessControl.of(load_settings(None, {"auditLog": name}, {})) is None
+        assert len(caplog.records) == count
+    assert "auditLog=changes.log has no effect with accessPolicy=open" in caplog.text
+
+
+async def test_a_file_that_is_still_being_written_is_not_loaded(tmp_path: Path) -> None:
     path = tmp_path / "access.toml"
     path.write_text('[anonymous]\nroles = ["read"]\n')
     control = AccessControl("enforce", str(path))
     path.write_text("")
-    control.poll()
+    await control.poll()
     assert control.reloads == 0
     path.write_text('[anonymous]\nroles = ["read"]\n[identities.tools]\nroles = ["admin"]\n')
-    control.poll()
-    control.poll()
+    await control.poll()
+    await control.poll()
     assert (control.reloads, [identity.name for identity in control.rules.identities]) == (1, ["tools"])
 
 

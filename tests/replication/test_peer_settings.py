@@ -8,6 +8,7 @@ import pytest
 
 from replicated_namesrv.cli.cluster import PEER_SECRET, create_peer_secret, plan_nodes
 from replicated_namesrv.errors import SettingError
+from replicated_namesrv.process import shared_authority
 from replicated_namesrv.raft.transport import TlsFiles, TransportSettings
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.settings import load_settings
@@ -20,6 +21,14 @@ PEERS = "n1=127.0.0.1:9896"
 
 def with_settings(folder: Path, **flags: str) -> TransportSettings:
     return transport_settings(load_settings(None, {"mode": "cp", "peers": PEERS, "dataDir": str(folder), **flags}, {}))
+
+
+def test_certificates_without_a_secret_get_a_warning() -> None:
+    tls = dict.fromkeys(("peerTlsKeyPath", "peerTlsCertPath", "peerTlsTrustCertPath"), "file.pem")
+    cases: tuple[tuple[dict[str, str], bool], ...] = (({}, False), (tls, True), ({**tls, "peerSecretFile": "secret"}, False))
+    for flags, warned in cases:
+        settings = load_settings(None, {"mode": "cp", "peers": PEERS, **flags}, {})
+        assert any("set peerSecretFile" in warning for warning in shared_authority(settings)) == warned
 
 
 def secret_file(folder: Path, content: str, mode: int = 0o600) -> str:

@@ -120,7 +120,8 @@ def test_nobody_takes_over_the_name_of_another_broker(world: World) -> None:
         for caller in (None, "reader", "broker-a", "operator"):
             with world.peer(caller) as peer:
                 for code in (103, 104, 322):
-                    for fields in (attack, victim, {**victim, "brokerName": "broker-a"}):
+                    claimed = {**victim, "brokerName": "broker-a"}
+                    for fields in (attack, victim, claimed, {**claimed, "clusterName": "another"}):
                         answer = peer.call(code, fields, topic_table("T", "U") if code == 103 else b"")
                         assert answer.code == NO_PERMISSION, (caller, code, fields)
         registered = state.registration(victim["clusterName"], "10.0.0.2:10911")
@@ -356,13 +357,16 @@ def test_each_request_of_a_pipeline_has_its_own_caller(tmp_path: Path) -> None:
 def test_a_oneway_change_of_settings_gets_a_line(tmp_path: Path) -> None:
     def requests() -> list[object]:
         lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
-        return [line["request"] for line in lines if line["event"] == "request"]
+        return [(line["request"], line["target"]) for line in lines if line["event"] == "request"]
 
+    body = b"orderMessageEnable=false\nenableTopicList=true"
     with live_server(tmp_path, accessPolicy="observe") as server, Peer(server.port) as peer:
         for flag in (2, 0):
-            peer.send(request(RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"enableTopicList=true", flag=flag))
+            peer.send(request(RequestCode.UPDATE_NAMESRV_CONFIG, {}, body, flag=flag))
         peer.receive()
-        wait_until(lambda: requests() == ["UPDATE_NAMESRV_CONFIG"] * 2, "the lines are written")
+        wait_until(
+            lambda: requests() == [("UPDATE_NAMESRV_CONFIG", "enableTopicList, orderMessageEnable")] * 2, "the lines are written"
+        )
 
 
 def test_observe_allows_everything_and_records_it(tmp_path: Path) -> None:
