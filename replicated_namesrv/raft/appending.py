@@ -1,4 +1,4 @@
-"""What a follower does with AppendEntries (Raft, 5.3).
+"""Handles AppendEntries on a follower (Raft, 5.3).
 
 Before PySyncObj sees the message, this module decides which entries may be cut. Entries at or below the commit index are known to
 be equal, so they are skipped. Entries that the log already has with the same term are skipped, too. Only a term conflict after

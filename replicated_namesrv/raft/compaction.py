@@ -1,4 +1,4 @@
-"""When a snapshot of our own is taken, and how much of the log is dropped after it.
+"""Decides when this node takes a snapshot, and how much of the log is dropped after it.
 
 PySyncObj starts a snapshot when the log has ``compact_entries`` entries; this module starts one when ``compact_bytes`` were
 written. The log is then dropped up to ``compact_margin_entries`` before the end of the snapshot. But while a leader sends a
@@ -40,7 +40,7 @@ class CompactionCore(RaftState, Protocol):
 
 
 class Compaction:
-    """Decides for one node."""
+    """The compaction of one node's log."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""The configuration of a group: its members, and which incarnation votes for each place.
+"""The configuration of a group: its members, and the incarnation that votes for each place. Each voter has one place.
 
 A promotion of a node that lost its disk takes two entries, a vacancy and a join, one after the other. Members are added, removed
 and promoted by MEMBERS entries (``members.py``). Each change is in force on a node from the moment it is in that node's log, as
-in single-server membership changes (dissertation, 4.1): quorums of before and after a change share a voter that is the same
+in single-server membership changes (dissertation, 4.1). A quorum before a change and one after it share a voter that is the same
 incarnation in both. A join that replaced one incarnation by another at once would not have this property.
 
 A change that is in the log and not applied is in force by the first row that matches:
@@ -65,7 +65,7 @@ class Configuration:
         """Whether no MEMBERS entry was applied: the members are the founders, and their addresses are in the configuration."""
         self.applied_members: Members = founding_members(voters)
         self.members: Members
-        """Those of the latest configuration."""
+        """The members of the latest configuration."""
         self.applied: dict[str, int]
         """Node -> incarnation of every member, as applied."""
         self.applied_voters: dict[str, int]
@@ -73,7 +73,7 @@ class Configuration:
         self.latest: dict[str, int]
         """Node -> incarnation of every voter of the latest configuration."""
         self.quorum: int
-        """Of the latest configuration."""
+        """How many voters are a majority, in the latest configuration."""
         self._update()
 
     @property
@@ -132,7 +132,7 @@ class Configuration:
         vacant = node in members and members[node].incarnation == VACANT
         return _changed(members, change) if incarnation == VACANT or vacant else members  # C1, C2; otherwise C3
 
-    # What a leader proposes
+    # The entries that a leader proposes
 
     def takes_vote_of(self, node: str) -> bool:
         """Whether a change in the log that is not applied takes the vote of ``node``."""

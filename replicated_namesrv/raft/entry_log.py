@@ -7,11 +7,11 @@ one whose sync was reported. The argument:
    node had. Each record has its number in the stream and a checksum, so a lost, doubled or foreign record is detected.
 2. ``begin_sync`` passes everything written so far to the disk in one append; one fsync covers all waiting records (group
    commit). ``durable_index`` and ``durable_number`` increase only when that fsync has been reported.
-3. A mark records which number had been synced before. On opening, the first bad record is a torn tail if no valid mark behind
-   it says that it had been synced: then it was never acknowledged and the stream is cut there. Otherwise acknowledged data is
-   damaged and the log refuses to open, since a node that forgets what it acknowledged breaks Raft. A mark is also written when
-   writing pauses, so that damage to the last batch is recognised too; only a crash within that pause leaves a last batch whose
-   damage looks torn.
+3. A mark records the number of the last record that had been synced before it. On opening, the first bad record is a torn tail if
+   no valid mark behind it says that it had been synced: then it was never acknowledged and the stream is cut there. Otherwise
+   acknowledged data is damaged and the log refuses to open, since a node that forgets what it acknowledged breaks Raft. A mark is
+   also written when writing pauses, so that damage to the last batch is recognised, too. If the process crashes before that mark,
+   damage to the last batch looks like a torn tail.
 4. Records that were readable on opening but are not marked as synced may exist only in memory: after a failed fsync Linux treats
    the pages as clean, and the next fsync succeeds without writing them. So the segments that hold such records are copied to new
    files, which are synced and then take the old names, before any of it counts as durable.
@@ -36,7 +36,7 @@ RECORD = struct.Struct("<2sIIBQ")
 MARKER = b"\xa5\x5a"
 CHECKED = struct.Struct("<BQ")
 CHECKED_FROM = RECORD.size - CHECKED.size
-"""Offset in the record where checksummed bytes begin; the checksum starts from the length, so that is covered too."""
+"""Offset in the record where checksummed bytes begin; the checksum starts from the length, so the length is covered, too."""
 HEADER = struct.Struct("<8sIQI")
 """Magic, format version, number of the first record, checksum."""
 MAGIC = b"RAFTLOG\n"
@@ -205,7 +205,9 @@ class Log:
         if crc32(data[: HEADER.size - 4]) != checksum or magic != MAGIC or (expected and first != expected):
             return 0
         if version != VERSION:
-            raise CorruptionError(f"{name}: format version {version}, this program reads {VERSION}: use the one that wrote it")
+            raise CorruptionError(
+                f"{name}: format version {version}, this program reads {VERSION}: use the release that wrote it"
+            )
         if not expected:
             self.number = first - 1
         return HEADER.size
@@ -248,7 +250,7 @@ class Log:
 
     def _replay(self, kind: int, payload: bytes) -> None:
         if kind == CUT:
-            # What it cut may have been in segments that a snapshot has replaced since.
+            # The entries that it cut may have been in segments that a snapshot has replaced since.
             (first,) = NUMBER.unpack(payload)
             if self._entries:
                 del self._entries[max(0, first - self._entries[0][1]) :]

@@ -10,10 +10,10 @@ the founders that we have promised, or founded with:
 | row | we are   | peers                                              | outcome              | reason                            |
 |-----|----------|----------------------------------------------------|----------------------|-----------------------------------|
 | F1  | blank    | one is a member                                    | member, its founders | join as a learner                 |
-| F12 | blank    | we join a cluster                                  | wait                 | never found another one           |
+| F12 | blank    | we join a cluster                                  | wait                 | we never found a new cluster      |
 | F2  | blank    | not all have greeted                               | wait                 | one may be a member               |
 | F3  | blank    | one has promised other founders than these         | wait; problem        | a disk was lost while founding    |
-| F4  | blank    | all are blank, or have promised those who greet    | promise              |                                   |
+| F4  | blank    | all are blank, or have promised the same nodes     | promise              |                                   |
 | F5  | promised | one is a member of ours                            | member, ours         | all have promised                 |
 | F6  | promised | one of ours is a member with other founders        | member, its founders | ours can never be complete        |
 | F7  | promised | all have promised ours                             | member, ours         | no other set can be complete      |
@@ -52,7 +52,7 @@ class FormationStep(NamedTuple):
     """The new state, to be stored durably. None: wait."""
     founders: dict[str, int] | None = None
     problem: str | None = None
-    """For the operator."""
+    """A note for the operator."""
 
 
 def next_step(

@@ -1,4 +1,4 @@
-"""The group of a node: with whom it exchanges messages now. It follows the members in the log.
+"""The group of a node: the peers with which it exchanges messages now. It follows the members in the log.
 
 The peers of a node are the other members, those that were removed lately, and before it knows a leader, the configured nodes. A
 hint of another node adds members that this node does not know yet. Votes and acknowledgements are counted by the configuration
@@ -126,8 +126,8 @@ class Group:
 
     @property
     def accepts_strangers(self) -> bool:
-        """Whether nodes that are no peers may connect. They may be the present members: all that this node knows may have been
-        replaced while it was down or cut off. Only their hints count."""
+        """Whether nodes that are no peers may connect. They may be the present members: all members that this node knows may have
+        been replaced while it was down or cut off. Only their hints count."""
         silent = self._context.now() - self._leadership.last_contact_at
         without_leader = not self._core.is_leader and silent > self._context.config.election_max_ms / 1000
         return self.is_searching or without_leader

@@ -125,7 +125,7 @@ class RaftState(Protocol):
 
 
 class Voters(Protocol):
-    """Whose votes and acknowledgements count, by the newest configuration in this node's log."""
+    """The nodes whose votes and acknowledgements count, by the newest configuration in this node's log."""
 
     @property
     def is_voter(self) -> bool:

@@ -1,4 +1,4 @@
-"""Changes of the members that an operator requests: which the leader writes, and how each ends.
+"""Changes of the members that an operator requests: which of them the leader refuses, and the outcome of the others.
 
 A change is refused, and certainly not written, by the first row that matches. Otherwise the leader writes a MEMBERS entry.
 
@@ -146,7 +146,7 @@ class MemberChanges:
         if change.action == "promote":
             if members[name].kind is not Kind.OBSERVER:  # M7
                 kind = members[name].kind.name.lower()
-                return Refusal("M7", f"{name} is a {kind}: only an observer is promoted, a learner is when it keeps up")
+                return Refusal("M7", f"{name} is a {kind}: only an observer can be promoted; a learner votes once it keeps up")
             if (lag := self._lag(name)) is not None:  # M8
                 return Refusal("M8", lag)
         if not places(after):  # M9

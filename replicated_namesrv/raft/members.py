@@ -23,7 +23,7 @@ MEMBERS_ENTRY = b"\x00\x02"
 
 
 class Kind(IntEnum):
-    """What a member may do. Every kind receives the log."""
+    """The kind of a member. Every kind receives the log."""
 
     VOTER = 1
     LEARNER = 2

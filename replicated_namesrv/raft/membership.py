@@ -5,8 +5,9 @@ created. The configuration says which incarnation of each node votes, or that it
 acknowledgements of any other incarnation are not counted, so a node that lost its disk, and with it its memory of votes and
 acknowledgements, is a learner until it is promoted.
 
-Peers exchange greetings (who is there) and then introductions (which process speaks, what its disk must hold; standing.py).
-Before both sides have accepted each other's process, only greetings and introductions are sent to or accepted from a peer.
+Peers exchange greetings (the node and its data directory) and then introductions (the process, and what its disk must contain;
+standing.py). Before both sides have accepted each other's process, only greetings and introductions are sent to or accepted from
+a peer.
 """
 
 from collections.abc import Callable
@@ -76,7 +77,7 @@ class Membership:
         self.own_standings: dict[str, Standing] = {}
         """The standing that each peer gives to this process, once it has introduced itself."""
         self._contested_until: dict[str, float] = {}
-        """Until when the last report of each peer counts that contests this process."""
+        """Peer -> the time until which its last report counts that contests this process."""
         self._judged: dict[str, tuple[int, int, Standing]] = {}
         """(incarnation, process, its standing) of the process that last introduced itself for each peer."""
         self.problem: str | None = None
@@ -200,7 +201,7 @@ class Membership:
             self.greet(peer)
         self._formed_changed()
 
-    # Greetings: who is there
+    # Greetings: the node and its data directory
 
     def greet(self, peer: str) -> None:
         identity = self.identity
@@ -269,7 +270,7 @@ class Membership:
         self.known[peer] = incarnation
         self._followers.new_incarnation(peer, incarnation)
 
-    # Introductions: which process uses a name
+    # Introductions: the process that uses a name
 
     def _introduce(self, peer: str) -> None:
         """Introduce this process to ``peer`` after its greeting, if it understands introductions."""
@@ -348,12 +349,12 @@ class Membership:
         self._context.counters[f"peers_{standing.name.lower()}"] += 1
         if standing is Standing.CONTESTED and self.known.get(peer, said.source) != said.source:
             self._context.note(
-                f"two processes speak for {peer} from two data directories: the one that was there counts, the other one (boot "
-                f"{said.boot}) does not; stop one of the two processes"
+                f"two processes use the name {peer}, with two data directories: the one that was there counts, the other one "
+                f"(boot {said.boot}) does not; stop one of the two processes"
             )
         elif standing is Standing.CONTESTED:
             self._context.note(
-                f"two processes speak for {peer} (one of boot {said.boot}): its data directory was copied, or two directories "
+                f"two processes use the name {peer} (one of boot {said.boot}): its data directory was copied, or two directories "
                 "are in use; it does not count until one of them is stopped"
             )
         elif self._memories.record(peer, said.source).current == said.process:
@@ -393,7 +394,7 @@ class Membership:
 
     def _lacks(self, said: Introduction) -> bool:
         """Whether this node lacks what the peer remembers of it. A peer that contests this process may be lost before it reports
-        a regression, and a machine may be reset with its memory. What is compared never decreases in a process."""
+        a regression, and a machine may be reset with its memory. The compared values never decrease within a process."""
         if not (self._defences.regressions and self._defences.remembered_data):
             return False
         remembered = Memory(said.remembered_number, said.remembered_term, said.remembered_index)

@@ -1,4 +1,4 @@
-"""Which numbers a node accepts from a message: only those that a correct cluster can have reached within years of work.
+"""Bounds of the numbers in messages: a node accepts only numbers that a correct cluster can reach within years of work.
 
 A number near 2^64 leaves no room for the next one. A cluster that adopts such a term can never elect a leader again, because the
 term is on its disks. The field's type in ``raft_messages.py`` says which kind of number it is, so that a new message is covered.
@@ -7,7 +7,7 @@ A message is dropped by the first row that matches:
 | row | number                       | condition                                         | why                                   |
 |-----|------------------------------|---------------------------------------------------|---------------------------------------|
 | B1  | term, ordinal                | > `NUMBER_MAX`                                    | leaves no room for the next ones      |
-| B2  | term                         | > own term + `TERM_STEP_MAX`, own term is not 0   | no election has led there             |
+| B2  | term                         | > own term + `TERM_STEP_MAX`, own term is not 0   | elections cannot have reached it      |
 | B3  | term of an entry or snapshot | > term of the message; in a vote: >= that term    | a log has no entries of later terms   |
 | B4  | acknowledged                 | > index before the entries                        | a leader sends what follows the match |
 | B5  | offset                       | > total                                           | a file has no bytes behind its end    |

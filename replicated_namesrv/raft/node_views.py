@@ -1,4 +1,4 @@
-"""What a node shows of itself: state for metrics, tests and the invariants of the simulator, and reports for operators."""
+"""The views of a node: state for metrics, tests and the invariants of the simulator, and reports for operators."""
 
 from collections import Counter
 from collections.abc import Mapping

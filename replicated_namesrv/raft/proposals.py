@@ -7,8 +7,8 @@ proposed again, and the sessions ensure that only one copy is applied. A proposa
 
 - committed, when its number is first applied here, with the result of that;
 - rejected, when its time is up and no copy of it can exist: it was never sent, or another entry was committed in the place of
-  each copy. (A forward is for one term, so all copies that a repeating network made of it are in that term's log at or after
-  the index in the reply. If that index is cut, all are.)
+  each copy. A forward is for one term. If the network repeated it, all copies are in that term's log at or after the index in the
+  reply. If the entry at that index is cut, all copies are cut.
 - indeterminate, when its time is up and a copy may exist, when a snapshot shows that it was applied but not its result, or
   when this node stops.
 """
@@ -318,7 +318,7 @@ class Proposals:
                     self._end(number, Indeterminate("not committed in time; it may still be committed"))
         self._next_expiry = min(self._expiry) * EXPIRY_STEP_SECONDS if self._expiry else float("inf")
         while self._queue and self._queue[0] not in self._pending:
-            self._queue.popleft()  # without a leader there is no other limit
+            self._queue.popleft()  # without a leader nothing else shortens the queue
         if len(self.placed) > PLACED_PER_PENDING * len(self._pending) + PLACED_SPARE:  # entries that are not applied here
             self.placed = {
                 index: placed

@@ -153,7 +153,7 @@ class _GuardedTransport(Transport):
         elif kind == "timeout_now":
             self._guard.on_timeout_now(node.id, message["term"])
         else:
-            raise InvariantError(f"PySyncObj sent {kind!r}, which the guard should have kept it from")
+            raise InvariantError(f"PySyncObj sent {kind!r}, which the guard should have prevented")
         return True
 
 

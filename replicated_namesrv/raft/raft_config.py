@@ -117,7 +117,7 @@ class RaftConfig:
     election_grace_bytes_per_second: int = 2_500_000
     """Data larger than ``append_bytes_max`` is received, written and applied in one piece, and a node is silent meanwhile. This
     is the assumed pace, that of a very busy machine. No node campaigns and no leader steps down before the work could be done at
-    this pace, so after such a command the loss of a leader is noticed later by this time. Lower it if machines are slower."""
+    this pace, so after such a command, the loss of a leader is detected later by this time. Lower it if machines are slower."""
     election_grace_ms_max: int = 3_000
     """Maximum extension of the election time-out, for messages of any size."""
     clock_drift_max: float = 0.05
@@ -183,9 +183,8 @@ class RaftConfig:
     second of writes at full speed."""
     sync_stall_ms: int = 5_000
     """A sync of the log that takes longer counts as stalled: a leader transfers leadership or steps down, and no node
-    campaigns. The time is longer than the pauses of a second or two that busy or remote disks sometimes have, because an
-    election would not help then, and at most the usual time-out of a proposal. Syncs of snapshots have twelve times as
-    long."""
+    campaigns. Busy or remote disks sometimes pause for a second or two. The limit is longer than that, because an election would
+    not help then. It is at most the usual time-out of a proposal. Syncs of snapshots have twelve times as long."""
     sync_mark_ms: int = 20
     """After this time without writes the log notes what has been synced, so that damage to it can be distinguished from a torn
     tail.

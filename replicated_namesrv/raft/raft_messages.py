@@ -74,8 +74,8 @@ class Introduction(NamedTuple):
     standing: Ordinal
     """The sender's judgement of the receiver's process: a ``Standing``."""
     remembered_number: Ordinal
-    """What the sender remembers of the receiver's incarnation: records, term and last acknowledged entry of that term, all of
-    which must be on the receiver's disk."""
+    """The data of the receiver's incarnation that the sender remembers: records, term and last acknowledged entry of that term,
+    all of which must be on the receiver's disk."""
     remembered_term: Term
     remembered_index: Ordinal
 
@@ -87,7 +87,7 @@ class MemberHint(NamedTuple):
 
     source: Identity
     destination: Identity
-    """What the sender knows of the receiver, 0 for nothing. It is not compared."""
+    """The incarnation that the sender knows of the receiver, 0 for none. It is not compared."""
     log_index: Ordinal
     """The sender has applied the log up to here. A receiver that has, too, knows better."""
     members: bytes
@@ -252,7 +252,7 @@ class ForwardReply(NamedTuple):
     destination: Identity
     sequence: Ordinal
     log_index: Ordinal
-    """Where the proposals went in the log; 0: the receiver does not lead the term they were meant for."""
+    """The index of the proposals in the log. 0: the receiver does not lead the term named in the Forward."""
     term: Term
 
 

@@ -653,7 +653,8 @@ class RaftNode(NodeViews):
         except MalformedError as error:
             raise CorruptionError(f"entry {log_index} cannot be applied: {error}") from None
         if self.leadership.is_large(len(payload)):
-            self.leadership.extend_election_timeout(len(payload), self.context.now())  # the others apply it now or soon, silently
+            # The other nodes apply it now or soon, and send nothing while they do.
+            self.leadership.extend_election_timeout(len(payload), self.context.now())
         if self.proposals.placed:
             self.proposals.applied(log_index)
         if log_index % self._digest_interval == 0:

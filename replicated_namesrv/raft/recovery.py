@@ -94,7 +94,7 @@ def recover(directory: Path, machine: StateMachine) -> Recovered:
 
 
 def _apply(machine: StateMachine, sessions: Sessions, configuration: Configuration, index: int, payload: bytes) -> None:
-    """As ``Proposals.apply`` does on a node that follows."""
+    """Apply an entry as ``Proposals.apply`` does on a follower."""
     if (change := change_in(payload)) is not None:
         configuration.apply(index, change)
     elif payload[:2] == PROPOSALS:
@@ -107,7 +107,7 @@ def _apply(machine: StateMachine, sessions: Sessions, configuration: Configurati
                     machine.apply(command)
                 except (UnknownCommandError, *MACHINE_ERRORS):
                     raise
-                except Exception:  # it is the result of the command, on every node
+                except Exception:  # the exception is the command's result, on every node
                     continue
 
 

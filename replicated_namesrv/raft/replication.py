@@ -2,9 +2,9 @@
 
 Each follower is probed (where do our logs meet?), replicated to, or sent a snapshot (``progress.py``). Appends carry a
 sequence number that the reply repeats; replies of another term, or to messages sent before the last change of state, are
-ignored. ``match`` only rises, the next index never falls on success, and what is in flight is bounded. PySyncObj learns of a
-match only as far as a majority with the leader's own disk has it: its commit rule counts the leader, so a follower's match is
-clipped to what the leader has synced, or to what a majority of others has without it.
+ignored. ``match`` only rises, the next index never falls on success, and what is in flight is bounded. PySyncObj's commit rule
+assumes that the leader has every entry on disk. So the match that PySyncObj gets is limited to the last entry that the leader has
+synced, or to the last one that a majority has without the leader, whichever is higher.
 """
 
 from collections.abc import Callable
@@ -266,7 +266,8 @@ class Replication:
     # Reports to PySyncObj
 
     def _clip(self) -> int:
-        """The index up to which PySyncObj may count the leader: what it has synced, or what a majority has without it."""
+        """The index up to which PySyncObj may count the leader: the last entry that it has synced, or that a majority has without
+        it."""
         if not self._defences.durable_acks:
             return self._log.last_index
         matches = sorted((p.match for p in self._followers.progress.values() if self._counts(p)), reverse=True)

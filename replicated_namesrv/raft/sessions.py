@@ -1,4 +1,4 @@
-"""At-most-once application: which proposals of which origin have been applied. Part of the replicated state.
+"""At-most-once application: the record of the proposals of each origin that have been applied. Part of the replicated state.
 
 An origin is one boot of one incarnation of a node; it numbers its proposals upwards. For each node the table has the newest
 origin, its floor (every lower number is decided and never proposed again), the first number that was not applied, and the applied

@@ -156,7 +156,7 @@ class SnapshotReceiving:
         self._give_up()
 
     def _disk_full(self, error: OSError) -> None:
-        """Free what it took, and ask again from the start: there may be room later."""
+        """Free the space that the transfer took, and ask again from the start: there may be room later."""
         self._context.counters["unwritable_snapshots"] += 1
         self._context.note(f"received snapshot dropped: {error}")
         self._give_up()

@@ -18,11 +18,11 @@ from replicated_namesrv.raft.snapshots import BLOCK, WRITING, Metadata, Reader, 
 from replicated_namesrv.raft.syncs import Syncs
 
 RETRY_SECONDS = 30.0
-"""After a snapshot that could not be written or read back: another one costs as much."""
+"""Pause after a snapshot that could not be written or read back, because another one costs as much."""
 
 
 class SnapshotTaking:
-    """One snapshot of our own at a time."""
+    """Takes snapshots of our own state, one at a time."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class SnapshotTaking:
         self._syncs.request([WRITING], False, self._written)
 
     def _disk_full(self, error: OSError) -> None:
-        """Give the snapshot up, which frees what it took. Raises ``error`` if it is another one."""
+        """Give the snapshot up, which frees its space. Raises ``error`` if the disk is not full."""
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise error
         self._context.counters["unwritable_snapshots"] += 1

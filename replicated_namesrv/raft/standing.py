@@ -1,4 +1,4 @@
-"""Which process may represent an incarnation of a peer: a restarted one may, but not one with lost data and not a second one.
+"""Decides which process may represent an incarnation of a peer: a restarted one, but none that lost data, and no second one.
 
 An incarnation is one data directory. Raft relies on its acknowledgements and votes. So a directory that was rolled back to an
 older image (restored volume, virtual machine reset to a snapshot) must not vote any more, and of two processes on copies of one
@@ -20,9 +20,9 @@ itself, whatever its standing (``membership.py``).
 | S5 | other          | lacks, or boot repeats | no                 | REGRESSED | the directory was rolled back: rejoin       |
 | S6 | other          | whole, later boot      | any                | ACCEPTED  | a restart; if the former one runs on: S3    |
 
-"Fresh": it echoes a number that we sent since we know the process. "Current": the process that was accepted last. "Memory" is
-what was on the disk when the process started: records in the log, term, last entry. It "lacks" what an earlier process of the
-incarnation had. "Lately" is within the contest time.
+"Fresh": it echoes a number that we have sent since we first received its introduction. "Current": the process that was accepted
+last. "Memory" is what was on the disk when the process started: records in the log, term, last entry. It "lacks" what an earlier
+process of the incarnation had. "Lately" is within the contest time.
 
 The introductions of a process have ascending sequence numbers, and each echoes the newest number of ours that the process has
 received. A process went *back* if it sends a sequence number again that it has already used, together with a newer echo than
@@ -73,7 +73,7 @@ class Standing(IntEnum):
 
 
 class Memory(NamedTuple):
-    """What must be on the disk of an incarnation after any restart."""
+    """The data that must be on the disk of an incarnation after any restart."""
 
     number: int
     """Records in its log. The log is one stream (entry_log.py), so this number never decreases."""
@@ -94,7 +94,7 @@ NOTHING = Memory(0, 0, 0)
 
 
 class _Process:
-    """What is known of one process of a peer."""
+    """The knowledge of one process of a peer."""
 
     __slots__ = ("challenge", "echoed", "fresh_at", "sequence", "went_back")
 
@@ -215,7 +215,7 @@ class PeerMemories:
         return record
 
     def memory(self, peer: str, incarnation: int) -> Memory:
-        """What must be on the disk of this incarnation of ``peer``."""
+        """The data that must be on the disk of this incarnation of ``peer``."""
         return self.record(peer, incarnation).memory
 
     def remember(self, peer: str, incarnation: int, memory: Memory) -> None:

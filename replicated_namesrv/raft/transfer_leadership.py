@@ -34,7 +34,7 @@ class Targets(Protocol):
 
 
 class LeadershipTransfer:
-    """One transfer at a time."""
+    """Transfers leadership, one transfer at a time."""
 
     def __init__(
         self,

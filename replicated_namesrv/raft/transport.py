@@ -4,9 +4,9 @@
   only. If a peer connects again, the new connection replaces the old one, and the old one's remaining bytes are dropped.
 - Names are not addresses: ``addresses`` has the address at which this node dials each peer, so a proxy or NAT may be in
   between.
-- Hello: the acceptor sends a nonce; the dialler answers with its own nonce, the cluster, both names and an HMAC-SHA256 over
-  all of it, keyed with the shared secret; the acceptor proves itself the same way. A recorded hello fits no other nonce,
-  direction, cluster or pair of names.
+- Hello: the acceptor sends a nonce. The dialler answers with its own nonce, the cluster, both names and an HMAC-SHA256 over all
+  of these, keyed with the shared secret. The acceptor then proves in the same way that it knows the secret. A recorded hello fits
+  no other nonce, direction, cluster or pair of names.
 - After the hello every frame carries a MAC (``FrameSeal``): keyed BLAKE2b under a key that is derived from the secret, both
   nonces, the names and the direction. It covers the frame and the number of frames before it. So a frame that was altered,
   repeated, reordered, left out, or taken from another connection or direction closes the connection and is not delivered.
@@ -25,16 +25,16 @@ The acceptor of a connection decides by the first row that matches. "Close" coun
 
 | row | the connection                                        | outcome            | reason                                    |
 |-----|-------------------------------------------------------|--------------------|-------------------------------------------|
-| H1  | has no valid hello yet, and too many others have none | close the oldest   | strangers cost bounded memory, and a peer |
-|     |                                                       | of the address     | that says hello at once is not shut out   |
-|     |                                                       | that has most      | by their waiting                          |
+| H1  | has no valid hello yet, and too many others have none | close the oldest   | strangers take bounded memory, and cannot |
+|     |                                                       | of the address     | keep out a peer that sends its hello at   |
+|     |                                                       | that has most      | once                                      |
 | H2  | has sent no valid hello within `HELLO_SECONDS`        | close              | the same                                  |
 | H3  | is not a hello: too long, cut short, not UTF-8        | close              | another program, or a scanner             |
 | H4  | names another cluster                                 | close              | configured wrongly                        |
 | H5  | names another receiver                                | close              | configured wrongly                        |
 | H6  | has a proof by neither ``secret`` nor one of          | close              | another secret, or a recorded hello       |
 |     | ``accepted_secrets``                                  |                    |                                           |
-| H7  | has a certificate that does not name the sender       | close              | one node cannot speak for another         |
+| H7  | has a certificate that does not name the sender       | close              | one node cannot use another one's name    |
 | H8  | is of no peer, and strangers are not accepted, or of  | refuse, say why    | a removed node; two processes of one name |
 |     | another process than a live one                       |                    |                                           |
 | H9  | is anything else                                      | accept             | it replaces the sender's former one       |
@@ -163,7 +163,7 @@ class Tls:
         self._seen: tuple[tuple[int, int, int], ...] = ()
         self.refresh()
         self.server = self._load(ssl.PROTOCOL_TLS_SERVER)
-        """For listening; each handshake continues with the newest context."""
+        """The context for listening; each handshake continues with the newest context."""
         self.server.sni_callback = self._choose
 
     def _load(self, protocol: int) -> ssl.SSLContext:
@@ -270,7 +270,7 @@ def unpack_names(data: bytes, count: int) -> list[str]:
         try:
             names.append(data[offset + 1 : end].decode())
         except UnicodeDecodeError:
-            raise MalformedError("hello holds a name that is not UTF-8") from None
+            raise MalformedError("hello has a name that is not UTF-8") from None
         offset = end
     if offset != len(data):
         raise MalformedError("hello has the wrong length")
@@ -567,7 +567,7 @@ class PeerTransport:
         self._warn = warn
         self.accepted: dict[str, _Accepted] = {}
         self.unauthenticated: dict[_Accepted, None] = {}
-        """In the order in which they came."""
+        """Connections without a valid hello, in the order in which they came."""
         self.addresses = {peer: address for peer, address in settings.addresses.items() if peer != settings.node_id}
         """Where each peer is dialled now."""
         self.peers = {peer: PeerState() for peer in self.addresses}

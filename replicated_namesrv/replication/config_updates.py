@@ -7,7 +7,7 @@ Shared settings are part of the state and change by a command. The others change
     this node's alone   file, then in force
     both                confirm a majority, file, then in force, command
 
-In the last row the file is first: if the disk refuses it, nothing is done. Once it is written, the outcome of the command
+In the last row the file is written first: if the disk refuses it, nothing changes. Once it is written, the outcome of the command
 determines whether the request is done or partly done.
 """
 

@@ -8,7 +8,7 @@ proposed only when every member applies it:
 
     version of the command                        the proposal is
     <= newest version of a command applied here   accepted: a member that could not apply it has stopped already
-    <= newest version that every member greeted   accepted
+    <= version named in every member's greeting   accepted
     otherwise                                     rejected, certainly not applied: upgrade every member first
 
 The newest version applied is part of the state (``RouteStateMachine.command_version``) and survives restarts. Without it a
@@ -46,7 +46,7 @@ NO_MAJORITY = "this node reaches no leader that has a majority"
 HAND_OVER_TIMEOUT_S = 2.0
 """How long a stopping leader waits for its successor. Raft itself gives up earlier."""
 CATCH_UP_PAUSE_S = 0.5
-"""Between two questions of a node that has not caught up. Some refusals arrive at once."""
+"""Pause between two requests of a node that has not caught up, because some refusals arrive at once."""
 
 
 class Consensus(Protocol):
@@ -381,8 +381,8 @@ class RaftConsensus(Observer):
 
 
 HEAVY_TOPICS = 5_000
-"""A command that concerns more topics (some 5 ms if all change) is proposed when the one before it has been applied: many of them
-in one entry would keep all nodes busy for longer than an election takes."""
+"""A command that concerns more topics than this (some 5 ms if all change) is proposed only when the one before it has been
+applied. Many of them in one entry would keep all nodes busy for longer than an election takes."""
 HEAVY_BYTES = 256 << 10
 """The same for a command with more bytes: heartbeats would have to wait behind several such commands that the leader sends to all
 followers."""

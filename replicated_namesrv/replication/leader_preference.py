@@ -33,7 +33,7 @@ FENCE_MARGIN_MS = 100
 
 
 def check_elections(settings: Settings) -> None:
-    """Raises SettingError: lost heartbeats would cause elections, or an election would fence nodes."""
+    """Raises SettingError if lost heartbeats would cause elections, or if an election would fence nodes."""
     election_ms, heartbeat_ms = settings.election_timeout_ms, settings.peer_heartbeat_ms
     if election_ms < HEARTBEATS_PER_ELECTION * heartbeat_ms:
         raise SettingError(

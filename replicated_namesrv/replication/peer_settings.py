@@ -56,7 +56,7 @@ def transport_settings(settings: Settings) -> TransportSettings:
     if settings.node_id not in peers:
         raise SettingError(f"nodeId={settings.node_id} is not among peers={settings.peers}; give one of {', '.join(peers)}")
     if settings.join:
-        pass  # these are only where it looks first
+        pass  # a joining node contacts these members first
     elif len(peers) % 2 == 0:
         raise SettingError(
             f"peers has {len(peers)} nodes: an even number tolerates no more failures than {len(peers) - 1} nodes do, and needs "

@@ -93,7 +93,7 @@ class ReadBarrier:
         self._removed: str | None = None
         """Why this node serves nobody, stale reads included: it was removed from the cluster."""
         self._collecting: Future[Freshness] | None = None
-        """For reads whose index is not requested yet."""
+        """The result of the reads whose index is not requested yet."""
         self._collecting_since_ms = 0.0
         self._others_came = False
         self._needs_index = False
@@ -106,7 +106,7 @@ class ReadBarrier:
         self._fresh_ms = 0.0
         """When the last confirmed index was requested."""
         self._ticked_ms = now_ms()
-        """Until when silence was counted."""
+        """The time until which silence was counted."""
         self._silent_ms = 0.0
         """Time run without a confirmation."""
         self._is_probing = False

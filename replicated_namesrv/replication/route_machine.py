@@ -103,15 +103,15 @@ class Suspect(NamedTuple):
 def is_older(one: DataVersion, other: DataVersion) -> bool:
     """Whether a broker with version ``other`` must have had ``one`` before.
 
-    A broker that lost its disk counts from zero with a newer timestamp, and one whose clock was set back continues to count:
-    in both cases neither version is older than the other."""
+    A broker that lost its disk counts from zero with a newer timestamp. A broker whose clock was set back continues to count. In
+    both cases neither version is older than the other."""
     if one.state_version != other.state_version:
         return one.state_version < other.state_version
     return one != other and one.counter <= other.counter and one.timestamp <= other.timestamp
 
 
 def content_of(registration: RegisterBroker) -> str:
-    """Equal for copies of one registration, on all nodes."""
+    """A hash that is equal for all copies of one registration, on all nodes."""
     return blake2b(encode_command(registration, 0), digest_size=16).hexdigest()
 
 
@@ -189,7 +189,7 @@ class RouteStateMachine:
         self.on_changed: Callable[[Command, str, ChangeOrigin | None], None] | None = None
         """Called with each command that changed the state, why it removed brokers, and who caused it. Also in replay."""
         self._origin: ChangeOrigin | None = None
-        """Of the command that is being applied."""
+        """The origin of the command that is being applied."""
         self.on_settings: Callable[[], None] = lambda: None
         self.on_lead: Callable[[int], None] = lambda term: None
         """Called with the term of every valid LEAD."""
@@ -398,13 +398,13 @@ class RouteStateMachine:
         return [self.serial, self.time_ms, self.led_term, *newer]
 
     def digest(self) -> bytes:
-        """Equal on two nodes exactly if their states are."""
+        """The digest of the state. Two nodes have equal digests exactly if their states are equal."""
         numbers, sums = self._numbers(), [self.marks.sum, self._unregistered.sum, self.suspected.sum]
         own = [*numbers[:3], *(f"{one:x}" for one in sums[: tables_of(numbers)]), *numbers[3:]]
         return self.state.digest() + blake2b(dump(own), digest_size=16).digest()
 
     def snapshot(self) -> Iterator[bytes]:
-        """The own first line, then the lines of the routes."""
+        """Our own first line, then the lines of the routes."""
         own = own_line(self._numbers(), (self.marks, self._unregistered, self.suspected))
         return chain(own, self.state.snapshot())
 

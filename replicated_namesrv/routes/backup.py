@@ -100,5 +100,5 @@ def _head(line: bytes) -> Head:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise BackupError("this is not a backup made by 'namesrv backup'") from None
     if version != VERSION:
-        raise BackupError(f"the backup has format version {version}, this program reads {VERSION}: use the one that made it")
+        raise BackupError(f"the backup has format version {version}, this program reads {VERSION}: use the release that made it")
     return Head(revision, fields)

@@ -72,7 +72,7 @@ def check_texts(tables: Tables, command: Command) -> None:
 
 def _too_long(field: str, text: str, limit: int) -> LimitError:
     begins = f"{text[:SHOWN_CHARACTERS]}…"
-    return LimitError(field, f"{field} has {text_bytes(text)} bytes, at most {limit} are taken; it begins with {begins!r}")
+    return LimitError(field, f"{field} has {text_bytes(text)} bytes, at most {limit} are allowed; it begins with {begins!r}")
 
 
 def _texts(tables: Tables, command: Command) -> Iterator[tuple[str, str]]:
@@ -284,7 +284,7 @@ class Quotas:
             if len(text) > SETTING_CHARACTERS_MAX:
                 self.refused["setting"] = self.refused.get("setting", 0) + 1
                 shown, most = f"{name!r:.{SHOWN_CHARACTERS}}", SETTING_CHARACTERS_MAX
-                raise LimitError("setting", f"setting {shown} has {len(text)} characters, at most {most} are taken")
+                raise LimitError("setting", f"setting {shown} has {len(text)} characters, at most {most} are allowed")
 
     def check_whole(self, held: Sizes) -> None:
         """Raise LimitError if a state of these sizes, which is to replace an empty one, is too large. There is no limit for order
@@ -373,7 +373,7 @@ def refusal(tables: Tables, command: Command) -> Result | None:
 
 
 def _refused_topics(tables: Tables, command: RegisterBroker) -> Result | None:
-    """Why the topics and static topic mappings of a registration are not taken."""
+    """Why the topics and static topic mappings of a registration are refused. None: they are not."""
     group, name = tables.groups.get(command.broker_name), command.broker_name
     if not _takes_topics(command, group):
         return None

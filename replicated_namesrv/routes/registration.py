@@ -3,7 +3,7 @@
 The steps and their order are Java's, because the effects of a refused registration are visible in later answers. Topics are
 compared at the speed of dictionary views: a registration that brings nothing new costs no Python work per topic.
 
-Which queue settings of a registration are stored? Those of topics that the group does not have, and:
+The queue settings of topics that the group does not have yet are stored. For the other topics:
 
     data version   sender   205, 327 or 217 changed the group's since   others that differ        test
     is new         any      -                                          stored                    test_a_new_version_replaces
@@ -12,7 +12,7 @@ Which queue settings of a registration are stored? Those of topics that the grou
     is stored      slave    -                                          not stored, as in Java    test_an_acting_slave_adds_only
 
 Since: since the master last registered more than one topic under a new version. A single topic is an increment, after which the
-other topics continue as they were. In Java, the second row is as the others. But brokers of 5.3.4 to 5.5.0 with
+other topics continue as they were. Java does not store the topics of the second row either. But brokers of 5.3.4 to 5.5.0 with
 ``enableSplitRegistration`` send their topics in batches of one version (RocketMQ issue 10425).
 """
 

@@ -204,9 +204,9 @@ class SnapshotReader:
 
     def __init__(self, trusted: bool = False, anew: Callable[[int], int] | None = None, is_overridden: bool = False) -> None:
         """``trusted``: only this cluster's own nodes can have written it, so values are not checked (SnapshotChecks).
-        ``anew``: the state will probably begin anew (``RouteInfoManager.begin_anew``) at this function of its revision. So
-        everything gets this revision as it is read, which leaves little work for the end. ``is_overridden``: this is to be so for
-        every group."""
+        ``anew`` returns, for the revision in the snapshot, the one at which the state will probably begin anew
+        (``RouteInfoManager.begin_anew``). Everything gets this revision as it is read, which leaves little work for the end.
+        ``is_overridden``: all groups count as overridden."""
         self._anew, self._is_overridden = anew, is_overridden
         self.begun: int | None = None
         """The revision that everything has instead of its own."""
@@ -217,7 +217,7 @@ class SnapshotReader:
         """Hashes of ``_topics``."""
         self._group: BrokerGroup | None = None
         self._rest: list[bytes] = []
-        """Parts of a line whose end has not come."""
+        """Parts of a line whose end has not arrived."""
         self._rest_bytes = 0
         self._lines = 0
         self._complete = False

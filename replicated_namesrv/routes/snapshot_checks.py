@@ -1,6 +1,6 @@
 """Checks of a snapshot from outside the cluster: types, ranges, and valid references.
 
-A backup is a file that people can edit, and its checksum only shows that they were able to compute a new one. A wrong value in
+A backup is a file that people can edit, and they can compute a new checksum, too. A wrong value in
 it would stop every node of a cluster, at once or days later. So each line is checked before it is used. Every snapshot that
 passes gives a state in which all queries, digests, snapshots and removals work.
 """

@@ -157,8 +157,8 @@ class RouteInfoManager:
         self._digested = None
 
     def begin_anew(self, revision: int, is_stamped: bool = False) -> None:
-        """Count everything as changed at ``revision`` and brokers as begun there. This invalidates everything cached at
-        earlier revisions, also by other processes. ``is_stamped``: the reader of the state has done so (``SnapshotReader``).
+        """Treat everything as changed at ``revision``, and every registration as begun at it. This invalidates everything cached
+        at earlier revisions, also by other processes. ``is_stamped``: the reader of the state has done so (``SnapshotReader``).
 
         The state comes from a backup, whose version may have left no record of overrides, so every group counts as overridden."""
         self._tables.begin_anew(revision, is_stamped)

@@ -26,7 +26,7 @@ V = TypeVar("V")
 
 
 def topic_hashes(topics: Sequence[str]) -> list[int]:
-    """One for each."""
+    """The hash of each topic."""
     try:
         return list(map(xxh3_128_intdigest, map(str.encode, topics), repeat(_TOPIC_SEED)))
     except UnicodeEncodeError:

@@ -21,9 +21,10 @@ updates (sums.py).
 under its key. In Java these are two tables that can diverge: some live entries are never removed, and some addresses in groups
 never expire. Here both are removed together.
 
-Every change goes through a method of this class, which stamps the revision in progress on what a reader or a later command
-may depend on: ``topic_revisions`` for answers of route queries, ``BrokerGroup.generation`` for registrations of the group.
-Dictionaries are shared with a snapshot until it has written them: ``own`` makes a group's copy if it changes before that.
+Every change goes through a method of this class, which stamps the revision in progress on everything on which a reader or a later
+command may depend: on ``topic_revisions`` for answers to route queries, and on ``BrokerGroup.generation`` for registrations of
+the group. Dictionaries are shared with a snapshot until it has written them: ``own`` makes a group's copy if it changes before
+that.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -180,7 +181,7 @@ class Tables:
         self._touched[group.broker_name] = group
 
     def touch_topics(self, topics: Collection[str]) -> None:
-        """Routes of these topics change; those without a route entry have no revision."""
+        """Note that the routes of these topics change. Topics without a route entry have no revision."""
         self.moved.append((len(topics), topics))
         self._stamp(list(filter(self.topic_revisions.__contains__, topics)))
         self.changed = True

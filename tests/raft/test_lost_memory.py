@@ -131,8 +131,8 @@ def test_a_learner_votes_for_a_candidate_that_has_its_join() -> None:
 
 
 def test_a_join_that_is_not_committed_elects_nobody_beside_a_leader() -> None:
-    """A leader that is cut off from the voters but not from a learner cannot make that learner its voter: first the vacancy of
-    its place would have to be committed by those it is cut off from."""
+    """A leader that is cut off from the voters but not from a learner cannot make that learner a voter. The vacancy of the
+    learner's place would have to be committed first, by the voters that it cannot reach."""
     world, leader = elected()
     commit(world, leader, b"acknowledged")
     lost, third = others(world, leader)
@@ -476,7 +476,7 @@ def test_single_process(defended: bool) -> None:
     copy.ticking(
         world, lambda: copy.node.counters["contested"] > 0 and host.node is not None and host.node.counters["contested"] > 0
     )
-    assert any("two processes speak for" in note for note in leader.notes)
+    assert any("two processes use the name" in note for note in leader.notes)
     assert any("stop one of the two processes" in note for note in copy.node.notes)
     assert any("stop one of the two processes" in note for note in host.node.notes)
     hand = TimeoutNow(leader.incarnation, copy.node.incarnation, leader.term)

@@ -124,7 +124,7 @@ def test_texts_are_taken_up_to_their_limit_and_no_further(field: str, character:
         admission.grant(with_field(field, character * (most + 1)))
     name = field.split(" ")[0]
     assert refused.value.limit == name
-    assert str(refused.value).startswith(f"{name} has {(most + 1) * BYTES_OF[character]} bytes, at most {limit} are taken")
+    assert str(refused.value).startswith(f"{name} has {(most + 1) * BYTES_OF[character]} bytes, at most {limit} are allowed")
     assert len(str(refused.value)) < 500
     assert refused.value.definite
     assert admission.refused == {name: 1}

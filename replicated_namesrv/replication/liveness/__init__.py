@@ -1,1 +1,1 @@
-"""Liveness of brokers: what a node knows of its brokers, what it reports to the leader, and what the leader decides."""
+"""Liveness of brokers: a node's knowledge of its brokers, its reports to the leader, and the leader's decisions."""

@@ -115,8 +115,8 @@ class Departures:
         return True
 
     def set_members(self, members: Sequence[str], now_ms: float) -> None:
-        """The members have changed. A new one counts as heard now: brokers may use it before its first report arrives. What a
-        removed one reported is dropped, because it serves nobody."""
+        """The members have changed. A new member counts as if it had reported now, because brokers may use it before its first
+        report arrives. The reports of a removed member are dropped, because it serves no broker."""
         for name in self._nodes.keys() - set(members):
             del self._nodes[name]
         for name in members:

@@ -73,7 +73,7 @@ class LeaderClient:
     """The messages of one node, on its event loop."""
 
     def __init__(self, node: LivenessContext, attachments: Attachments, send: Callable[[str, Message], None]) -> None:
-        """``attachments``: what is reported. ``send`` may be called for this node itself."""
+        """``attachments``: the content of the reports. ``send`` may be called for this node itself."""
         self._machine, self._attachments, self._consensus = node.machine, attachments, node.consensus
         self._send, self._running_ms, self._monotonic_ms = send, node.running_ms, node.monotonic_ms
         self._session = node.rng.getrandbits(63)

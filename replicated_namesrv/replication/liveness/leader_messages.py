@@ -79,9 +79,9 @@ REGISTER, REMOVE, WITHDRAW = range(3)
 
 
 class Inquiry(NamedTuple):
-    """A question about a registration that may change something, or about a removal. Or the withdrawal of the former, if the
-    registration will not be proposed or its proposal failed; it has no answer. A leader of an older version drops a
-    WITHDRAW."""
+    """A question about a registration that may change something, or about a removal. WITHDRAW withdraws a question about a
+    registration that will not be proposed, or whose proposal failed. It has no answer, and a leader of an older version drops
+    it."""
 
     session: int
     number: int

@@ -54,7 +54,7 @@ class LeaderRole:
         send: Callable[[str, Message], None],
         later: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        """``number``: of the term. ``later(seconds, act)``: as ``loop.call_later``."""
+        """``number``: the term. ``later(seconds, act)``: as ``loop.call_later``."""
         self.term = term = Term(number, node)
         self._machine, self._defences, self._send = node.machine, node.defences, send
         self._now_ms, self._clock_ms = node.running_ms, node.monotonic_ms

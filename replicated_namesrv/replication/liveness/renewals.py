@@ -63,7 +63,7 @@ class Renewals:
         """Whether LEAD is applied."""
         self._waiting: list[Reported] = []
         self._unrecorded: list[Reported] = []
-        """Judged, but some contacts have to be recorded first."""
+        """Reports that were judged, but whose answers wait until some contacts are recorded."""
         self._is_asking = False
         self._asked_ms = -JUDGING_INTERVAL_MS
         """When a majority was last asked."""

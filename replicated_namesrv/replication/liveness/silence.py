@@ -5,7 +5,7 @@
 
     row  what the leader knows of the registration    silent since                              test
     B1   accepted a renewal, or applied it itself     that moment                               test_contact_ends_silence
-    B2   it was there when this leader began          that beginning minus the recorded         test_successor_continues
+    B2   it existed when this leader began            that moment minus the recorded            test_successor_continues
                                                       suspicion
 
 T is the broker's time-out. The suspicion is part of the replicated state: thirds of T that are recorded.
@@ -21,7 +21,8 @@ T is the broker's time-out. The suspicion is part of the replicated state: third
 So time without a leader counts for no broker, a new leader loses less than a third of a broker's silence, and a broker that
 makes contact within a third of its time-out causes no log entry.
 
-``Suspicions`` has one SUSPECT command in progress at a time; later events share the next one. What waits for it:
+``Suspicions`` has one SUSPECT command in progress at a time; later events share the next one. The rules for events during such a
+command:
 
     row  before       event                              after          test
     W1   silence      an accepted renewal                nothing        test_silence_before_an_accepted_renewal_is_not_recorded
