@@ -26,7 +26,7 @@ Done = TypeVar("Done")
 
 log = logging.getLogger(__name__)
 DISK_LOOK_S = 0.1
-"""How old the free space may be that a command is judged by. A node writes a few megabytes in this time."""
+"""The free space is measured again after this time. A node writes a few megabytes in this time."""
 UNKNOWN_ROOM_BYTES = 1 << 40
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 BALLAST_STEP_BYTES, BALLAST_LEAVES_BYTES = 256 << 10, 64 << 10
@@ -184,7 +184,7 @@ class DiskReserve:
         self._folder, self._reserve, self._beside, self._free, self._now_s = folder, reserve, beside, free, now_s
         self._looked_s: float | None = None
         self.free_bytes: int | None = None
-        """At the last look; None: unknown."""
+        """Free bytes at the last look; None: unknown."""
         self.is_short = False
         """Whether nothing may be added, as of the last look."""
 
@@ -213,7 +213,7 @@ class DiskReserve:
     def _look(self) -> None:
         try:
             self.free_bytes = self._free(self._folder)
-        except OSError as error:  # nothing is known: what cannot be written is refused when it is
+        except OSError as error:  # the free space is unknown; a write that does not fit fails by itself
             log.warning("free disk space unknown", extra={"folder": str(self._folder), "cause": str(error)})
             self.free_bytes = None
         is_short = self.free_bytes is not None and self.free_bytes <= self._needed

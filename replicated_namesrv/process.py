@@ -58,8 +58,8 @@ class StartError(NamesrvError):
 
 
 class NodeService(RemotingService, AdminService, Protocol):
-    """A node's service as this module uses it: all that server and admin need, and start and stop. Both kinds of nodes satisfy
-    it structurally.
+    """A node's service as this module uses it: the calls that server and admin need, and start and stop. Both kinds of nodes
+    satisfy it structurally.
     """
 
     @property

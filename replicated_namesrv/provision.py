@@ -1,8 +1,8 @@
 """Finds external programs for commands and tests: Go, Java, Maven and the Toxiproxy server. Builds Toxiproxy if it is missing,
 and fetches jars through Maven.
 
-Each ``find_…`` only looks. The version of a found program is checked, so an old one on the PATH is ignored. What was built or
-fetched is renamed into ``cache_dir()`` under a name with its version, and only one process does so at a time. Standard library
+Each ``find_…`` only looks. The version of a found program is checked, so an old one on the PATH is ignored. A finished build or
+download is renamed into ``cache_dir()``, under a name with its version. Only one process does so at a time. Standard library
 only, because the set-up script uses this module before anything is installed.
 """
 
@@ -24,7 +24,7 @@ GO_MINIMUM = (1, 23)
 JAVA_MINIMUM = (17,)
 _JAVA_VERSION = r'version "(\d+(?:\.\d+)*)'
 RUST_MINIMUM = (1, 95)
-"""What rocketmq-rust 1.0.0 needs."""
+"""The version that rocketmq-rust 1.0.0 needs."""
 TOXIPROXY_VERSION = "2.12.0"
 TOXIPROXY_MODULE = "github.com/Shopify/toxiproxy/v2"
 COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
@@ -227,7 +227,7 @@ def _build_toxiproxy(final: Path, folder: Path, say: Callable[[str], None]) -> N
         raise ProvisionError(
             f"the Toxiproxy server {TOXIPROXY_VERSION} could not be built: "
             + " | ".join(output.strip().splitlines()[-3:])
-            + f"; is the Go module proxy reachable (go env GOPROXY)? Where none is, {_WITHOUT_GO}"
+            + f"; is the Go module proxy reachable (go env GOPROXY)? If there is none, {_WITHOUT_GO}"
         )
     os.replace(folder / "server", final)
     say(f"built {final}")

@@ -105,7 +105,7 @@ class Connection(Protocol):
         """Close after pending bytes have been sent. Idempotent."""
 
     def charge(self, work_ns: int) -> None:
-        """Count this time for the address of the other end: it is needed for its request, here or on other nodes."""
+        """Charge this time to the address of the other end, whose request needs it on this node or on others."""
 
 
 def origin_of(connection: Connection | None) -> ChangeOrigin | None:

@@ -1,4 +1,4 @@
-"""Every setting of a node: its name, type, default, what it bounds and when a change takes effect.
+"""Every setting of a node: its name, type, default, bounds, and when a change takes effect.
 
 RocketMQ's settings keep RocketMQ's names, types and defaults (``NamesrvConfig``, ``NettyServerConfig``, ``NettyClientConfig``
 of 5.3.3) and are read from the same properties file as ours. The dataclass ``Settings`` is the only place where a setting is
@@ -482,7 +482,7 @@ class Row:
 
     @property
     def secret(self) -> bool:
-        """Never shown."""
+        """Whether it is a password. Passwords are never shown."""
         return "password" in self.name.lower()
 
     def parse(self, text: str) -> Value:

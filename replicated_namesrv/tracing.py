@@ -118,5 +118,5 @@ class Tracing:
             async with asyncio.timeout(STOP_S):
                 await done.wait()
         except TimeoutError:
-            # It ends its retries.
+            # This ends the exporter's retries.
             self._exporter.shutdown()  # type: ignore[no-untyped-call]  # OpenTelemetry declares no types there

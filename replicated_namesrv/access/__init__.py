@@ -1,1 +1,2 @@
-"""Access control: who may send which request. Identities, roles and their file are here; ``server`` and ``admin`` ask."""
+"""Access control: the requests that each caller may send. Identities, roles and their file are here; ``server`` and ``admin``
+ask."""

@@ -26,9 +26,10 @@ KEYS_MAX = 10_000
 LINES_PER_WINDOW, WINDOW_S = 100, 10.0
 """Maximum of lines about refusals, equal or not."""
 LINES_PER_ADDRESS = 50
-"""The same for one address, so that its flood does not hide what others try."""
+"""The same for one address, so that its flood does not hide the refusals of others."""
 BY_CHARACTERS_MAX = NAME_CHARACTERS_MAX + 200
-"""Enough for a whole subject, from which ``namesrv access report`` makes a rule, and an access key."""
+"""Longest description of a caller: enough for a whole subject, from which ``namesrv access report`` makes a rule, and an access
+key."""
 DEFAULT_AUDIT_LOG = "audit.log"
 
 
@@ -107,7 +108,7 @@ class AccessControl:
 
     @classmethod
     def of(cls, settings: Settings) -> "AccessControl | None":
-        """As the settings say; None: everything is allowed. Raises AccessFileError."""
+        """The access control that the settings ask for; None: everything is allowed. Raises AccessFileError."""
         if settings.access_policy == "open":
             if settings.audit_log not in ("", "off"):
                 log.warning("auditLog=%s has no effect with accessPolicy=open; set accessPolicy=observe", settings.audit_log)

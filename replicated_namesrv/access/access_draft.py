@@ -160,5 +160,5 @@ def _quoted(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without characters that TOML does not take."""
+    """The text without characters that TOML does not allow."""
     return "".join(character if character.isprintable() else "?" for character in text)

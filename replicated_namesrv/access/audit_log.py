@@ -1,7 +1,7 @@
 """AuditLog: JSON lines about changes, refusals and reloads, in files that are rotated.
 
 Requests without permission have a file of their own, because everyone can cause them: they never displace a line about a change.
-A thread writes, so that a slow disk does not delay requests. Lines that it cannot write are counted, never waited for.
+A thread writes, so that a slow disk does not delay requests. Lines that it cannot write are counted and dropped.
 """
 
 import contextlib

@@ -179,7 +179,7 @@ class AccessRules:
 
 
 def hash_of(token: bytes) -> bytes:
-    """What the file has in place of a token. A token is long and random, so a plain hash cannot be inverted."""
+    """The hash that the file has in place of a token. A token is long and random, so a plain hash cannot be inverted."""
     return hashlib.sha256(token).digest()
 
 

@@ -13,7 +13,7 @@ from replicated_namesrv.wire.codes import RequestCode
 
 
 class Role(StrEnum):
-    """What an identity may do."""
+    """A role: the kind of requests that an identity may send."""
 
     READ = "read"
     BROKER = "broker"

@@ -1,4 +1,4 @@
-"""Signatures of RocketMQ's ``AclClientRPCHook``: who sent a request, by access key.
+"""Signatures of RocketMQ's ``AclClientRPCHook``, by which an access key identifies the sender of a request.
 
 A signature is the HMAC-SHA1 of the values of all extFields, in the order of their names, and of the body. It covers neither the
 request code nor the names, has no time and no nonce. So anyone who has seen a signed request can repeat it, or send the same

@@ -171,7 +171,7 @@ class Access:
         self._check_host(request)
 
     def check_secret_view(self, request: web.Request) -> None:
-        """For views that not everyone may read. Raises AccessError."""
+        """Check a request for a view that not everyone may read. Raises AccessError."""
         if not self._token_file and not is_local(request):
             raise AccessError(403, "this is readable from this machine only", "set adminTokenFile and send its token")
         self.check_view(request)
@@ -218,7 +218,7 @@ ACCESS = web.AppKey("access", Access)
 ORIGIN = web.RequestKey("origin", ChangeOrigin)
 """Who sent a request, if accessPolicy is not open."""
 TARGET = web.RequestKey("target", str)
-"""What a request touched, for the audit log; without it, the query counts."""
+"""The object of a request, for the audit log. If it is not set, the query string is recorded."""
 OPERATIONS = {
     *(("POST", "/v1/config"), ("GET", "/v1/backup"), ("POST", "/v1/restore"), ("POST", "/v1/leader/transfer")),
     *(("POST", "/v1/drain"), ("DELETE", "/v1/drain")),

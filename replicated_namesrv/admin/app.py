@@ -74,7 +74,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     """Turn every error into a JSON answer with its remedy."""
     try:
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            return json_error(415, "compressed bodies are not taken", "send the body without Content-Encoding")
+            return json_error(415, "compressed bodies are not accepted", "send the body without Content-Encoding")
         return await handler(request)
     except AccessError as denied:
         response = json_error(denied.status, denied.error, denied.remedy)
@@ -88,7 +88,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except StaleReadError as error:
         return json_error(412, str(error), "allow more, or ask another node")
     except StorageError as error:
-        return json_error(507, str(error), "make room or correct the rights, then repeat")
+        return json_error(507, str(error), "free disk space or correct the permissions, then repeat")
     except LimitError as error:
         return json_error(413, str(error), "docs/limits.md says what the limits are for")
     except NamesrvError as error:
@@ -99,7 +99,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return json_error(404, f"there is nothing at {request.path}", "docs/admin-http.md lists the paths")
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
-        response = json_error(405, f"{request.path} does not take {request.method}", f"use {allowed}")
+        response = json_error(405, f"{request.path} does not accept {request.method}", f"use {allowed}")
         response.headers["Allow"] = allowed
         return response
     except BodyTooLargeError as error:

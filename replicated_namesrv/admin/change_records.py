@@ -78,7 +78,7 @@ def kind_of(change: AppliedChange) -> str:
 
 
 def facts_of(command: Command) -> Mapping[str, object]:
-    """What a command touched: names, never values."""
+    """The names in a command, never its values."""
     match command:
         case RegisterBroker():
             broker = f"{command.broker_name}:{command.broker_id}@{command.broker_addr}"

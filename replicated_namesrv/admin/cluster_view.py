@@ -33,7 +33,7 @@ _STANDING_KEYS = (
 
 
 async def cluster(request: web.Request) -> web.Response:
-    """``GET /v1/cluster``: facts about each node, what is wrong with it, and the age of what is known. It passes no barrier."""
+    """``GET /v1/cluster``: facts about each node, its problems, and the age of these facts. It passes no barrier."""
     context, others = request.app[CONTEXT], request.app[OTHER_NODES]
     await others.look(request.headers.get("Authorization"))
     own = await status_fields(context, READY_WAIT_S)

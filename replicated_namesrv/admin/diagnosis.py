@@ -34,7 +34,7 @@ class NodeView:
 
 
 def findings(view: NodeView) -> list[NodeProblem]:
-    """What is wrong with one node, the worst first."""
+    """The problems of one node, the worst first."""
     if view.error is not None:
         return [_unanswered(view)]
     status = view.status
@@ -83,7 +83,7 @@ def _resources(status: dict[str, Any]) -> Iterable[NodeProblem]:
         if quota["limit"] and quota["used"] > QUOTA_SHARE * quota["limit"]:
             share = round(100 * quota["used"] / quota["limit"])
             yield NodeProblem(
-                "warn", f"{quota['name']} is used to {share} %.", "Remove what is not needed, or raise the setting."
+                "warn", f"{share} % of {quota['name']} is used.", "Remove what is not needed, or raise the setting."
             )
     if status.get("loopLagRecentMaxMs", 0) > LOOP_LAG_MS:
         yield NodeProblem(

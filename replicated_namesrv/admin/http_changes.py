@@ -60,7 +60,7 @@ async def change_write_permission(request: web.Request) -> web.Response:
     name (``WIPE_WRITE_PERM_OF_BROKER``, 205), or ``?writable=true``: restore it (``ADD_WRITE_PERM_OF_BROKER``, 327)."""
     writable = request.query.get("writable")
     if writable not in ("true", "false"):
-        raise BodyError("writable is missing or not a switch: give ?writable=true or ?writable=false")
+        raise BodyError("writable is missing, or neither true nor false: give ?writable=true or ?writable=false")
     return await _propose(request, ChangeWritePerm(_name(request, "brokerName"), writable == "true"))
 
 
@@ -96,7 +96,7 @@ def _check_settings(values: Mapping[str, str]) -> None:
 def _name(request: web.Request, field: str) -> str:
     name = request.match_info[field]
     if len(name) > NAME_CHARACTERS_MAX:
-        raise BodyError(f"{field} has {len(name)} characters; at most {NAME_CHARACTERS_MAX} are taken")
+        raise BodyError(f"{field} has {len(name)} characters; at most {NAME_CHARACTERS_MAX} are allowed")
     return name
 
 

@@ -160,7 +160,7 @@ class ListenerTls(NamedTuple):
     """How a port speaks HTTPS."""
 
     context: Callable[[], ssl.SSLContext | None]
-    """For the next connection."""
+    """Returns the TLS context for the next connection."""
     may_handshake: Callable[[str, float], bool]
     """Whether this host may begin a handshake at this time."""
 

@@ -32,7 +32,7 @@ from replicated_namesrv.settings import ROWS
 TOPIC_SORTS = ("brokerNameCount", "readQueueNums", "writeQueueNums", "revision")
 BROKER_SORTS = ("brokerId", "topicCount", "registeredSinceMs", "heartbeatAgeMs", "epoch")
 NO_VALUE = 1e15
-"""Sorted as larger than every value."""
+"""Greater than every other value, for sorting."""
 KV_ENTRIES_PER_TURN = 1_000
 """About a millisecond of work."""
 SUSPECTED_SHOWN_MAX = 100

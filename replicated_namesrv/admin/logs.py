@@ -150,7 +150,7 @@ class BackgroundHandler(logging.Handler):
                 return  # the output is closed: emit counts the lost records from here on
 
     def close(self) -> None:
-        """Write what is queued, waiting at most a second for an output that does not move."""
+        """Write what is queued, waiting at most a second for an output that accepts nothing."""
         if self._thread.is_alive():
             try:
                 self._lines.put(None, timeout=1)

@@ -37,7 +37,7 @@ IMPORT_MAP_HASH = "sha256-" + base64.b64encode(hashlib.sha256(_IMPORT_MAP[1] if 
 
 
 async def livez(request: web.Request) -> web.Response:
-    """``GET /livez``: the event loop turns."""
+    """``GET /livez``: the event loop runs."""
     return web.Response(text="ok\n")
 
 

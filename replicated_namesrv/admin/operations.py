@@ -166,7 +166,7 @@ async def drain(request: web.Request) -> web.Response:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= DRAIN_S_MAX:
         raise BodyError(f"withinSeconds={text[:40]}: give 1 to {DRAIN_S_MAX}")
     force = request.query.get("force") == "true"
-    knows_others = context.service.replication_status() is not None  # otherwise the operator has to know them
+    knows_others = context.service.replication_status() is not None  # an AP node knows no others
     others = await _others_serving(context, PEERS_WAIT_S if knows_others and not force else 0.0)
     if knows_others and not others and not force:
         remedy = "start another node, or give --force (force=true)"

@@ -23,7 +23,7 @@ from replicated_namesrv.settings import Settings
 WAIT_S = 0.25
 """How long an answer about all nodes waits for the others."""
 TIMEOUT_S = 1.0
-"""A node that has not answered for this long does not answer."""
+"""A node that has not answered for this long is reported as not answering."""
 READY_WAIT_MS = 500
 """How long a check of readiness of another node may take."""
 VIEW_TIMEOUT_S = 5.0

@@ -141,7 +141,7 @@ def _wake(turn: "asyncio.Future[None]") -> bool:
 
 @coroutine
 def counted(work: Coroutine[Any, Any, T], spend: Callable[[int], None]) -> Generator[Any, Any, T]:
-    """``work``; the time of each of its steps is spent."""
+    """The result of ``work``. The time of each of its steps is passed to ``spend``."""
     step, value = work.send, None
     while True:
         started_ns = perf_counter_ns()
@@ -153,5 +153,5 @@ def counted(work: Coroutine[Any, Any, T], spend: Callable[[int], None]) -> Gener
             spend(perf_counter_ns() - started_ns)
         try:
             step, value = work.send, (yield awaited)
-        except BaseException as error:  # it is work's, also a cancellation
+        except BaseException as error:  # work handles it, also a cancellation
             step, value = work.throw, error

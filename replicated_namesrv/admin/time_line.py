@@ -1,8 +1,8 @@
-"""TimeLine: what happened on this node in the last hour, for operators. ``GET /v1/timeline``.
+"""TimeLine: the events of the last hour on this node, for operators. ``GET /v1/timeline``.
 
-Its entries come from the history of changes (brokers, topics, KV, settings), from leader changes and suspected brokers, from
-changes of this node's own readiness, and from changes that were requested over HTTP at this node, with the caller. Everything
-is bounded: the oldest entries are dropped.
+Its entries are changes of the state (brokers, topics, KV, settings), changes of the leader, suspected brokers, changes of this
+node's own readiness, and changes that were requested over HTTP at this node, with the caller. Everything is bounded: the oldest
+entries are dropped.
 """
 
 import asyncio
@@ -155,7 +155,7 @@ TIMELINE = web.AppKey("timeline", TimeLine)
 
 
 async def time_line(request: web.Request) -> web.Response:
-    """``GET /v1/timeline``: what happened in the last hour, newest first; ``?q=`` selects entries that contain the text,
+    """``GET /v1/timeline``: the events of the last hour, newest first; ``?q=`` selects entries that contain the text,
     ``?limit=`` bounds them."""
     found = request.app[TIMELINE]
     limit = request.query.get("limit", "1000")

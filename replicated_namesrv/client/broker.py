@@ -5,15 +5,15 @@ Copied behaviour (``BrokerController``, ``BrokerOuterAPI``, ``SlaveSynchronize``
 - A round registers with all servers in parallel and waits for every one of them, so a server that does not answer delays the
   next round by the time-out (6 s; 24 s in 5.3). Rounds come at a fixed rate; the second at most 10 s after the first, which is
   at start.
-- 4.9 registers with every configured server and connects when it does. 5.3 registers with those that its scan, every 3 s,
-  could connect to: a returning server is connected within 3 s, but receives the registration only in the next round.
+- 4.9 registers with every configured server, and connects for that. 5.3 scans every 3 s for servers to which it can connect, and
+  registers with these. So it connects to a returning server within 3 s, but registers there only in the next round.
 - Without ``force_register`` a round first sends ``QUERY_DATA_VERSION`` (322) to every server. It registers only if an answer
   differs or a query fails.
 - With ``heartbeat`` 322 or 904 a 5.3 broker runs in acting-master mode: a oneway heartbeat every second, a time-out of 10 s in
   its registration, and a query for its member group every second (``GET_ROUTEINFO_BY_TOPIC`` (105) for the SYNC topic, or
   ``GET_BROKER_MEMBER_GROUP`` (901)).
-- The first answer of a round counts: master and HA address for a slave, which then takes its master's topics and version;
-  topics of the order configuration become ordered, which makes a new data version.
+- The first answer of a round counts. From it a slave gets the master's address and HA address; then it copies the master's topics
+  and version. Topics of the order configuration become ordered, which makes a new data version.
 - A new topic is registered at once: alone and two-way, or, if a 4.9 broker created it automatically, oneway with all other
   topics.
 - A clean stop unregisters from every server, one after the other.
@@ -225,7 +225,7 @@ class BrokerAgent:
 
     @property
     def running(self) -> bool:
-        """Between ``start`` and ``stop`` or ``kill``."""
+        """Whether it was started, and neither stopped nor killed since."""
         return bool(self._tasks)
 
     async def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Credentials: what a client proves its identity with: a certificate, or an access key that signs its requests."""
+"""Credentials: the certificate with which a client proves its identity, or the access key with which it signs its requests."""
 
 import re
 import ssl
@@ -14,7 +14,7 @@ _LINE = re.compile(r"""^(accessKey|secretKey)[ \t]*:[ \t]*(["']?)(.+?)\2[ \t\r]*
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Of one client."""
+    """The credentials of one client."""
 
     tls: ssl.SSLContext | None = None
     """How it speaks TLS, with its certificate if it has one. None: plain text."""

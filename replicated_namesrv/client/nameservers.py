@@ -1,13 +1,13 @@
 """A list of name servers, used as RocketMQ's clients use theirs (``NettyRemotingClient.getAndCreateNameserverChannel``).
 
-- The list is shuffled when it is set. The server chosen first is kept while its connection is up: whatever it answers, an error
-  code included, counts as its answer, and only a broken connection, a refusal or silence moves a client on.
-- One call goes through the whole list at most once, as 4.9 does for servers that refuse; in 5.x the call fails and only the next
-  call uses another server; ``attempts=1`` gives this behaviour.
-- ``query`` is for requests that may be repeated: it also moves on after a server kept silent. ``submit`` is for the others: it
-  moves on only from a server that certainly did not get the request, and otherwise says that the outcome is unknown.
-- ``ask_all`` is what a comparison needs and ``send_to_all`` what mqadmin does for writes: every server, each with its own
-  outcome.
+- The list is shuffled when it is set. A client keeps the chosen server while its connection is up. Every answer counts, also an
+  error code. Only a broken connection, a refusal or a time-out makes a client choose another server.
+- One call goes through the whole list at most once, as 4.9 does for servers that refuse. With ``attempts=1`` the call fails as in
+  5.x, and only the next call uses another server.
+- ``query`` is for requests that may be repeated: it also tries the next server after a time-out. ``submit`` is for the others: it
+  tries the next server only if the one before certainly did not get the request. Otherwise it reports that the outcome is
+  unknown.
+- ``ask_all`` (for comparisons) and ``send_to_all`` (for writes, as mqadmin does) use every server and return the outcome of each.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class ServerAnswer(NamedTuple):
 
 
 class RequestOutcome(NamedTuple):
-    """What became of one request to one server: exactly one of ``response`` and ``error`` is set."""
+    """The outcome of one request to one server: exactly one of ``response`` and ``error`` is set."""
 
     address: str
     response: RemotingCommand | None
@@ -45,7 +45,7 @@ class RequestOutcome(NamedTuple):
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """Split ``host:port;host:port`` (RocketMQ's form; commas are taken too), dropping repetitions.
+    """Split ``host:port;host:port`` (RocketMQ's form; commas are accepted, too), without repetitions.
 
     Raises SettingError naming the part that is no address.
     """
@@ -151,7 +151,7 @@ class NameServers:
         return tuple(await asyncio.gather(*asked))
 
     async def send_to_all(self, request: RemotingCommand) -> tuple[RequestOutcome, ...]:
-        """Send a write to every server, one after the other as mqadmin does; a failure does not keep it from the rest."""
+        """Send a write to every server, one after the other as mqadmin does; a failure at one does not prevent the others."""
         return tuple([await self._outcome(address, request) for address in self.addresses])
 
     async def _outcome(self, address: str, request: RemotingCommand) -> RequestOutcome:

@@ -11,7 +11,7 @@ from replicated_namesrv.wire.codes import ONEWAY_FLAG, RESPONSE_FLAG, V5_3_3, La
 
 
 class PushListener:
-    """Listens on one address. Oneway requests are handed over; a two-way request is answered that nothing is supported here."""
+    """Listens on one address. Oneway requests are passed on; a two-way request gets an error answer: not supported."""
 
     def __init__(self, received: Callable[[str, RemotingCommand], None]) -> None:
         """``received`` is given the peer's address and the request."""
@@ -81,7 +81,7 @@ class _Peer(asyncio.Protocol):
 
 
 def _unsupported(command: RemotingCommand) -> RemotingCommand:
-    """As the Java broker answers codes it does not know (``NettyRemotingAbstract.processRequestCommand``)."""
+    """The Java broker's answer to a code that it does not know (``NettyRemotingAbstract.processRequestCommand``)."""
     return RemotingCommand(
         code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED.value,
         remark=f" request type {command.code} not supported",

@@ -1,8 +1,8 @@
 """Builders of requests to name servers, and decoders of the answers.
 
-Each ``…_request`` builds the command for one code; each ``read_…`` turns an answer into a value, None where the server says
-that it does not have it, and raises RefusedError for every other code. So a caller sends the request as it likes (one server,
-all of them, over a connection of its own) and reads the answer the same way.
+Each ``…_request`` builds the command for one code; each ``read_…`` turns an answer into a value. It returns None if the server
+answered that it does not have the value, and raises RefusedError for every other code. So a caller sends the request as it likes
+(one server, all of them, over a connection of its own) and reads the answer the same way.
 """
 
 from replicated_namesrv.client.answer_bodies import (
@@ -21,7 +21,7 @@ ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 
 class RefusedError(NamesrvError):
-    """A server answered that it did not do what it was asked; ``code`` and ``remark`` are its answer."""
+    """A server refused a request. ``code`` and ``remark`` are those of its answer."""
 
     def __init__(self, code: int, remark: str | None) -> None:
         super().__init__(f"answered code {code}{_name(code)}: {remark or 'no remark'}")
@@ -40,7 +40,7 @@ def _check(response: RemotingCommand) -> RemotingCommand:
 
 
 def route_request(topic: str) -> RemotingCommand:
-    """``GET_ROUTEINFO_BY_TOPIC`` (105): where a topic lives."""
+    """``GET_ROUTEINFO_BY_TOPIC`` (105): the route of a topic."""
     return RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
 
 
@@ -153,5 +153,5 @@ def update_config_request(text: str) -> RemotingCommand:
 
 
 def read_done(response: RemotingCommand) -> None:
-    """For answers that carry nothing but success."""
+    """Check an answer that has no content except its code."""
     _check(response)

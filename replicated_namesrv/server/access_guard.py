@@ -28,11 +28,11 @@ from replicated_namesrv.wire.codes import RequestCode, ResponseCode
 from replicated_namesrv.wire.properties import MAX_BODY_BYTES, string_to_properties
 
 TARGET_FIELDS = ("brokerName", "topic", "namespace")
-"""Header fields that say what a request touches; the first one that it has is recorded."""
+"""Header fields that name the object of a request. The first one that the request has is recorded."""
 
 
 class AccessGuard:
-    """The decisions of one server."""
+    """Decides about the requests to one server."""
 
     def __init__(self, access: AccessControl, state: RouteInfoManager) -> None:
         self._access, self._state = access, state

@@ -4,7 +4,7 @@ from replicated_namesrv.access.identities import AccessRules, NamedIdentity, Pee
 
 
 class ConnectionAccess:
-    """What is known about the caller of a connection."""
+    """The knowledge about the caller of a connection."""
 
     __slots__ = ("address", "by", "identity", "is_certain", "may_read", "rules")
 

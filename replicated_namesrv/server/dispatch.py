@@ -1,11 +1,11 @@
 """Turns a request frame into an answer frame: handlers, waiting requests, errors (``NettyRemotingAbstract``).
 
-A handler returns an ``Answer`` or a ``Deferred`` one. The rest is the same for all codes: responses are dropped, oneway
-requests are executed and not answered, unknown codes get an error, an exception of a handler becomes its code or 1, and too
-many waiting requests are answered with code 2.
+A handler returns an ``Answer`` or a ``Deferred`` one. The rest is the same for all codes. Responses are dropped. Oneway requests
+are executed and not answered. Unknown codes get an error. An exception of a handler is answered with its code, or with 1. If too
+many requests wait, further ones are answered with code 2.
 
-An error that says "not here, not now" (UnavailableError) on a route query closes the connection instead: a client moves to
-another name server only when its connection breaks, and stays connected to one that answers with an error code.
+If a route query fails with UnavailableError, the connection is closed instead: a client uses another name server only when its
+connection breaks, and stays connected to one that answers with an error code.
 """
 
 import time

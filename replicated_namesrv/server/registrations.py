@@ -1,13 +1,13 @@
 """``REGISTER_BROKER`` (103): registrations, recognised without decoding if nothing can have changed, otherwise evaluated in
 slices.
 
-**Recognised.** Brokers send the same registration every 30 s or less. For each registered broker a memo has three things: a
-hash of the header fields that matter, a hash of the body (without the one time stamp in it that has no meaning), and the
-group's generation. The memo is made only if the registration was fully evaluated, changed nothing, and the generation did not
+**Recognised.** Brokers send the same registration every 30 s or less. For each registered broker there is a memo of three values:
+a hash of the header fields on which the outcome depends, a hash of the body without its one time stamp that has no meaning, and
+the group's generation. The memo is made only if the registration was fully evaluated, changed nothing, and the generation did not
 change during the evaluation. It has a fixed size, and the state drops it when the registration ends.
-``RouteInfoManager.group_generation`` has the proof that the same registration changes nothing and has the same answer while
-the generation is the same; it is only a renewal then. The hashes have 64 and 128 bits and are not cryptographic: a forged
-collision only suppresses the forger's own registration.
+``RouteInfoManager.group_generation`` has the proof that the same registration changes nothing and has the same answer while the
+generation is the same; it is only a renewal then. The hashes have 64 and 128 bits and are not cryptographic: a forged collision
+only suppresses the forger's own registration.
 
 The checksum of the body that brokers send along is compared each time. If a body differs from the remembered one only in its
 stamp, its checksum is derived from the remembered one (``wire.crc32``), so that the body is read only once, for the hash.
@@ -97,7 +97,7 @@ class Job:
 
 
 class RegistrationQueue:
-    """Both queues."""
+    """The waiting registrations, in two queues."""
 
     def __init__(self, metrics: ServerMetrics, shares: TurnShares) -> None:
         self.queued_bytes = 0
@@ -260,7 +260,7 @@ class RegistrationService(Protocol):
 
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
         """Apply a registration, attach the broker to ``connection`` and count it as a heartbeat. The result has no epoch if the
-        content was not taken. Raises LimitError.
+        content was not stored. Raises LimitError.
         """
 
     def renew_unchanged(
@@ -273,7 +273,7 @@ class RegistrationService(Protocol):
 
 
 class Reading(NamedTuple):
-    """What identifies a recognised registration. Its size does not depend on the request."""
+    """The key by which a repeated registration is recognised. Its size does not depend on the request."""
 
     fields_hash: int
     """Python's hash of the header fields on which the outcome depends, as they were sent."""
@@ -448,7 +448,7 @@ class Registrations:
         return Answer(ext_fields=fields, body=self._order_topic_config() if is_wanted else b"")
 
     def _order_topic_config(self) -> bytes:
-        """Equal for all brokers, so it is encoded once for each change of the namespace."""
+        """ORDER_TOPIC_CONFIG as a body. It is equal for all brokers, so it is encoded once for each change of the namespace."""
         state = self._service.state
         revision = state.kv_revision(ORDER_TOPIC_CONFIG)
         if self._order_topics is None or self._order_topics[0] != revision:

@@ -12,8 +12,8 @@ depend on anything else (time, per-request consistency, other environments) are 
 it determines the number of digits of the opaque, and so all lengths are constants. An answer is looked up by the bytes before the
 opaque (which include the topic in Java's requests), and the bytes after it are then compared. If several requests have the same
 bytes before the opaque, the first is stored under these, and the others under the bytes before and after it. A cache of two
-generations approximates least-recently-used without work on a hit: a used entry of the old generation moves to the young one;
-when the young one is full, the old one is dropped and they are swapped.
+generations approximates least-recently-used without work on a hit. A used entry of the old generation moves to the young one.
+When the young generation is full, the old one is dropped, and the young one becomes the old one.
 """
 
 from collections.abc import Callable, Hashable

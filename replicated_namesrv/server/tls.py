@@ -195,7 +195,7 @@ ADMIN_NAMES = Names("adminTlsCertPath is set", "adminTlsCertPath", "adminTlsKeyP
 
 
 def admin_contexts(settings: Settings, metrics: ServerMetrics) -> "TlsContexts | None":
-    """Those of the admin port; None: it speaks plain HTTP."""
+    """The TLS contexts of the admin port; None: it speaks plain HTTP."""
     if not settings.admin_tls_cert_path:
         return None
     own = dataclasses.replace(

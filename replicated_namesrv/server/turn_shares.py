@@ -31,11 +31,12 @@ replicated nodes."""
 ALONE_NS = 4_000_000
 """Time of one turn for an address that is alone. 400 connections with one query each need less. To wait costs as much as one."""
 ALONE_AFTER_NS = 1_000_000_000
-"""A request of another address finds a node that leaves it processor time, unless it is the first one in this time."""
+"""An address is alone after this time without work for another address. So only the first request of another address can find the
+processor fully used by the first address."""
 LIGHT_PART = 4
 """An address that uses at most this part (a quarter) of the loop does not wait."""
 DEBT_MAX_NS = 500_000_000
-"""More is forgotten, so that no address waits for more than 2 s: connections of one address may be those of several brokers."""
+"""A larger debt is reduced to this, so that no address waits for more than 2 s: several brokers may share one address."""
 PAUSE_MIN_S = 0.001
 """A timer of uvloop is not more exact."""
 
@@ -56,9 +57,9 @@ class Share:
         self.is_used_up = False
         """Whether frames and answers have to wait."""
         self.turn_ns = 0
-        """What it spent in this turn while it was alone, in units of ``SHARE_NS`` or more."""
+        """The time that it spent in this turn while it was alone, in units of ``SHARE_NS`` or more."""
         self.waits_since_ns = since_ns
-        """Since when something waits, or when something that waited was last done."""
+        """The time since which something waits, or at which something that waited was last done."""
         self.waiting: deque[Callable[[], object]] = deque()
         """Work for later. Each item spends its own time."""
 
@@ -75,7 +76,7 @@ class TurnShares:
         self._has_others = False
         """Whether two addresses spent something since the last look."""
         self._others_until_ns = now_ns()
-        """Until when no address is alone."""
+        """The time until which no address is alone."""
 
     def enter(self, name: str) -> Share:
         """The share of a new connection."""
@@ -97,7 +98,7 @@ class TurnShares:
                 self._forget_unused(share)
 
     def _forget_unused(self, share: Share) -> None:
-        """Forget an address without connections, unless it waits. Late work of a former share leaves a newer one alone."""
+        """Forget an address without connections, unless it waits. Late work of a former share does not remove a newer one."""
         if not share.connections and not share.is_used_up and self._shares.get(share.name) is share:
             del self._shares[share.name]
 

@@ -1,9 +1,9 @@
-"""Bodies other than registrations: those that a name server answers, and the two small ones that it reads.
+"""Bodies other than registrations: the bodies of a name server's answers, and the two small ones that it reads.
 
-Encoders write the values of ``model`` in the order of their members. If Java's order is defined, the bytes equal Java's for
-the same content: object members by name, whole numbers and small text tables in the order of a Java HashMap in the default
-dialect, ascending in the standard one. Only ``GET_ROUTEINFO_BY_TOPIC`` (105) has a standard dialect. All other bodies are in
-the default one, with whole-number keys unquoted, which all clients can read.
+Encoders write the values of ``model`` in the order of their members. If Java's order is defined, the bytes equal Java's for the
+same content. Object members are ordered by name. Whole numbers and small text tables are in the order of a Java HashMap in the
+default dialect, and ascending in the standard one. Only ``GET_ROUTEINFO_BY_TOPIC`` (105) has a standard dialect. All other bodies
+are in the default one, with whole-number keys unquoted, which all clients can read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +55,7 @@ _DEFAULT, _STANDARD = _Quoted(False), _Quoted(True)
 _FRAGMENTS_MAX: Final = 16_384
 """Number of encoded broker groups and queue entries cached for each dialect. The cache is emptied when it is full."""
 _FRAGMENT_CHARACTERS_MAX: Final = 1_024
-"""Longer ones are not cached."""
+"""Longer groups and queue entries are not cached."""
 _broker_fragments: tuple[dict[BrokerData, str], dict[BrokerData, str]] = ({}, {})
 _queue_fragments: tuple[dict[tuple[str, QueueData], str], dict[tuple[str, QueueData], str]] = ({}, {})
 

@@ -34,7 +34,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """Outcomes that a name server answers with."""
+    """Response codes of a name server."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

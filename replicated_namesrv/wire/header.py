@@ -5,9 +5,9 @@ is one additional limit, ``MAX_HEADER_FIELDS``, so that no header costs more tha
 
 A server can answer a request that differs only in its opaque from an earlier one without reading it. The bytes around the
 opaque identify the request, and ``AnswerParts`` is the answer around its opaque. In a binary header the opaque has a fixed
-place (``BINARY_OPAQUE``). In a JSON header a plain text search finds a number after ``"opaque":``, and ``opaque_is_certain``
-proves once per (before, after), by reading the header with two different numbers in that place, that the number there is the
-opaque and nothing else. Only proven pairs may be cached. Then equal surroundings mean an equal request, whatever else the
+place (``BINARY_OPAQUE``). In a JSON header a plain text search finds a number after ``"opaque":``. ``opaque_is_certain`` then
+proves, once for each pair (before, after), that this number is the opaque and nothing else: it reads the header with two
+different numbers in that place. Only proven pairs may be cached. Then equal surroundings mean an equal request, whatever else the
 header contains.
 """
 

@@ -1,4 +1,5 @@
-"""What the console shows, without a browser: nodes, problems, differences, the time line, samples, and its vendored files."""
+"""The data that the console shows, without a browser: nodes, problems, differences, the time line, samples, and its vendored
+files."""
 
 import hashlib
 import json
@@ -61,7 +62,7 @@ def view(name: str, error: str | None = None, **fields: Any) -> NodeView:
         (view("n1", diskWarning="little is free"), "Little is free.", "Make room"),
         (
             view("n1", quotas=[{"name": "maxKvBytes", "used": 95, "limit": 100}]),
-            "maxKvBytes is used to 95 %",
+            "95 % of maxKvBytes is used",
             "raise the setting",
         ),
         (view("n1", drained=True, ready=False), "It is drained", "serve again"),

@@ -52,7 +52,7 @@ def test_where_the_module_proxy_cannot_be_reached_nothing_is_skipped(
     assert chaos(*command, "--out", str(nowhere)) == 2
     told = capsys.readouterr()
     assert "the Toxiproxy server 2.12.0 could not be built" in told.err
-    assert "is the Go module proxy reachable (go env GOPROXY)? Where none is, put toxiproxy-server on the PATH" in told.err
+    assert "is the Go module proxy reachable (go env GOPROXY)? If there is none, put toxiproxy-server on the PATH" in told.err
     assert "Traceback" not in told.err
     assert runs_of(nowhere) == []
     assert not provision.find_toxiproxy()
