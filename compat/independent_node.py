@@ -104,7 +104,7 @@ class IndependentNode:
         self._timers: list[asyncio.TimerHandle] = []
         self._last_scan_ms: float | None = None
         self._disk_was_short = True
-        """At the last check. True: there may be no ballast yet."""
+        """Whether the disk was short at the last check. True: there may be no ballast yet."""
         self._stopping = False
         self._note: Callable[[AppliedChange], None] | None = None
         self._kv_origins: dict[int, ChangeOrigin] = {}

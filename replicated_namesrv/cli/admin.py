@@ -157,12 +157,12 @@ class Admin:
 
 
 def admin_of(arguments: argparse.Namespace) -> Admin:
-    """From --timeout-ms and the options of ``add_admin_access``. Raises SettingError."""
+    """The Admin that --timeout-ms and the options of ``add_admin_access`` describe. Raises SettingError."""
     return Admin(arguments.timeout_ms / 1000, token_of(arguments), tls_of(arguments))
 
 
 def token_of(arguments: argparse.Namespace) -> str | None:
-    """From --token-file. Raises SettingError."""
+    """The token in the file of --token-file. Raises SettingError."""
     path = arguments.token_file or os.environ.get(TOKEN_VARIABLE)
     token = None
     if path:
@@ -175,7 +175,7 @@ def token_of(arguments: argparse.Namespace) -> str | None:
 
 
 def tls_of(arguments: argparse.Namespace) -> ssl.SSLContext | None:
-    """From --ca. Raises SettingError: the file holds no certificates."""
+    """The TLS context that --ca asks for. Raises SettingError if the file has no certificates."""
     ca = arguments.ca or os.environ.get(CA_VARIABLE)
     if not ca:
         return None

@@ -71,7 +71,7 @@ class AdoptError(NamesrvError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("--save", type=Path, metavar="DIR", help=f"write kvConfig.json and {RUN_TIME_FILE} for new nodes to DIR")
-    parser.add_argument("--swap", metavar="COMMAND", help="walk through the servers; COMMAND replaces one")
+    parser.add_argument("--swap", metavar="COMMAND", help="replace the servers one after the other; COMMAND replaces one")
     parser.add_argument("--only", metavar="ADDRESS", action="append", default=[], help="swap only this server; may be repeated")
     parser.add_argument(
         "--within", type=positive, default=WITHIN_S, metavar="SECONDS", help=f"time for each swap (default {WITHIN_S})"
@@ -268,7 +268,7 @@ async def _run_command(arguments: argparse.Namespace, address: str) -> None:
             f"{address}: the command of --swap did not end within {arguments.within} s: {shlex.join(words)}"
         ) from None
     if code:
-        raise AdoptError(f"{address}: the command of --swap ended with {code}: {shlex.join(words)}; the walk stopped here")
+        raise AdoptError(f"{address}: the command of --swap ended with {code}: {shlex.join(words)}; the others stay")
 
 
 def _report(

@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def saving(file: Path) -> Iterator[BinaryIO]:
-    """A file to write a backup to. It gets its name when the block ends without an error. Raises OSError."""
+    """A file for a backup that is being written. It gets its name when the block ends without an error. Raises OSError."""
     aside = file.with_name(file.name + ".partial")
     try:
         with aside.open("wb") as output:

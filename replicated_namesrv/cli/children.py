@@ -52,14 +52,14 @@ def host_port(address: tuple[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NodeAccess:
-    """The credentials and TLS files with which the nodes are asked."""
+    """The credentials for requests to the nodes."""
 
     credentials: Credentials = NO_CREDENTIALS
-    """At their RocketMQ ports."""
+    """For their RocketMQ ports."""
     token: str | None = None
-    """For their admin ports."""
+    """Token for their admin ports."""
     tls: ssl.SSLContext | None = None
-    """Of their admin ports. None: plain HTTP."""
+    """TLS for their admin ports. None: plain HTTP."""
 
 
 OPENLY = NodeAccess()

@@ -66,7 +66,7 @@ def add_credentials_arguments(parser: argparse.ArgumentParser | argparse._Argume
 
 
 def credentials_of(arguments: argparse.Namespace) -> Credentials:
-    """From these options. Raises SettingError."""
+    """The credentials in these options. Raises SettingError."""
     wants_tls = arguments.tls or arguments.tls_ca or arguments.tls_cert
     tls = client_tls_context(arguments.tls_ca, arguments.tls_cert, arguments.tls_key) if wants_tls else None
     key, secret = read_access_key(arguments.access_key_file) if arguments.access_key_file else (None, b"")
@@ -152,7 +152,7 @@ def positive(text: str) -> int:
 
 
 def chosen_addresses(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """From -n, else the environment, else this machine. Raises SettingError for a malformed environment."""
+    """The addresses of -n, else of the environment, else of this machine. Raises SettingError for a malformed environment."""
     if arguments.namesrv_addr is not None:
         given: tuple[str, ...] = arguments.namesrv_addr
         return given
@@ -203,7 +203,7 @@ class ProgressLine:
 
 
 def print_json(value: Any) -> None:
-    """One document, readable and stable."""
+    """Print one JSON document, indented, so that people can read it, too."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 

@@ -108,7 +108,7 @@ async def _play(mode: str, folder: Path, toxiproxy: Path | None, real: "RealBrok
 
 
 class _Show:
-    """Prints a play while it runs: events, and one line a second."""
+    """Prints a demonstration while it runs: events, and one line a second."""
 
     def __init__(self, print_line: Callable[[str], None]) -> None:
         self._print = print_line
@@ -150,7 +150,7 @@ def answer_text(look: "LookUp | None", story: "Demonstration") -> str:
 
 
 def facts(story: "Demonstration") -> dict[str, Any]:
-    """What happened in one mode, in numbers. Times in seconds; null: it did not happen."""
+    """The figures of one mode. Times in seconds; null: it did not happen."""
     from replicated_namesrv.chaos.demonstration import ANY
 
     outdated = story.outdated()
@@ -173,12 +173,12 @@ def facts(story: "Demonstration") -> dict[str, Any]:
 
 
 _LINES = {
-    "changeVisibleAfter_s": "first client has the change after, s",
-    "outdatedAnswers": "answers without the change to later queries",
+    "changeVisibleAfter_s": "time until the first client has the change, s",
+    "outdatedAnswers": "outdated answers to later queries",
     "lastOutdatedAfterChange_s": "  the last of them, s after the first client had it",
     "longestGapOfCutNodesClient_s": "client of the cut node: longest time without answer, s",
     "longestGapOfClientWithAllAddresses_s": "client with all addresses: longest time without answer, s",
-    "nodesAgreeAfterCut_s": "all nodes right again after the cut, s",
+    "nodesAgreeAfterCut_s": "time until all nodes agree after the cut, s",
 }
 
 

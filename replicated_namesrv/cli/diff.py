@@ -1,6 +1,6 @@
 """``namesrv diff``: compares the answers of all name servers of a list.
 
-It asks every server at the same time, each over its own connection, for its brokers, its topics, the route of every topic that
+It asks every server at the same time, each over its own connection. It asks for brokers, topics, the route of every topic that
 any server has, the KV config, and the settings on which answers depend. Only answers are compared: a server that did not answer
 is reported separately and does not count as empty. A setting that a server does not have (RocketMQ 4.9) is not compared there.
 Order in lists is ignored. A broker that registers during the comparison can appear as a difference; the next run does not show

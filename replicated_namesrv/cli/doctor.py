@@ -36,7 +36,7 @@ GOOD, BAD = 0, 1
 TIMEOUT_MS = 3_000
 SYNCS_MAX, SYNCS_SECONDS, SYNC_BYTES = 200, 5.0, 4_096
 SYNC_WARNING_S = 0.025
-"""Of the 99th percentile. Each write waits for a sync of a majority, and a leader's heartbeats come every 50 ms."""
+"""Limit of the 99th percentile. Each write waits for a sync of a majority, and a leader's heartbeats come every 50 ms."""
 CLOCK_WARNING_S = 2.0
 """The Date header has whole seconds."""
 EXPIRY_WARNING_DAYS = 14

@@ -36,7 +36,7 @@ LOOK_PAUSE_S = 0.2
 _EXAMPLES = """\
   namesrv members list
   namesrv members add n4 10.0.0.4:9896              then: namesrv serve --node-id n4 --join n1=10.0.0.1:9896,…
-  namesrv members add n5 10.0.1.5:9896 --observer   no vote: it serves reads, and losing it costs nobody anything
+  namesrv members add n5 10.0.1.5:9896 --observer   no vote: it serves reads, and its loss does not affect the others
   namesrv members promote n5                        the observer becomes a voter
   namesrv members remove n2                         also the leader: it hands leadership over first
   namesrv members replace n3 n6 10.0.0.6:9896       add n6, wait until it votes, remove n3
@@ -162,7 +162,7 @@ class _Change:
                 members: list[dict[str, Any]] = self._admin.ask(self._leader(), path, "POST")["members"]
                 return members
             except AdminUnknownError as error:
-                self._tell(f"{error}; looking whether it was done")
+                self._tell(f"{error}; checking whether it was done")
                 if self._is_done(action, name, address):
                     return self._rows()
             except AdminRefusedError as error:

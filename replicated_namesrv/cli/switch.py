@@ -14,9 +14,9 @@ Without it, the node would read files in the directory that are older than the b
           runtime.properties
     ap    raft                              raft.before-ap                a later CP cluster must not continue it
 
-Nothing is deleted. The command refuses, and changes nothing, if data would be lost: if the given files disagree about a key or a
-shared setting and --prefer names no winner; or if the directory has a key, or a shared setting of a CP log, that is in none of
-them and not older. After a crash, run it again: it completes the work.
+Nothing is deleted. The command refuses, and changes nothing, if data would be lost. There are two cases. The given files disagree
+about a key or a shared setting, and --prefer names no winner. Or the directory has a key, or a shared setting of a CP log, that
+no given file has and that is not older. After a crash, run it again: it completes the work.
 """
 
 import argparse
@@ -175,7 +175,7 @@ def _disagreements(sides: list[Side], winner: Side, is_chosen: bool) -> list[dic
 
 
 def _conflicts(sides: list[Side], winner: Side) -> list[dict[str, Any]]:
-    """Each with the value of every file, None where it is missing."""
+    """The entries that differ, each with the value of every file, None where it is missing."""
     found: list[dict[str, Any]] = []
     for namespace, key in sorted({key for side in sides for key in side.table}):
         values = {side.name: side.table.get((namespace, key)) for side in sides}
@@ -280,7 +280,7 @@ def _check_log(directory: Path, backup: Side, file: Path) -> None:
 
 
 class _Steps:
-    """What is done in one directory, in an order that a crash may cut anywhere."""
+    """The steps in one directory. A crash may interrupt them at any place."""
 
     def __init__(self, directory: Path, kv_file: Path, to: str, winner: Side) -> None:
         self._directory, self._kv_file, self._to, self._winner = directory, kv_file, to, winner
@@ -345,7 +345,7 @@ class _Steps:
             raise StorageError(f"{self._directory}: {cause.strerror or cause}; correct it and repeat the command") from None
 
     def _own(self, path: Path) -> None:
-        """Give a file that root wrote to the user of the node."""
+        """Make the user of the node the owner of a file that root wrote."""
         if os.geteuid() == 0:
             owner = self._directory.stat()
             os.chown(path, owner.st_uid, owner.st_gid)

@@ -19,7 +19,7 @@ from replicated_namesrv.verify import Outcome as Known
 
 
 class Application(Protocol):
-    """What the simulator runs on the machines and calls."""
+    """An application, which the simulator runs on the machines and calls."""
 
     catch_up_ns: int
     """Time limit after the last heal for every node to catch up."""
@@ -109,7 +109,8 @@ class RegisterCommand:
 
 
 class RegisterHistory:
-    """What the nodes have applied. It checks that no command is applied twice and that all nodes apply the same sequence."""
+    """The commands that the nodes have applied. It checks that no command is applied twice and that all nodes apply the same
+    sequence."""
 
     def __init__(self, invariants: Invariants) -> None:
         self._invariants = invariants

@@ -13,8 +13,8 @@ leads for longer than one time-out. In addition to the invariants of Raft, these
 - A broker that was acknowledged by any node within half of its time-out is never dropped.
 - A dead broker is dropped within its time-out and a third of it for each change of leader, counting time in which somebody leads.
 - A broker whose unregistration was answered stays away until a registration reaches a node after that, if it was acknowledged
-  before. (If it was fenced with an epoch that had ended, as when another broker took its id, a newer registration of its own may
-  be there.)
+  before. Exception: it was fenced with an epoch that had ended, for example because another broker took its id. Then a newer
+  registration of the broker itself may be there.
 - Two nodes that have applied the same entries have the same digest, entry by entry.
 - At the end all nodes are equal and show every live broker with its present content, and no dead one. Each dead one was
   removed within two time-outs after the last fault.
@@ -95,7 +95,7 @@ class Broker:
         self.is_steady = True
         """False once another process may have sent requests under this broker's id or address."""
         self.alone_ns = 0
-        """Since when no other process of it, or under its id, exists."""
+        """The time since which no other process of it, or under its id, exists."""
         self.life = self._begin(f"10.0.{number}.1:10911")
 
     def _topics(self) -> dict[str, QueueData]:
@@ -210,7 +210,7 @@ class Broker:
 
     def stop_late(self) -> None:
         """Stop the process regularly, but delay some of its ``UNREGISTER_BROKER`` (104) requests until the next process runs."""
-        self._world.note(f"{self.name} stops, and what it says last is late")
+        self._world.note(f"{self.name} stops, and its last requests are late")
         life, removal = self.life, BrokerRemoval(CLUSTER, self.life.address, self.group, self.broker_id, None)
         life.is_running = False
         for wire in (wire for wire in life.wires.values() if wire.is_open):
@@ -340,7 +340,7 @@ class Brokers:
         """Whether a fault strikes that needs connected nodes."""
         self._dead: dict[Key, DeadBroker] = {}
         self.chase_until_ns = 0
-        """Until when leaders are lost on purpose."""
+        """The time until which leaders are lost on purpose."""
         self._led: tuple[str, int] | None = None
         counted = ("registrations", "renewals", "reads", "reads by lease", "reads of a heard broker", "brokers dropped")
         self.counts = dict.fromkeys(counted, 0)
@@ -459,7 +459,7 @@ class Brokers:
         if self.world.now_ns >= self._quiet_until_ns and len(self.machines) > 1:
             kind = self._rng.random()
             if kind < 0.25:
-                self.world.note("nobody hears anybody")
+                self.world.note("all links are cut")
                 self._cut(self.machines, min(left_ns, int((1.5 + 4 * self._rng.random()) * SECOND)))
             else:
                 pause_ns = int((0.3 if self._rng.random() < 0.5 else 1.5) * SECOND + 2 * self._rng.random() * SECOND)

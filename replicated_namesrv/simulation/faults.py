@@ -1,7 +1,7 @@
 """Faults: a schedule drawn from the seed, and the nemesis that executes it.
 
-A run draws its kinds of faults (swarm testing: runs with few kinds reach states that runs with all kinds never reach), their
-density, and then the time, length and kind of every fault. The victim is chosen when the fault strikes, from a separate random
+A run first draws its kinds of faults and their density, then the time, length and kind of every fault. Runs with few kinds reach
+states that runs with all kinds never reach (swarm testing). The victim is chosen when the fault strikes, from a separate random
 stream, so a schedule without some of the faults chooses the same victims for the others.
 """
 
@@ -191,7 +191,7 @@ class Nemesis:
         return (self._leader() or somebody) if rng.random() < 0.5 else somebody
 
     def _voter(self, rng: Random) -> Machine:
-        """As ``_victim``, among the voters."""
+        """A random voter, chosen like ``_victim``."""
         somebody = rng.choice(self.voting())
         return (self._leader() or somebody) if rng.random() < 0.5 else somebody
 

@@ -38,7 +38,7 @@ class Violation(NamedTuple):
 
 
 class _Watched:
-    """What was observed of one running process."""
+    """The observations of one running process."""
 
     def __init__(self, base: int) -> None:
         self.base = base
@@ -77,7 +77,7 @@ class Invariants:
         self.founders: frozenset[str] = frozenset()
         """Names of the first members."""
         self.members: dict[str, RaftMember] | None = None
-        """Those of the newest committed configuration; None before an entry of members is committed."""
+        """Names of the members by the newest committed configuration; None before an entry of members is committed."""
         self._members_at = 0
         self.voters_of: Callable[[str], tuple[Collection[str], int] | None] | None = None
         """The voters, and their quorum, by the newest configuration in the log of a node, if it is known. None: the members do
@@ -240,7 +240,7 @@ class Invariants:
             self.led(name, raft.term, speaks_as)
             self._check_complete(name, raft)
         elif watched.role == "leader":
-            self._world.note(f"{name} leads no longer (term {raft.term})")
+            self._world.note(f"{name} has stepped down (term {raft.term})")
         watched.role = raft.role
 
     def watch_joins(self, watch: Callable[[str, str], None]) -> None:

@@ -18,7 +18,8 @@ _TURNS_MAX = 10_000
 
 
 class _Running:
-    """The context of ``VirtualLoop.running``. A class: each event enters it, and a generator costs several times as much."""
+    """The context of ``VirtualLoop.running``. It is a class, because each event enters it, and a generator would cost several
+    times as much."""
 
     __slots__ = ("_before", "_loop")
 

@@ -52,7 +52,7 @@ class RaftView(Protocol):
 
 
 class Process(Protocol):
-    """What runs on a machine: a ``RaftNode``, or an object around one."""
+    """The process on a machine: a ``RaftNode``, or an object around one."""
 
     def on_connected(self, peer: str) -> None: ...
 

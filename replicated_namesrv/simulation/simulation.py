@@ -48,7 +48,7 @@ class Scenario:
     faults: tuple[int, ...] | None = None
     """Only these faults of the schedule. None: all."""
     application: str = "registers"
-    """What runs on the shipped core: ``registers``, or ``routes`` with brokers."""
+    """The application on the shipped core: ``registers``, or ``routes`` with brokers."""
     spares: int = 0
     """Machines that an operator adds as members and removes; 0: the members do not change."""
 
@@ -287,7 +287,7 @@ class Simulation:
         leaders = {machine.raft.leader_id if machine.raft else None for machine in members}
         if len(leaders) > 1 or None in leaders:
             return "the nodes do not know one leader: " + ", ".join(
-                f"{machine.name} {'is down' if machine.raft is None else f'believes in {machine.raft.leader_id}'}"
+                f"{machine.name} {'is down' if machine.raft is None else f'regards {machine.raft.leader_id} as leader'}"
                 for machine in members
             )
         for machine in members:

@@ -1,4 +1,4 @@
-"""What can be simulated: the shipped Raft core (possibly without one defence), or plain PySyncObj.
+"""The subjects of a simulation: the shipped Raft core (possibly without one defence), or plain PySyncObj.
 
 A run draws its settings from its seed. Small limits are drawn often, so that snapshots, chunked messages and full windows are
 frequent.
@@ -23,7 +23,7 @@ _SLOWEST = 1.2
 """A second of the slowest clock, in seconds of the world."""
 _SLACK_MS = 500
 LATE_COPY_MS = 450
-"""Less than the shortest period of the simulated brokers."""
+"""``lateCopyMs``, less than the shortest period of the simulated brokers."""
 
 
 def draw_config(world: World, defences: Defences) -> RaftConfig:

@@ -220,7 +220,8 @@ def _values(standing: Standing) -> dict[str, frozenset[str | None]]:
 
 
 def _least(mine: frozenset[str | None], their: frozenset[str | None]) -> tuple[int, int]:
-    """Equal and all members that this one contributes at the least distance. One with several values may have any value."""
+    """How much one member adds to the numbers of equal members and of all members, at the least distance. If several values of it
+    are possible, it may have any of them."""
     known = [next(iter(values)) for values in (mine, their) if len(values) == 1]
     if len(known) == 2 and known[0] != known[1]:
         return 0, 2 - known.count(None)
@@ -228,7 +229,7 @@ def _least(mine: frozenset[str | None], their: frozenset[str | None]) -> tuple[i
 
 
 def _most(mine: frozenset[str | None], their: frozenset[str | None]) -> tuple[int, int]:
-    """The same at the greatest distance."""
+    """Like ``_least``, at the greatest distance."""
     apart = max((2 - [a, b].count(None) for a in mine for b in their if a != b), default=0)
     if apart:
         return 0, apart

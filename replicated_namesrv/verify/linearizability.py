@@ -11,9 +11,9 @@ The witness is found in two steps:
 
 1. Bisection finds the shortest prefix that is not linearizable. This works because every prefix of a linearizable history is
    linearizable.
-2. Operations are removed while the rest still fails. A removal is allowed only if it cannot break a legal history: reads; all
-   writes of one value with all reads of it; writes of a component that ended before another write of it began, with all reads
-   that began before that one ended.
+2. Operations are removed while the rest still fails. A removal is allowed only if it cannot break a legal history. These can be
+   removed: reads; all writes of one value with all reads of it; the writes of a component that ended before another write of the
+   component began, together with all reads that began before this other write ended.
 """
 
 from collections import defaultdict
@@ -220,9 +220,9 @@ class _Witness:
 
 
 def _from(judged: list[_Judged], first: _Judged) -> list[_Judged]:
-    """Without the writes of the component of ``first`` that ended before it began, except the last write of each value that is
-    still read, and without the reads that began before ``first`` ended. No legal order puts those writes after it, or the
-    remaining reads before it."""
+    """The operations without the writes of the component of ``first`` that ended before it began, except the last write of each
+    value that is still read, and without the reads that began before ``first`` ended. No legal order puts those writes after it,
+    or the remaining reads before it."""
     component = None if first.action.writes is None else first.action.writes.component
     first_end_ns = first.end_ns or 0
     demanded = {token for item in judged if item.operation.start_ns > first_end_ns for token in item.action.reads or ()}

@@ -302,7 +302,7 @@ class _Search:
         )
 
     def _least(self, configurations: set[_Configuration]) -> set[_Configuration]:
-        """Without configurations that another one covers, that is, equal ones that used more indeterminate writes."""
+        """The configurations that no other one covers. One covers an equal one that used more indeterminate writes."""
         if len(configurations) < 2:
             return configurations
         used: defaultdict[tuple[int, int], list[int]] = defaultdict(list)

@@ -3,10 +3,10 @@
 A session is a client. A read breaks a guarantee if it returns an older version than the guarantee requires. The guarantees
 require at least:
 
-- read your writes: what the client had written;
-- monotonic reads: what the client had read before;
-- monotonic writes: what it had read before of the same writer;
-- writes follow reads: what the writer of something that it had read before had itself read before writing that.
+- read your writes: the version that the client had written;
+- monotonic reads: the version that the client had read before;
+- monotonic writes: the version of the same writer that it had read before;
+- writes follow reads: if the client had read a value, the version that the writer of this value had read before that write.
 
 "Before" means that the operation had ended when the other one began. A version is an interval: one version is older than another
 if it had ended before the other began. The caller chooses the scale. The times of a write give the order that real time

@@ -1,4 +1,4 @@
-"""``namesrv demo``: the summary follows from the look-ups, and the play runs on real processes."""
+"""``namesrv demo``: the summary follows from the look-ups, and the demonstration runs on real processes."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ def test_times_of_the_summary() -> None:
     assert found["longestGapOfCutNodesClient_s"] == 4.0
     assert found["longestGapOfClientWithAllAddresses_s"] == 2.0
     assert found["nodesAgreeAfterCut_s"] == 0.5
-    assert "answers without the change to later queries" in summary([story_of(*looks)])
+    assert "outdated answers to later queries" in summary([story_of(*looks)])
 
 
 def test_nodes_never_agree_if_one_never_has_the_change() -> None:
