@@ -3,8 +3,9 @@
     python -m benchmarks.hostile_host [--seconds 10] [--only NAMES] [--mode cp]
 
 Three nodes run as processes, as in production. The attackers have the address 127.0.0.2, the clients 127.0.0.1. So the limits for
-one source see two hosts. Attackers and clients would have processors of their own. As far as the kernel permits, the attackers
-therefore get only what the nodes leave of the two cores, and the clients come first: their own delay is not that of a node.
+one source see two hosts. In production attackers and clients have processors of their own. Therefore, as far as the kernel
+permits, the attackers get only the processor time that the nodes leave, and the clients have priority, because a delay in the
+client process is no delay of a node.
 
 Each client sends a request every few milliseconds and waits for its answer: route queries, renewals of its own broker, and small
 KV writes, at all nodes in turn. A renewal waits for up to 25 ms also without an attack: the leader asks a majority for the
@@ -45,7 +46,7 @@ TOPIC = "topic-0000001"
 REGISTERED_TOPICS = 20_000
 RECEIVE_BYTES = 1 << 16
 NICENESS = 5
-"""Of the attackers' processes."""
+"""Niceness of the attackers' processes."""
 
 
 class Ports(NamedTuple):
@@ -90,7 +91,7 @@ async def trickle(port: int, sent: bytes) -> None:
 
 
 async def exchange(port: int, sent: Sequence[bytes]) -> None:
-    """Send requests as fast as they are taken, and read all answers."""
+    """Send requests as fast as the node accepts them, and read all answers."""
     reader, writer = await connect(port)
 
     async def drop() -> None:
@@ -284,7 +285,7 @@ def prefer(pid: int, niceness: int) -> None:
 
 @contextlib.contextmanager
 def hostile_host(names: Sequence[str], targets: Sequence[Ports]) -> Iterator[None]:
-    """The attackers, in a process for each attack. They are killed with the block."""
+    """The attackers, in a process for each attack. They are killed when the block ends."""
     ports = [",".join(map(str, each)) for each in targets]
     children = []
     try:
@@ -305,7 +306,7 @@ def hostile_host(names: Sequence[str], targets: Sequence[Ports]) -> Iterator[Non
 
 @dataclass
 class Answers:
-    """What clients saw."""
+    """The answers that clients got."""
 
     latencies_ms: dict[str, list[float]] = field(default_factory=dict)
     failures: Counter[str] = field(default_factory=Counter)

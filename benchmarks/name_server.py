@@ -34,7 +34,7 @@ ROUTE_CASES = {
     "16 connections x 32 in flight": ["-connections", "16", "-in-flight", "32"],
 }
 ACCESS_CASES = ("16 connections", "16 connections x 32 in flight")
-"""Over TLS the generator has one request in flight on each connection, so only the first one."""
+"""Over TLS the generator has one request in flight on each connection, so only the first case is measured."""
 ACCESS_TARGET = 1.1
 """Maximum of CPU for a route query with accessPolicy=enforce, in relation to open."""
 ROUTE_TARGETS = {"16 connections": 1 / 4, "128 connections": 1 / 3, "16 connections x 32 in flight": 1 / 6}
@@ -94,7 +94,7 @@ class LoadGenerator:
 
 
 def document_of(child: "subprocess.Popen[bytes]", what: str) -> dict[str, Any]:
-    """What a load generator prints at its end."""
+    """The output of a load generator at its end."""
     output, _ = child.communicate()
     if child.returncode:
         raise SystemExit(f"loadgen {what} ended with code {child.returncode}; its reason is above")

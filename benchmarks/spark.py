@@ -69,7 +69,7 @@ class Usage:
             waiting += [(child, program) for child in parents[pid]]
             if pid in found:
                 self._cpu_s[pid], resident_mb = found[pid]
-                # A Java below Java is about to execute another program. Until then it shares the memory of its parent.
+                # A Java process with a Java parent is about to execute another program. Until then it shares its parent's memory.
                 total_mb += 0.0 if program == above == "java" else resident_mb
         self.peak_mb = max(self.peak_mb, total_mb)
 

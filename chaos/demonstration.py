@@ -1,4 +1,4 @@
-"""Shows what clients get while one name server is cut off: the same short course in CP and in AP, on real processes.
+"""Shows what clients get while one name server is cut off: the same short experiment in CP and in AP, on real processes.
 
 Three name servers, two brokers and four clients. Each of three clients asks one name server only; the fourth has all addresses,
 as a RocketMQ client has. While the leader is cut off from its peers and from the brokers, the number of the topic's queues is
@@ -42,14 +42,14 @@ LOOK_INTERVAL_S = 0.25
 LOOK_TIMEOUT_MS = 1_000
 STEADY_S, BEFORE_CHANGE_S, AFTER_CHANGE_S, AGREED_S = 3.0, 3.0, 9.0, 1.5
 AGREE_LIMIT_S = 20.0
-"""The play ends AGREED_S after all nodes answer with the change, or this long after the cut."""
+"""The demonstration ends AGREED_S after all nodes answer with the change, or this long after the cut."""
 CUT = 1
 """Number of the only fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """One look-up of the topic's route. Times in seconds since the play began."""
+    """One look-up of the topic's route. Times in seconds since the demonstration began."""
 
     client: str
     """The only node that it asks, or ``ANY``."""
@@ -68,7 +68,7 @@ class LookUp:
 
 @dataclass(slots=True)
 class Demonstration:
-    """All that happened in one mode."""
+    """The events in one mode."""
 
     mode: str
     cut_node: str
@@ -119,7 +119,8 @@ class Demonstration:
 
 
 class Play:
-    """One mode's play. ``row`` is called each second with that second and each client's latest look, ``say`` with events."""
+    """The demonstration in one mode. ``row`` is called each second with that second and each client's latest look, ``say`` with
+    events."""
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class Play:
         self._latest: dict[str, LookUp] = {}
 
     async def run(self) -> Demonstration:
-        """Play it. Raises NamesrvError if a process does not start or ends."""
+        """Run it. Raises NamesrvError if a process does not start or ends."""
         nodes = [f"n{number + 1}" for number in range(3)]
         outside, rng = [Link(broker, node) for broker in BROKERS for node in nodes], random.SystemRandom()
         made = ProcessCluster(self._folder, 3, self._mode, SETTINGS, outside, rng, self._toxiproxy)

@@ -25,7 +25,7 @@ ROCKETMQ_VERSION = "5.3.3"
 PORTS = (-2, 0, 1)
 """A broker of RocketMQ listens on its port, two below (VIP channel) and one above (replication)."""
 REGISTER_PERIOD_MS, HEARTBEAT_TIMEOUT_MS = 3_000, 9_000
-"""Of simulated brokers. With RocketMQ's defaults, 30 s and 120 s, the whole course would take minutes."""
+"""Settings of simulated brokers. With RocketMQ's defaults, 30 s and 120 s, the demonstration would take minutes."""
 START_TIMEOUT_S = 120.0
 _READ_AND_WRITE = 6
 _UPDATE_AND_CREATE_TOPIC = 17

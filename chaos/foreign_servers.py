@@ -1,7 +1,7 @@
 """Foreign name servers as nodes of a run: fetched through their package client, started with a configuration of their own.
 
-They have no admin port. Readiness and state are looked at by remoting (``node_looks.py``). What only an admin port shows, such as
-the reason of a removal, stays unknown.
+They have no admin port. Readiness and state are observed by remoting (``node_looks.py``). Facts that only an admin port shows,
+such as the reason of a removal, stay unknown.
 """
 
 import hashlib
@@ -65,7 +65,7 @@ class ForeignServer(Protocol):
     left_out: tuple[str, ...]
     """Settings of the scenario that it does not have."""
     versions: Mapping[str, str]
-    """For the manifest: what runs, with the hash of its code."""
+    """Entries of the manifest: what runs, with the hash of its code."""
 
     def launch(self, listen: str, data_dir: Path, home: Path) -> Launch:
         """How to start a node that listens on ``listen``. Its KV entries go to ``data_dir``, all else to ``home``."""

@@ -81,5 +81,5 @@ def _gantt(story: Story) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Without characters that end a text in Mermaid."""
+    """The text without characters that end a text in Mermaid."""
     return "".join(" " if character in ":;#\n" else character for character in text)

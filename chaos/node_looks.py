@@ -41,7 +41,7 @@ class NodeLooks(Protocol):
     """A way to look at nodes."""
 
     name: str
-    """For the manifest."""
+    """The name in the manifest."""
 
     async def look(self, node: str, key: str) -> NodeTable | None:
         """The table ``key``, brokers or kv, of a node. None: no answer in time."""

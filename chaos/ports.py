@@ -10,7 +10,7 @@ from replicated_namesrv import provision
 from replicated_namesrv.child_process import ProcessError
 
 PORT_FIRST, PORT_END = 25_000, 28_000
-"""Below the range that Linux uses for outgoing connections, so a port stays free while its process is down."""
+"""The range is below the one that Linux uses for outgoing connections, so a port stays free while its process is down."""
 
 
 class Ports:

@@ -120,7 +120,7 @@ class ProcessCluster:
         self._toxiproxy_server = toxiproxy
         self._toxiproxy: ChildProcess | None = None
         self.toxiproxy_version: str
-        """As the running server reports it."""
+        """The version that the running server reports."""
         self.session: aiohttp.ClientSession
         self._remoting: RemotingClient
 

@@ -1,4 +1,4 @@
-"""Which faults keep a node's process dead or paused. Pure.
+"""The faults that keep a node's process dead or paused. Pure.
 
 Faults can overlap. A node is dead while at least one fault keeps it dead. Otherwise it is paused while at least one fault keeps
 it paused. So the end of one fault never revives a node that another fault still holds.
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class Hold(IntEnum):
-    """What a fault does to a process. The largest hold in force decides."""
+    """The effect of a fault on a process. The largest hold in force decides."""
 
     PAUSED = 1
     DEAD = 2

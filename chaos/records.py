@@ -4,7 +4,7 @@ The record types are the contract. The tables of the analysis (``spark/schemas.p
 DESIGN.md and docs/tables.md with them. New fields are added at the end of a record and have a default, because older traces lack
 them.
 
-A trace is only appended to. Each record is one ``write`` to the file, so after a kill of the harness all earlier records are
+A trace only grows at its end. Each record is one ``write`` to the file, so after a kill of the harness all earlier records are
 there. The last line may be torn: readers count and skip it. Any other broken line is counted as corrupt. Times are nanoseconds
 of one monotonic clock of the machine (``time.monotonic_ns``), which all processes on it share.
 """
@@ -211,7 +211,7 @@ class ExpiryRecord(TraceRecord):
 
 @dataclass(frozen=True, slots=True)
 class Truth(TraceRecord):
-    """What the harness itself did to a broker. Answers are compared with it."""
+    """An action of the harness on a broker. Answers are compared with it."""
 
     record: ClassVar[str] = "truth"
     broker: str

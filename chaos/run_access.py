@@ -1,4 +1,4 @@
-"""RunAccess: who the brokers and clients of a run are, for nodes with ``accessPolicy=enforce``.
+"""RunAccess: the identities of a run's brokers and clients, for nodes with ``accessPolicy=enforce``.
 
 Links go through Toxiproxy in plain text, so access keys count without TLS. Keys and secrets are random in each run.
 """
@@ -15,13 +15,13 @@ FILE = "access.toml"
 
 
 class RunAccess(NamedTuple):
-    """Settings of all nodes, and the credentials of those who ask them."""
+    """Settings of all nodes, and the credentials of their callers."""
 
     settings: tuple[str, ...] = ()
     brokers: Credentials = NO_CREDENTIALS
     clients: Credentials = NO_CREDENTIALS
     token: str | None = None
-    """Of the run itself, at the admin ports."""
+    """Token of the run itself, for the admin ports."""
 
 
 OPEN = RunAccess()

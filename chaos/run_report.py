@@ -214,7 +214,7 @@ def _page_summary(verdicts: Sequence[Verdicts], modes: Sequence[str]) -> Iterabl
 
 
 def _idle(check: Mapping[str, Any]) -> bool:
-    """Like ``CheckResult.idle``."""
+    """``CheckResult.idle`` for a check in verdict.json."""
     return not check.get("due", True) and check["looked_at"] == 0
 
 

@@ -12,7 +12,7 @@ class Sabotage(NamedTuple):
     old: str
     new: str
     breaks: str
-    """What the nodes do wrong."""
+    """The wrong behaviour of the nodes."""
     likely: tuple[str, ...]
     """The scenarios that are most likely to find it, in the order in which they are tried."""
 
@@ -310,7 +310,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         _LIVE,
         "if attachment.last_update_ms + attachment.timeout_ms < now_ms:",
         "if attachment.last_update_ms + attachment.timeout_ms < now_ms or now_ms % 4000 < 500:",
-        "all brokers are removed each four seconds",
+        "all brokers are removed every four seconds",
         (_FIRST,),
     ),
     Sabotage(

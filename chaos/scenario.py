@@ -179,7 +179,7 @@ class ChaosScenario:
     promises: Promises = field(default_factory=Promises)
 
     def as_json(self) -> dict[str, Any]:
-        """For the manifest."""
+        """The scenario as it stands in the manifest."""
         return dataclasses.asdict(self)
 
 

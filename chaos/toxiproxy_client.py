@@ -1,7 +1,7 @@
 """A Toxiproxy server, controlled through toxiproxy-python 0.1.1.
 
-The library's classes do the work: ``Toxiproxy`` (proxies, reset), ``Proxy`` (enable, disable, add and remove toxics). What it
-lacks:
+The library's classes do the work: ``Toxiproxy`` (proxies, reset), ``Proxy`` (enable, disable, add and remove toxics). This module
+works around the following:
 
 - It keeps host and port in a class that all users share. We set both before each call, under a lock.
 - It ignores most refusals: it only looks for the statuses 400, 404 and 409. ``_CheckedRequests`` raises for all of them.
@@ -44,7 +44,7 @@ class ProxyPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Toxic:
-    """What a proxy does to the bytes of one direction."""
+    """The effect of a proxy on the bytes of one direction."""
 
     type: str
     """timeout, bandwidth, latency, reset_peer, …"""

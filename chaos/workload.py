@@ -1,9 +1,9 @@
 """The workload: all users of the cluster in a run, built from the scenario and the seed.
 
-Brokers: groups g1 … serve topic-1 … during the whole run, and every topic has brokers on several sites. The pair serves its
-own topic and switches roles. Churn repeatedly stops cleanly and returns. The mortal dies during the fault and returns after
-it. Two more die when the clients begin, so that every run judges expiry. The locked one loses its write permission and gets it
-back. The fickle one creates and drops topics.
+Brokers: groups g1 … serve topic-1 … during the whole run, and every topic has brokers on several sites. Other brokers are named
+after what they do. The *pair* serves its own topic and switches roles. *Churn* repeatedly stops cleanly and returns. *Mortal*
+dies during the fault and returns after it. Two more die when the clients begin, so that every run judges expiry. *Locked* loses
+its write permission and gets it back. *Fickle* creates and drops topics.
 
 Clients: a pinned one for each node, some that fail over, one that sends, some on a few KV keys, one for each weaker read
 level, mqadmin, and the probe.

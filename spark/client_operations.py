@@ -37,7 +37,7 @@ class ClientOperation(NamedTuple):
     end_ns: int | None
     outcome: str
     value: str | None
-    """What was written, or for a get the result."""
+    """The value written, or the result of a get."""
     members: str | None
     topics: list[str]
     """The registered topics."""

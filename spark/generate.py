@@ -59,7 +59,7 @@ class _Known:
     possible_ns: int = 0
     reads: int = 0
     stale_reads_judged: int = 0
-    """Before ``final`` and after ``settle``."""
+    """Reads between ``settle`` and ``final``."""
     writes: int = 0
     lost_writes: int = 0
 
@@ -222,7 +222,7 @@ class _World:
         self._next = chooser.randrange(1, 2 * CHANGE_EVERY)
         self._is_apart = False
         self._series: list[list[list[_Shown]]] = [[] for _ in range(nodes)]
-        """For each node, versions that it showed one after the other without silence between."""
+        """Versions of each node that it showed one after the other without silence between."""
 
     def step(self, look: int, changes: bool) -> None:
         """Apply the changes that are due before this observation.

@@ -2,8 +2,8 @@
 M19). Pure.
 
 Each value is written once, so it identifies its write. Versions are partially ordered: write *v* is newer than *w* if *w* had
-ended before *v* began. A read is stale by the writes that are newer than the one it returned and were acknowledged before it
-began. Concurrent writes make no read stale.
+ended before *v* began. A read is stale if a write is newer than the one it returned and was acknowledged before the read began.
+The number of such writes is its staleness. Concurrent writes make no read stale.
 
 "Absent" is the initial state and the result of every delete. A read of it is attributed to the latest of these that had begun,
 which is the most favourable choice. Only ``clusters`` also tries the earlier ones.

@@ -33,7 +33,7 @@ class Ingested(NamedTuple):
     corrupt: int
     ended: bool
     checksum: int
-    """Of its lines."""
+    """A checksum of its lines."""
 
 
 class Traces(NamedTuple):

@@ -18,7 +18,7 @@ REMEDY = (
 )
 
 _SHIM = """#!/bin/sh
-# Starts the Java beside which the option for vector instructions has to be left out.
+# Starts Java without the option for vector instructions, which this runtime does not have.
 for argument; do
   shift
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"

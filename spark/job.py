@@ -181,7 +181,7 @@ _REMEDIES = (
     (r"No space left on device|Disk quota exceeded",
      "the disk is full; make room in the folder of --out ({out}) and in the temporary folder ({temporary}, from TMPDIR)"),
     (r"File too large",
-     "a file may not grow as it has to, in --out ({out}) or in the temporary folder ({temporary}); raise the limit (ulimit -f)"),
+     "a file is larger than the limit, in --out ({out}) or the temporary folder ({temporary}); raise the limit (ulimit -f)"),
     (r"Could not reserve enough|Invalid maximum heap size|insufficient memory",
      "Java could not be started with this heap; give less with --memory"),
     (r"HADOOP_CONF_DIR or YARN_CONF_DIR", "--master yarn needs the cluster's configuration; set HADOOP_CONF_DIR to its folder"),

@@ -36,7 +36,8 @@ def by_level(events: Sequence[Leveled], read: str) -> Iterator[tuple[str, list[i
 def judged(done: Iterable[ClientOperation]) -> list[Row]:
     """Each key of the key-value store judged: rows of JUDGED, with the kind in ``what``.
 
-    Reads are those of the judged phases, writes those of all phases: what was written during start-up may be read later."""
+    Reads are those of the judged phases. Writes are those of all phases, because a value written during start-up may be read
+    later."""
     keys: defaultdict[str, list[Leveled]] = defaultdict(list)
     for op in done:
         if op.kind in ("put", "delete"):

@@ -1,9 +1,9 @@
 """One run of each mode with the same scenario, seed and size in detail: each node's answers over time, and the latency of each
 operation. Pure.
 
-Averages over runs hide the course of a fault. The chosen pair shows most of what either mode costs: it has the greatest
-product of how far AP's nodes differed and how much CP did not answer in time. The result is reduced to cells of time, at most
-BINS_MAX, so its size does not depend on the length of the run.
+Averages over runs do not show how a fault develops. The chosen pair shows the cost of both modes most clearly: it has the
+greatest product of how far AP's nodes differed and how much CP did not answer in time. The result is reduced to cells of time, at
+most BINS_MAX, so its size does not depend on the length of the run.
 """
 
 import math

@@ -7,9 +7,9 @@ a look-up is as stale as its stalest broker.
 
 After a broker's death the cluster removes it at an unknown time, so this is an indeterminate unregistration from the death on.
 If the last registration of a life has an unknown outcome, it may arrive later: this is an indeterminate registration and
-another such removal. Brokers whose changes are not all known are left out: those that no majority could reach for a time
-(state ``exposed``), because even a correct cluster may drop them; those that share a name, because they write one version
-together; and those with more than LATE_MAX such late registrations.
+another such removal. Brokers whose changes are not all known are left out. These are brokers that no majority could reach for a
+time (state ``exposed``), because even a correct cluster may drop them; brokers that share a name, because they write one version
+together; and brokers with more than LATE_MAX such late registrations.
 """
 
 from collections import Counter, defaultdict

@@ -278,7 +278,7 @@ def of_look_ups(look_ups: Iterable[Row]) -> Iterator[Row]:
 
 
 ASKED = ("put", "get", "delete", "route")
-"""Operation kinds that clients request; what brokers send on their own is left out."""
+"""Operation kinds that clients request. Requests that brokers send on their own are left out."""
 
 
 def of_operations(done: Iterable[ClientOperation], deadline_ms: int) -> Iterator[Row]:

@@ -1,9 +1,8 @@
 """One Spark session for a job. It is embedded by default, or runs on a cluster, and leaves nothing on disk.
 
 This module sets a master only for the embedded session. Under ``spark-submit`` the settings of the cluster and of ``--conf``
-apply. All of Spark's
-files are in one temporary folder, which is removed with the JVM. The output of the JVM goes there too. If the job fails, the end
-of that output becomes part of the error.
+apply. All of Spark's files are in one temporary folder, which is removed with the JVM. The output of the JVM goes there, too. If
+the job fails, the end of that output becomes part of the error.
 """
 
 import contextlib
@@ -125,8 +124,8 @@ def _own_driver(folder: Path, memory: str, master: str) -> dict[str, str]:
     }
     if not master.startswith("local"):
         return own
-    # Lines are read in Python, so this JVM only runs many small queries. It ends too soon to profit from compiled code, be it
-    # Spark's generated code or that of the optimizing compiler.
+    # Lines are read in Python, so this JVM only runs many small queries. It ends too soon to profit from Spark's code generation
+    # or from the optimizing compiler.
     return {**own, "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 

@@ -14,7 +14,7 @@ from replicated_namesrv.errors import OutcomeUnknownError, StorageError
 from replicated_namesrv.files import FileWriter, write_atomically
 
 CALLS = ("open", "fsync", "replace")
-"""Of ``os``: what a write does to the disk, but for the bytes themselves."""
+"""Functions of ``os``: the calls of a write that change the disk, except for writing the bytes."""
 
 
 class PowerCutError(BaseException):

@@ -1,4 +1,4 @@
-"""Code 318 and ``POST /v1/config`` on nodes of both modes: what is acknowledged survives, and no answer is false."""
+"""Code 318 and ``POST /v1/config`` on nodes of both modes: acknowledged changes survive, and no answer is false."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""Settings: precedence, what stops a start, what only warns."""
+"""Settings: precedence, errors that stop a start, and warnings."""
 
 from pathlib import Path
 

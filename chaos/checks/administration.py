@@ -1,4 +1,4 @@
-"""Checks of what mqadmin changed: a broker's write permission, and topics that brokers dropped.
+"""Checks of mqadmin's changes: a broker's write permission, and the deletion of topics that brokers dropped.
 
 The permission and the existence of a topic are values that are written and read. So they are judged like KV entries, by real time
 (``overtaken``). Only mqadmin and registrations write them: a registration of the locked broker restores its permission, and a

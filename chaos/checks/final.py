@@ -187,7 +187,7 @@ def _back_ns(story: Story, broker: str, gone: BrokerState) -> int:
 
 
 def _listed_until_ns(story: Story, broker: str, gone: BrokerState) -> Callable[[int], int]:
-    """Until when a broker that is gone may be listed, as known at a time.
+    """The time until which a broker that is gone may be listed, as known at a given time.
 
     The time-out runs from the broker's end, or from the last moment that extends it (``_renewing_ns``), whichever is later. A new
     leader may add a third of it; nodes look for silent brokers once per ``scanNotActiveBrokerInterval``. A broker whose

@@ -42,8 +42,8 @@ def written_once(writes: Iterable[Op]) -> dict[str | None, Op]:
 def overtaken(read: Op, writes: Iterable[Op]) -> bool:
     """Whether the value that ``read`` returned (None: absent) was certainly replaced before it began.
 
-    That is so if every write that it can come from had ended before another write began that had itself ended before the read.
-    It also holds for a value that was never written. Absence can also come from the initial state."""
+    This is certain if a newer write had ended before the read began, and every write of the read's value had ended before that
+    newer write began. It also holds for a value that was never written. Absence can also come from the initial state."""
     begun = [write for write in writes if write.start_ns < read.end_ns]
     sources = [write.end_ns if write.ok else NEVER_NS for write in begun if _written(write) == read.value]
     if read.value is None:

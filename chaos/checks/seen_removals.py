@@ -17,12 +17,12 @@ _FORGETS = frozenset({FaultKind.KILL, FaultKind.RESTART, FaultKind.ROLLING_RESTA
 
 
 class SeenRemovals(NamedTuple):
-    """What the nodes of a run removed."""
+    """The removals by the nodes of a run."""
 
     silent_s: tuple[float, ...]
     """For each broker that died silently, and each node: time from its death until the node no longer listed it."""
     live: int
-    """SeenRemovals of brokers that were alive, for each node; also of those that were cut off."""
+    """Removals of brokers that were alive, for each node; also of those that were cut off."""
 
 
 def removals(story: Story) -> SeenRemovals:

@@ -145,7 +145,7 @@ class Op(NamedTuple):
 
 
 class Span(NamedTuple):
-    """From ``start_ns`` up to ``end_ns``."""
+    """The time from ``start_ns`` up to ``end_ns``."""
 
     start_ns: int
     end_ns: int

@@ -1,4 +1,4 @@
-"""Which role may send what, and who is recognised by what."""
+"""Roles and the requests that they may send; the ways in which a caller is recognised."""
 
 import pytest
 

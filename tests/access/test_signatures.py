@@ -5,7 +5,7 @@ from tests.access.files import rules_of
 
 FIELDS = {"topic": "T", "AccessKey": "rocketmq2", "__ZONE": "z"}
 JAVAS = "Sb5+9i+LottEagbohLGcWxP3XpM="
-"""What AclClientRPCHook of RocketMQ 5.3.3 adds to these fields and the body "body" with the secret 12345678."""
+"""The signature by AclClientRPCHook of RocketMQ 5.3.3 for these fields and the body "body" with the secret 12345678."""
 
 
 def test_a_signature_equals_that_of_rocketmq() -> None:

@@ -55,7 +55,7 @@ HEADER = f"{'second':>6} {'changes':>8} {'page MiB':>9} {'DOM':>9} {'listeners':
 
 
 def grown(looks: list[Look]) -> list[str]:
-    """What is not steady."""
+    """The measures that are not steady."""
     first, last = looks[0], looks[-1]
     wrong = []
     for name, before, now, more in (

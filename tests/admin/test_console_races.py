@@ -1,4 +1,4 @@
-"""What happens at the same time in the console: requests, typing, dialogs, tokens, changes on the nodes. In a real browser."""
+"""Concurrent events in the console: requests, typing, dialogs, tokens, changes on the nodes. In a real browser."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.support.replicated_processes import eventually, replicated_processes
 
 TYPED = "a-name-that-is-typed-fast"
 KEY_MS = 35
-"""Between two keys. A search begins 60 ms after the last key, so some begin between two keys."""
+"""Time between two keys. A search begins 60 ms after the last key, so some begin between two keys."""
 SLOW_S = 0.6
 """How late answers are: longer than the time between two looks while there are changes, 0.3 s."""
 CHANGE_S = 0.05

@@ -1,4 +1,4 @@
-"""Metrics: what is exported is what happened, under names and labels that the catalogue declares."""
+"""Metrics: exported values equal the number of events, and names and labels are those of the catalogue."""
 
 import re
 import time

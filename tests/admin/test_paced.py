@@ -114,7 +114,7 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 
 @asynccontextmanager
 async def listener(handled: list[str]) -> AsyncIterator[int]:
-    """The port of a listener whose requests take 2 ms. ``handled``: from where they came."""
+    """The port of a listener whose requests take 2 ms. ``handled`` gets the source address of each."""
 
     async def handle(request: web.Request) -> web.Response:
         handled.append(str(request.remote))

@@ -7,7 +7,7 @@ from replicated_namesrv.admin.paging import KEYS_PER_TURN, Page, PageRequest, cu
 
 
 def expected(keys: list[str], wanted: PageRequest) -> Page:
-    """By sorting everything."""
+    """The page, found by sorting all keys."""
     found = sorted(key for key in keys if wanted.search in key.lower())
     return Page.of([key for key in found if not wanted.after or key > wanted.after], wanted.limit, len(found))
 

@@ -370,7 +370,7 @@ FOUND_BY: dict[Corruption, Sequence[str]] = {
     kept_while_fenced: ("fence",),
     never_unfenced: ("fence",),
 }
-"""Of a run of a true cluster."""
+"""The checks that must find a corruption of a run of a correct cluster."""
 
 FOUND_BY_OF_NODES: dict[Corruption, Sequence[str]] = {
     acknowledged_put_lost: (NODE_KV,),
@@ -382,4 +382,4 @@ FOUND_BY_OF_NODES: dict[Corruption, Sequence[str]] = {
     never_equal: ("convergence",),
     refused: ("availability",),
 }
-"""Of a run of independent nodes."""
+"""The checks that must find a corruption of a run of independent nodes."""

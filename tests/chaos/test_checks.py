@@ -1,4 +1,4 @@
-"""Each checker says valid of a good history and finds what is wrong with a bad one."""
+"""Each checker accepts a correct history, and finds the violation in a wrong one."""
 
 import dataclasses
 import json
@@ -652,7 +652,7 @@ def test_clients_of_five_nodes_may_wait_for_two_more_time_outs() -> None:
 
 
 def test_ap_is_judged_by_what_it_promises() -> None:
-    """Different views at one revision are no violation of AP's, and one of CP's."""
+    """Different views at one revision violate no promise of AP, but one of CP."""
     script = Script("ap").saw(1000, "n1", BOTH, 5).saw(1010, "n2", BOTH[:1], 5)
     checks = {check.name: check for check in judge(script.story, "ap").checks}
     broken = checks["one state for one revision"]

@@ -128,7 +128,7 @@ def test_ports_of_one_process_differ_with_the_ports_beside_them() -> None:
 
 
 def test_two_runs_at_once_get_different_ports() -> None:
-    """The other run is another process: locks of one process never keep it from itself."""
+    """The other run is another process, because a process can always take locks again that it holds."""
     program = (
         "import random, sys; from replicated_namesrv.chaos.ports import Ports\n"
         "ports = Ports(20, random.Random(1)); print(*ports.numbers, flush=True); sys.stdin.read()"

@@ -1,4 +1,4 @@
-"""The Toxiproxy server under our client: each gap of its Python library is shown to be mended."""
+"""The Toxiproxy server under our client: a test for each gap of its Python library shows that the client fills it."""
 
 import asyncio
 import itertools
@@ -123,7 +123,7 @@ async def test_faults_on_one_link_begin_and_end_in_any_order(tmp_path: Path, fir
         said: list[bytes] = []
 
         async def say(phase: str) -> None:
-            for number in range(200):  # so many packets that a toxic has to hand on what it has
+            for number in range(200):  # so many packets that a toxic has to pass on some of its bytes
                 said.append(f"{phase} {number}\n".encode())
                 writer.write(said[-1])
                 await writer.drain()
@@ -168,7 +168,7 @@ async def test_one_stream_of_a_link_is_cut_and_the_other_goes_on(tmp_path: Path,
         kind = "timeout" if effect is Effect.SILENT else "bandwidth"
         assert client.toxics() == {link.proxy: [f"{kind}_{stream}"]}
         sender[1].write(b"into the cut\n")
-        for number in range(200):  # what was sent into the cut would have arrived long before the last of them
+        for number in range(200):  # bytes that were sent during the cut would have arrived long before the last of them
             hearer[1].write(b"%d\n" % number)
             assert await sender[0].readline() == b"%d\n" % number
         assert not hearer[0]._buffer  # type: ignore[attr-defined]  # no public access to the buffer

@@ -61,8 +61,8 @@ def namesrv(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture(scope="module")
 def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[str], list[str]]]:
-    """Two independent nodes and a listener that never answers, in an event loop of their own; the nodes' addresses and its, and
-    the nodes' admin addresses."""
+    """Two independent nodes and a listener that never answers, in an event loop of their own. Returns the addresses of all three,
+    and the admin addresses of the nodes."""
     started, addresses, admins, end = threading.Event(), [], [], asyncio.Event()
     loops = []
 

@@ -38,7 +38,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Look again and again, and fail if it does not come true."""
+    """Check the condition repeatedly, and fail if it does not become true in time."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline

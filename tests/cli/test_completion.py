@@ -1,4 +1,4 @@
-"""``namesrv completion``: what bash completes with the script."""
+"""``namesrv completion``: the words that bash offers with the script."""
 
 import subprocess
 
@@ -10,7 +10,7 @@ from tests.support.nodes import run_command
 
 
 def completed(*words: str) -> set[str]:
-    """What bash offers for the last word."""
+    """The words that bash offers for the last word."""
     typed = " ".join(f"'{word}'" for word in words)
     lines = f'{script()}\nCOMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _namesrv; printf "%s\\n" "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, check=True, timeout=60)

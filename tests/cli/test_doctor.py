@@ -1,4 +1,4 @@
-"""``namesrv doctor``: what it finds on a machine, and that each finding has a remedy."""
+"""``namesrv doctor``: its findings on a machine, each with a remedy."""
 
 import json
 import os

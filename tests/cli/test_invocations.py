@@ -39,7 +39,7 @@ ELECTION = re.compile(r"no leader|no node leads|not ready|fenced|time-out|not co
 """On a busy machine a leader can change. Then a command is repeated."""
 GOOD, BAD, USAGE = 0, 1, 2
 START_FAILED = 255
-"""Of ``serve`` and ``mqnamesrv``, as in RocketMQ."""
+"""Exit code of ``serve`` and ``mqnamesrv``, as in RocketMQ."""
 
 
 class Invocation(NamedTuple):
@@ -409,7 +409,7 @@ def invoke(*arguments: str) -> Output:
 
 
 def judge(done: Output, line: str) -> None:
-    """What holds for every invocation."""
+    """Check the rules for every invocation."""
     assert done.code in (GOOD, BAD, USAGE, START_FAILED), f"{line}: exit code {done.code}"
     assert "Traceback" not in done.out + done.err, f"{line}: {done}"
     if done.code != GOOD:
@@ -513,7 +513,7 @@ def test_a_reader_that_closes_the_pipe_sees_no_error(line: str) -> None:
 
 
 def test_modules_of_commands_say_their_exit_codes() -> None:
-    """In the help, except those whose outcome is no answer: they run until they are stopped, or print a fixed text."""
+    """The help says them, except for commands that run until they are stopped or print a fixed text."""
     silent = {"serve", "mqnamesrv", "completion"}
     for name in set(available_commands()) - silent:
         text = "".join(parser.format_help() for parser in parsers(parser_of(name)[0]))

@@ -120,7 +120,7 @@ def brokers(deployment: Deployment) -> Iterator[RunningCommand]:
 
 @pytest.mark.slow
 def test_modes_are_switched_there_and_back_on_the_same_disks(tmp_path: Path) -> None:
-    """AP, CP, AP, CP. What was deleted or changed in one mode does not return from the files of the mode before."""
+    """AP, CP, AP, CP. Data that was deleted or changed in one mode does not return from the files of the mode before."""
     here = Deployment(tmp_path)
     backups = [str(tmp_path / f"n{number}.backup") for number in (1, 2, 3)]
     with brokers(here):

@@ -171,7 +171,7 @@ def test_damaged_kv_file_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_full_disk_refuses_the_change_and_nothing_else(tmp_path: Path) -> None:
-    """A bound on the size of files stands for the disk: an ordinary user can set and lift it."""
+    """A limit on the size of files simulates a full disk, because an ordinary user can set and remove it."""
 
     async def ask(port: int, code: int, fields: dict[str, str]) -> RemotingCommand:
         client = RemotingClient()

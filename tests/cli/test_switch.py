@@ -1,4 +1,5 @@
-"""``namesrv switch``: what it refuses, and which side it says has won. The whole way is in test_operations_page.py."""
+"""``namesrv switch``: what it refuses, and which file's values it reports as kept. test_operations_page.py tests the whole
+procedure."""
 
 import fcntl
 import json

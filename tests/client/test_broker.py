@@ -1,4 +1,5 @@
-"""Broker agents: what they send and when, how they react, how they end. Servers are scripted or nodes, sockets always real."""
+"""Broker agents: their requests and the times of these, their reactions, and their end. Servers are scripted or nodes, sockets
+always real."""
 
 import asyncio
 import json
@@ -22,7 +23,7 @@ from tests.support.ports import free_ports
 from tests.support.waiting import until
 
 LONG_MS = 3_600_000
-"""A period that a test never lives to see."""
+"""A period that is longer than any test."""
 BOTH = pytest.mark.parametrize("version", list(BrokerVersion))
 
 REGISTER, UNREGISTER, QUERY = RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER, RequestCode.QUERY_DATA_VERSION
@@ -102,7 +103,7 @@ async def addresses_at(server: str) -> dict[str, dict[int, str]]:
         await client.close()
 
 
-# --- against scripted servers: what is sent
+# --- against scripted servers: the requests
 
 
 @BOTH

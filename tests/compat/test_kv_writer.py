@@ -21,7 +21,7 @@ from tests.support.work import Work, work_of
 
 
 def content_of(table: KVTable) -> bytes:
-    """As RocketMQ writes it: in one piece."""
+    """The file's content as RocketMQ writes it: in one piece."""
     persisted = {name: {key: value for key, value in held.items() if value is not None} for name, held in table.items()}
     return orjson.dumps({"configTable": persisted})
 

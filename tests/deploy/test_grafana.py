@@ -61,7 +61,7 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap(name: str) -> None:
 @pytest.mark.timeout(TEST_TIMEOUT_S)
 @names
 def test_promtool_parses_every_query(name: str, tmp_path: Any) -> None:
-    """As recording rules, with Grafana's variables replaced."""
+    """The queries are checked as recording rules, with Grafana's variables replaced."""
     texts = [query.replace("$__rate_interval", "1m").replace("$job", "j").replace("$instance", ".*") for query in queries(name)]
     found = [{"record": f"query:{number}", "expr": text} for number, text in enumerate(texts)]
     file = tmp_path / "queries.yaml"

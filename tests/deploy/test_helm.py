@@ -1,5 +1,5 @@
-"""The Helm chart: what it renders is valid for three versions of Kubernetes, the product can start with it, and wrong values are
-refused with a remedy."""
+"""The Helm chart: the rendered objects are valid for three versions of Kubernetes, the product can start with it, and wrong
+values are refused with a remedy."""
 
 import json
 import os

@@ -173,7 +173,7 @@ CLUSTER = "c"
 
 
 def ignored(_: str) -> None:
-    """What this node reports of its peers."""
+    """Ignores what this node reports about its peers."""
 
 
 class Conversation:
@@ -281,7 +281,7 @@ class Conversation:
         self.send(payload)
 
     def check(self) -> None:
-        """What holds after every step."""
+        """Check the conditions that hold after every step."""
         assert self.delivered == self.expected, "something else than the genuine messages was delivered"
         assert not self.connection.authenticated or self.has_proved, "authenticated without a proof"
         if isinstance(self.connection, _Accepted):

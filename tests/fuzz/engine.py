@@ -20,9 +20,9 @@ TRACED_SHARE = 0.1
 INPUT_BYTES_MAX = 4_096
 POPULATION_MAX = 500
 CPU_SECONDS_MAX = 2.0
-"""Of one input."""
+"""Limit for one input."""
 GROWTH_KIB_MAX = 256 << 10
-"""Of the process, over all inputs of a target."""
+"""Limit for the process, over all inputs of a target."""
 NUMBERS = tuple(
     value.to_bytes(size, "little" if little else "big")
     for size in (1, 2, 4, 8)

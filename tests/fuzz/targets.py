@@ -36,7 +36,7 @@ from tests.support.raft_world import Disk
 
 INFLATED_BYTES_MAX = 1 << 20
 VERSIONS = (0, 401, 479)
-"""Of registrations: before 3.0.11, 4.x, 5.x."""
+"""RocketMQ versions in registrations: before 3.0.11, 4.x, 5.x."""
 
 
 class Target(NamedTuple):
@@ -44,11 +44,11 @@ class Target(NamedTuple):
 
     run: Callable[[bytes], object]
     errors: tuple[type[BaseException], ...]
-    """What it may raise."""
+    """The errors that it may raise."""
     repair: Callable[[bytes], bytes] | None = None
     """Makes checksums right, so that what is behind them is reached."""
     cost: int = 1
-    """It gets so many times fewer inputs than a parser."""
+    """A parser gets this many times as many inputs as this target."""
 
 
 def json_header(data: bytes) -> None:

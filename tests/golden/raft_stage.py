@@ -50,9 +50,9 @@ class Told:
     def __init__(self, stage: "RaftStage", machine: Machine, node: RaftNode) -> None:
         self._stage, self._machine, self.node = stage, machine, node
         self.status: dict[str, object] = {}
-        """As of the end of the last turn."""
+        """The status at the end of the last turn."""
         self._notes: set[str] = set()
-        """Each is written once."""
+        """Notes that were written already, because each is written once."""
         self._counters: dict[str, int] = {}
         self._peers: dict[str, object] = {}
         self._followers: dict[str, object] = {}

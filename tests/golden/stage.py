@@ -301,14 +301,14 @@ class Stage:
 
     @command
     def kill(self, *nodes: Machine) -> None:
-        """End the processes; what they wrote stays."""
+        """End the processes. Written data stays."""
         for machine in self._running(nodes):
             self.tell(machine, "is killed")
             machine.crash(power_loss=False)
 
     @command
     def power_loss(self, *nodes: Machine) -> None:
-        """End the processes; what was not synced is gone."""
+        """End the processes. Data that was not synced is lost."""
         for machine in self._running(nodes):
             self.tell(machine, "loses power")
             machine.crash(power_loss=True)

@@ -40,7 +40,7 @@ from tests.support.ports import free_port
 
 TOPICS = ("T", "U", "V", "rmq_sys_SYNC_BROKER_MEMBER_b")
 BROKERS = {"a": ("a1", "a2"), "b": ("b1", "b2", "b3")}
-"""By broker name."""
+"""The brokers of each broker name."""
 GROUP_OF = {broker: name for name, brokers in BROKERS.items() for broker in brokers}
 CLUSTERS = {"a": "A", "b": "B"}
 FLAGS = ("supportActingMaster", "deleteTopicWithBrokerRegistration", "orderMessageEnable")
@@ -143,7 +143,7 @@ class Pair:
         return f"{HOST}:{self._ports[broker]}"
 
     async def ask(self, request: Request) -> tuple[Answer, Answer]:
-        """Both answers. Raises NamesrvError."""
+        """Send a request to both servers. Returns both answers. Raises NamesrvError."""
         theirs, ours = await asyncio.gather(self.theirs.ask(request), self.ours.ask(request))
         return theirs, ours
 
@@ -366,7 +366,7 @@ def processes(folder: Path, version: str, program: Sequence[str]) -> Iterator[tu
 
 @contextlib.asynccontextmanager
 async def servers(folder: Path, version: str = "5.3.3", program: Sequence[str] = SERVE) -> AsyncIterator[Pair]:
-    """Both servers with their brokers; all ends with the block. ``program``: what runs ours."""
+    """Both servers with their brokers; all ends with the block. ``program``: the program that runs our server."""
     with processes(folder, version, program) as addresses:
         first = free_port(*range(1, len(GROUP_OF)))
         ports = {broker: first + number for number, broker in enumerate(GROUP_OF)}

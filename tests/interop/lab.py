@@ -28,9 +28,9 @@ JVM_FLAGS = [
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"),
 ]
 ALL_INTEROP = bool(os.environ.get("ALL_INTEROP"))
-"""Whether the longer half runs, too."""
+"""Whether the tests that take longer run, too."""
 VERSIONS = [*provision.ROCKETMQ_VERSIONS, *([provision.NEWEST_ROCKETMQ] if ALL_INTEROP else [])]
-"""Of the peers in tests that run for several versions."""
+"""RocketMQ versions of the peers, in tests that run for several versions."""
 OLD = "4.9.7"
 LOGBACK = """<configuration>
 <appender name="F" class="ch.qos.logback.core.FileAppender"><file>${user.home}/java.log</file>
@@ -39,7 +39,7 @@ LOGBACK = """<configuration>
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 180) -> Any:
-    """The first true value of ``condition``. Raises AssertionError after ``timeout_s``, saying what was waited for."""
+    """The first true value of ``condition``. Raises AssertionError after ``timeout_s``, with a description of the condition."""
     deadline = time.monotonic() + timeout_s
     last: object = None
     while time.monotonic() < deadline:
@@ -183,7 +183,7 @@ class Lab:
         return self.namesrvs(name, settings=settings)[0]
 
     def namesrvs(self, *names: str, settings: Mapping[str, str] | None = None) -> list[tuple[str, Process]]:
-        """Several of ours, started together: (address, process) each, all serving."""
+        """Several name servers of ours, started together: (address, process) of each. All of them serve."""
         count = len(names)
         first = free_port(*(offset + number for offset in (0, 10, 20) for number in range(count) if offset + number))
         ports = {name: first + number for number, name in enumerate(names)}

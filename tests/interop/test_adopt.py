@@ -22,12 +22,12 @@ from tests.support.nodes import run_command
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 VERSION = "5.3.3"
 WAIT_S = "12"
-"""Longer than the period in which the broker registers, 10 s."""
+"""A pause that is longer than the broker's registration period, 10 s."""
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    """With the jars of one version."""
+    """A laboratory with the jars of one version."""
     jars = provision.require_rocketmq_jars(VERSION)
     classes = compile_driver(jars, tmp_path / "classes")
     with laboratory(tmp_path, str(provision.java()), {VERSION: jars}, {VERSION: classes}) as it:
@@ -35,7 +35,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 class Plan:
-    """What the swap script knows, by port."""
+    """The data of the swap script, by port."""
 
     def __init__(self, lab: Lab, servers: list[tuple[str, Process]], folder: Path, start: Path) -> None:
         self.file = folder / "plan.json"

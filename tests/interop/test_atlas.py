@@ -209,7 +209,7 @@ CASES: dict[Callable[[Server], Awaitable[object]], tuple[object, ...]] = {
     kv_without_key: ((1, 22, None),) * 3,
     unregistered_without_id: ((0, [6], False), (0, [6], True), (0, [6], True)),
 }
-"""What Java, AP and CP show."""
+"""The results of Java, AP and CP."""
 
 
 async def test_each_report_shows_what_the_atlas_says(tmp_path: Path) -> None:

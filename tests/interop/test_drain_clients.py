@@ -21,7 +21,7 @@ FAILED_MAX = 0.005
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    """With the jars of one version, and name servers that agree."""
+    """A laboratory with the jars of one version, and replicated name servers."""
     jars = provision.require_rocketmq_jars(VERSION)
     classes = compile_driver(jars, tmp_path / "classes")
     with laboratory(tmp_path, str(provision.java()), {VERSION: jars}, {VERSION: classes}, "cp") as it:

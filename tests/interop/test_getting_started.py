@@ -1,4 +1,4 @@
-"""docs/getting-started.md: its commands as they stand there, on other ports, with a real broker and RocketMQ's own tools."""
+"""docs/getting-started.md: its commands run as the page has them, on other ports, with a real broker and RocketMQ's own tools."""
 
 import re
 import shlex

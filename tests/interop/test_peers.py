@@ -1,4 +1,4 @@
-"""Brokers, producers and consumers live with three of our nodes: registration, both flush and replication modes, fail-over."""
+"""Brokers, producers and consumers work with three of our nodes: registration, both flush and replication modes, fail-over."""
 
 import re
 from collections.abc import Mapping
@@ -188,8 +188,8 @@ def test_producer_carries_on(lab: Lab, version: str) -> None:
 def send_with_new_producers(driver: Driver, names: str, version: str) -> int:
     """Five producers begin with a list of three name servers of which one is dead; how many messages they stored.
 
-    A 5.3.3 client tries one name server for each call, so its very first may fail, with RocketMQ's name servers as with ours
-    (and a consumer may not start at all); 4.9 clients try the whole list.
+    A 5.3.3 client tries one name server for each call. So its first call may fail, with RocketMQ's name servers as with ours, and
+    a consumer may not start at all. 4.9 clients try the whole list.
     """
     total = 0
     for number in range(5):

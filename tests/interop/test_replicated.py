@@ -1,7 +1,7 @@
 """The same peers in front of three nodes that agree, and while the leader of these goes away.
 
-The tests of test_peers.py run here again in the other mode: those that say most in every run, the others where ALL_INTEROP
-is set.
+The tests of test_peers.py run here again in the other mode. The most important ones are part of every run, the others only if
+ALL_INTEROP is set.
 """
 
 import asyncio
@@ -136,7 +136,7 @@ class Clients:
             self._driver.call("looker-forget", looker)
 
     def progress(self, least: int = 100) -> None:
-        """Wait until each has got on."""
+        """Wait until each has made progress."""
         before = self.counts()
 
         def all_got_on() -> bool:
@@ -145,10 +145,10 @@ class Clients:
                 raise ValueError(f"{before} became {now}")
             return True
 
-        wait_for(all_got_on, "everybody gets on")
+        wait_for(all_got_on, "progress of every client")
 
     def stop(self) -> dict[str, Any]:
-        """The sender's last word."""
+        """Stop all clients. Returns the final counters of the sender."""
         state = self._driver.sender_state("s")
         for looker in self.LOOKERS:
             self._driver.call("looker-stop", looker)

@@ -1,4 +1,4 @@
-"""docs/tls.md: its commands as they stand there, on other ports, with a real broker, client and mqadmin."""
+"""docs/tls.md: its commands run as the page has them, on other ports, with a real broker, client and mqadmin."""
 
 import re
 import shlex

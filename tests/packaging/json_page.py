@@ -125,7 +125,7 @@ NODE = {
 
 
 def deployment(more: dict[str, Schema], more_of_node: dict[str, Schema]) -> Schema:
-    """What ``status`` prints, with further fields."""
+    """The output of ``status``, with further fields."""
     return record(
         {"members": many(TEXT), "quorum": COUNT, "serving": COUNT, "mayFail": COUNT},
         mode=one_of("ap", "cp", None),

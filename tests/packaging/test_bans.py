@@ -1,4 +1,4 @@
-"""Things that must not stand in the checkout at all, each with the reason in its test's name or message."""
+"""Texts that must not be in the checkout, each with the reason in its test's name or message."""
 
 import ast
 import io
@@ -21,7 +21,7 @@ REGISTRY_HOSTS = [
 ]
 MACHINE_PATHS = [r"/wor[k]/[a-z.]", r"/roo[t]/", r"/home/(?!dev\b|rocketmq\b|user\b|you\b|u\b)[a-z]+/", r"/Users/[a-z]+/"]
 SLEEP_IS_THE_SUBJECT = {"tests/admin/test_parts.py"}
-"""These hold the event loop on purpose, to see that it is noticed."""
+"""Files that stall the event loop on purpose, to test that the stall is detected."""
 BINARY_SUFFIXES = {".jar", ".class", ".so", ".pyc", ".exe", ".zip", ".gz", ".whl", ".parquet"}
 
 

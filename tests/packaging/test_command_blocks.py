@@ -149,7 +149,7 @@ def arguments_of(text: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_tour_of_the_readme(tmp_path: Path) -> None:
-    """Its commands as they stand there, on other ports."""
+    """The commands of the tour run as the page has them, on other ports."""
     base = free_port(1, 2, 10, 11, 12, 20, 21, 22)
     place = ("--listen", f"127.0.0.1:{base}", "--data-dir", str(tmp_path / "data"))
     (address_list,) = set(listed("README.md", "export NAMESRV_ADDR"))

@@ -59,7 +59,7 @@ def layer_table(text: str) -> dict[str, set[str] | None]:
 
 
 def test_layers_import_what_the_architecture_says() -> None:
-    """Exactly those, so that the page stays true."""
+    """The layers import exactly those of the table, so that the page stays true."""
     table = layer_table((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
     assert len(table) > 20
     found: dict[str, dict[str, str]] = {}

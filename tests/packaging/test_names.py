@@ -8,7 +8,7 @@ from tests.packaging.tree import product_sources
 
 CONVENTIONAL = {"__init__.py", "__main__.py"}
 COMMANDS = "replicated_namesrv/cli"
-"""A command's module has the command's name: what it works on may have the same."""
+"""A command's module has the command's name. The module that does the command's work may have the same name."""
 
 
 def repeated(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

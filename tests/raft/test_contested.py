@@ -144,8 +144,8 @@ def test_remembered_data(defended: bool) -> None:
 
 @both
 def test_transfer_silence(defended: bool) -> None:
-    """A disk goes back. Before the leader, which remembers more, can answer, a late `TimeoutNow` makes the third node campaign: a
-    forced vote does not wait until contact with a leader has ended, but it waits until the voter's peers could answer."""
+    """A disk goes back. Before the leader, which remembers more, can answer, a late `TimeoutNow` makes the third node campaign. A
+    forced vote does not wait until contact with a leader has ended. But it waits until the voter's peers could answer."""
     world = world_with("transfer_silence", defended)
     leader = world.elect()
     back, third = others(world, leader)

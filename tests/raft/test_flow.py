@@ -163,7 +163,8 @@ def test_what_is_kept_for_a_mute_follower_does_not_grow(needs_snapshot: bool) ->
 
 
 def test_without_the_bound_unanswered_messages_are_remembered_for_ever() -> None:
-    """The schedule of the test above: what exceeds its bound is the list itself, which the simulator's invariant reads, too."""
+    """The schedule of the test above. Without the defence the list itself exceeds its bound, which the simulator's invariant
+    checks, too."""
     world = world_of(without="inflight_bound", **SMALL, inflight_messages_max=8)
     leader, lagging = behind_a_snapshot(world)
     deaf_leader(world, leader, lagging.node_id)

@@ -9,9 +9,9 @@ from replicated_namesrv.raft.raft_node import RaftNode
 from tests.support.raft_world import World
 
 LARGE = b"x" * 2_000_000
-"""Extends the time-out by 0.8 s at the usual pace."""
+"""A command that extends the time-out by 0.8 s at the usual pace."""
 BUSY_SECONDS = 0.6
-"""Longer than the minimum election time and than the usual time-out of CheckQuorum."""
+"""A time that is longer than the minimum election time and than the usual time-out of CheckQuorum."""
 
 
 def elected() -> tuple[World, RaftNode]:

@@ -633,7 +633,7 @@ def dial(world: World) -> None:
 
 
 def test_a_founder_that_joins_returns_with_its_disk_and_with_an_empty_one() -> None:
-    """What operators are told to configure after the first change of members, also for a cluster of one."""
+    """The configuration that operators need after the first change of members, also for a cluster of one."""
     world = World(1)
     world.start_all()
     for name in ("n2", "n3"):

@@ -121,7 +121,7 @@ async def test_an_observer_moves_to_another_address(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("secret", [None, SECRET])
 def test_a_certificate_alone_lets_no_stranger_in(tmp_path: Path, secret: bytes | None) -> None:
-    """Even while strangers are accepted: the authority may have signed certificates of clients, too."""
+    """This holds even while strangers are accepted, because the authority may have signed certificates of clients, too."""
     authority = Authority(tmp_path)
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Parts of a node, each built alone: what they decide and what they send, without the others."""
+"""Parts of a node, each built alone: their decisions and their messages, without the other parts."""
 
 from dataclasses import dataclass, field
 

@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PAUSE_S = 0.002
 """Pause between two writes of one writer. It leaves the machine to other processes, and a kill still interrupts writes."""
 PATIENT = {"election_min_ms": 2_500, "election_max_ms": 4_000}
-"""If an unprovoked election is a failure: a busy machine delays processes for longer than the usual 300 ms."""
+"""Settings for tests in which an unprovoked election is a failure. A busy machine delays processes for longer than the usual 300
+ms."""
 READ_TOGETHER = 1_000
 """Keys that one linearizable read looks up."""
 
@@ -65,7 +66,7 @@ class Writer(threading.Thread):
         self.acknowledged: list[tuple[str, str]] = []
         """(key, value), oldest first. This thread appends, others take slices: neither can see the other half done."""
         self.checked = 0
-        """So many of them have been read back once."""
+        """The number of writes that have been read back once."""
         self.stopping = threading.Event()
 
     def run(self) -> None:
@@ -198,7 +199,7 @@ def test_large_commands_that_take_long_to_apply_cause_no_election(tmp_path: Path
 
 
 def held_elections(child: Child) -> tuple[int, int]:
-    """Term, and elections that the node has thought of."""
+    """Term, and the number of elections that the node has started."""
     status = ask(child, "status")["status"]
     return status["term"], status["counters"].get("pre_votes", 0)
 

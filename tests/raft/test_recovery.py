@@ -31,7 +31,7 @@ def log_reset_at(index: int) -> Disk:
 
 @pytest.mark.parametrize("behind", [1, 2])
 def test_entries_known_by_index_and_term_alone_are_never_applied(behind: int) -> None:
-    """The newest snapshot is unreadable and the one before ends just before the entries that it stood for."""
+    """The newest snapshot is unreadable, and the one before it ends just before the entries that the newest one replaced."""
     log = Log(log_reset_at(100))
     last = 100 - behind
     with pytest.raises(CorruptionError, match="needs a snapshot that ends at 100 or later"):

@@ -92,7 +92,7 @@ class StepTimes:
 
     def __init__(self, service: RaftService) -> None:
         self.long_ms: list[float] = []
-        """Those above 10 ms."""
+        """The turns above 10 ms."""
         for name in ("_run", "_on_message"):
             setattr(service, name, self.timed(getattr(service, name)))
         service.transport.on_message = service._on_message

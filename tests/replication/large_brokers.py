@@ -78,7 +78,7 @@ class Brokers:
         return BrokerIdentity("C", name, 0, f"{name}:10911", "")
 
     async def register(self, what: str, name: str, version: int, mapped: range = range(0)) -> None:
-        """At all nodes, as brokers do."""
+        """Register at all nodes, as brokers do."""
         body = body_of(name, self.topics, version, mapped)
         request = register_request(
             self._identity(name),
@@ -142,7 +142,7 @@ class Brokers:
 
 
 async def run(arguments: argparse.Namespace, folder: Path) -> int:
-    """One round; after how many steps the term was another one."""
+    """Run one round. Returns the number of steps after which the term was another one."""
     cluster = ReplicatedProcesses(folder, 3, arguments.settings)
     cluster.plan_kind = OtherVersion if arguments.old else NodePlan
     print(f"{arguments.topics} topics, load average {os.getloadavg()[0]:.1f}", flush=True)

@@ -55,7 +55,7 @@ from tests.support.waiting import until
 NAMESPACE = "linearizability"
 REQUEST_TIMEOUT_MS = 1_000
 AVOID_S = 0.3
-"""For how long a client leaves a node alone that gave it no answer."""
+"""Time in which a client does not use a node that gave it no answer."""
 KINDS = ("get", "put", "delete", "route", "register", "unregister")
 WEIGHTS = (35, 20, 5, 22, 12, 6)
 FAULTS = ("kill", "cut", "stop", "link")
@@ -67,18 +67,18 @@ class Plan:
     """Parameters of a run."""
 
     operations: int = 20_000
-    """At least so many that succeeded."""
+    """Minimum number of operations that succeeded."""
     faults: int = 20
     clients: int = 8
     keys: int = 16
     topics: int = 8
     pause_s: float = 0.002
-    """Of a client between two operations."""
+    """Pause of a client between two operations."""
     seed: int = 0
     read_consistency: str | None = None
     """Sent with every read. None: not sent, and reads are linearizable."""
     prefix: str = "key"
-    """Of all keys: a history begins with none of them present."""
+    """Prefix of all keys. None of them may be present when a history begins."""
 
 
 @dataclass
@@ -253,8 +253,8 @@ class Client:
 
 
 def outcome_of(error: NamesrvError) -> Outcome:
-    """The outcome of an operation that ended with this error. A refusal does not prove that it was not done, because its text is
-    not relied upon."""
+    """The outcome of an operation that ended with this error. A refusal does not prove that it was not done, because the test
+    does not rely on the text of a refusal."""
     return Outcome.FAIL if error.definite and not isinstance(error, RefusedError) else Outcome.INDETERMINATE
 
 
@@ -283,7 +283,7 @@ async def do_fault(cluster: ReplicatedProcesses, rng: random.Random, run: Run) -
 
 @asynccontextmanager
 async def clients_at_work(cluster: ReplicatedProcesses, plan: Plan, run: Run) -> AsyncIterator[Callable[[], None]]:
-    """All clients, operating during the block; what is yielded raises the error of one that has failed."""
+    """All clients, operating during the block. Yields a function that raises the error of a client that has failed."""
     clients = [Client(f"c{number}", cluster.addresses, plan, run) for number in range(plan.clients)]
     tasks = [asyncio.create_task(work) for client in clients for work in (client.work(), client.hold_on())]
 

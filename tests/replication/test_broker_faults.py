@@ -1,4 +1,4 @@
-"""Brokers that are cut off, move, change roles or leave words behind that arrive late, in front of three processes."""
+"""Brokers that are cut off, move, change roles, or whose last requests arrive late, with three name server processes."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from tests.support.replicated_traffic import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 TIMEOUT_MS = 6_000
-"""Of the brokers whose silence matters; they renew twice a second."""
+"""Time-out of the brokers whose removal is tested; they renew twice a second."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -161,7 +161,7 @@ async def test_slave_becomes_master_during_an_election(cluster: ReplicatedProces
 
 
 async def test_stale_unregistration(cluster: ReplicatedProcesses, links: list[dict[str, Relay]]) -> None:
-    """A broker says goodbye to every node, is started again, and one of the goodbyes arrives only then."""
+    """A broker unregisters from every node and is started again. One of its unregistrations arrives only then."""
     first, second = RemotingClient(), RemotingClient()
     identity = BrokerIdentity(CLUSTER, "returning", 0, "10.9.9.9:10911", "10.1.1.1:10912")
     want = {0: identity.broker_addr}

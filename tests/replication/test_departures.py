@@ -104,7 +104,7 @@ def test_released() -> None:
 
 
 def test_nobody_saw_it_leave() -> None:
-    """Then ``silence.py`` decides."""
+    """If no node saw the broker leave, ``silence.py`` decides."""
     leader = Leader()
     leader.lists(n1=(), n2=(entry(RELEASED),), n3=(entry(RELEASED),))
     leader.run(3 * T)

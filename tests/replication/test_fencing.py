@@ -1,5 +1,5 @@
-"""Three processes, two of them paused: what the third one's clients, brokers and operators see, under either policy; and what a
-node says that was itself paused."""
+"""Three processes, two of them paused: the answers that clients, brokers and operators get from the third one, under either
+policy; and the answers of a node that was itself paused."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ KEY = {"namespace": "N", "key": "k"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client() -> AsyncIterator[RemotingClient]:
-    """One for all tests."""
+    """One client for all tests."""
     remoting = RemotingClient()
     yield remoting
     await remoting.close()

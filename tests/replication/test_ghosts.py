@@ -100,7 +100,7 @@ def test_a_renewal_that_a_removal_overtakes_leaves_nothing() -> None:
 
 
 def say_anything(cluster: Cluster, wires: list[Wire], chance: Random) -> None:
-    """One broker does one thing; its answer is not waited for."""
+    """One broker sends one request, without waiting for its answer."""
     wire = chance.choice(wires)
     key = ("c", f"a:{chance.randint(1, 3)}")
     broker_id = int(key[1][2:]) - 1

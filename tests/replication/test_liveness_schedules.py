@@ -50,7 +50,7 @@ def register_twice(cluster: Cluster, wire: Wire, timeout_ms: int) -> None:
 
 
 def renew(cluster: Cluster, wire: Wire, timeout_ms: int) -> Said:
-    """A renewal whose answer is not waited for."""
+    """Send a renewal without waiting for its answer."""
     return cluster.say(wire, lambda server, c: server.node.register(registration(timeout_ms=timeout_ms), c))
 
 
@@ -362,7 +362,7 @@ def test_late_copies_with_renewals_between_them_are_not_repeats(is_recognised: b
 
 
 def test_a_registration_names_its_own_caller() -> None:
-    """Not that of the next request of its connection, which is read before the registration begins."""
+    """It does not name the caller of the connection's next request, which is read before the registration begins."""
     with virtual_cluster() as cluster:
         name = cluster.leader()
         origins: list[str] = []

@@ -1,4 +1,4 @@
-"""Rules of the log: what a command changes depends on state and command alone."""
+"""Rules of the log: the effect of a command depends on state and command alone."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def broker(counter: int = 1) -> RegisterBroker:
 
 
 def led(term: int = 1) -> RouteStateMachine:
-    """A machine that the leader of ``term`` has announced itself to."""
+    """A machine that has applied the LEAD of ``term``."""
     machine = RouteStateMachine()
     machine.apply(encode_lead(RouteSettings(), 0, term))
     return machine

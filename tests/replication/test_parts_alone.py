@@ -149,7 +149,7 @@ async def test_heavy_commands_are_proposed_one_after_the_other_and_others_beside
 
 
 class Parts:
-    """One node that leads itself, without the node."""
+    """The parts of one node that is its own leader, without ReplicatedNode."""
 
     def __init__(self) -> None:
         self.now_ms = 0.0
@@ -196,7 +196,7 @@ class Parts:
 
 
 async def test_liveness_and_the_calls_of_brokers_need_no_node() -> None:
-    """One node that leads itself: a registration goes through the log, the same again is a renewal, 104 removes it."""
+    """One node that is its own leader: a registration goes through the log, the same one again is a renewal, 104 removes it."""
     parts = Parts()
     consensus, liveness, calls, machine = parts.consensus, parts.liveness, parts.calls, parts.consensus.machine
     await parts.lead()
@@ -230,7 +230,8 @@ async def test_liveness_and_the_calls_of_brokers_need_no_node() -> None:
 
 
 async def test_104_after_a_registration_that_failed() -> None:
-    """The first registration of a connection is rejected while a 104 over it waits: what is registered is not its broker."""
+    """The first registration of a connection is rejected while a 104 over it waits. This 104 must not remove
+    a registration over another connection."""
     parts, connection = Parts(), FakeConnection()
     await parts.lead()
     parts.calls.opened(connection)

@@ -1,4 +1,4 @@
-"""The settings with which peers authenticate each other: what is refused, and with which words."""
+"""The settings with which peers authenticate each other: refused values, and their messages."""
 
 import os
 import stat
@@ -147,7 +147,7 @@ async def test_three_processes_use_tls_and_renewed_certificates(tmp_path: Path) 
         for relay in cluster.relays.values():
             relay.drop()
         await write(cluster)
-        trusted.write_bytes(new.path.read_bytes())  # from now on only the new certificates are any good
+        trusted.write_bytes(new.path.read_bytes())  # from now on only the new certificates are accepted
         for relay in cluster.relays.values():
             relay.drop()
         await write(cluster)

@@ -1,4 +1,4 @@
-"""A backup on its way through the log, and what stands in its way."""
+"""The restore of a backup through the log, and the events that can prevent it."""
 
 import contextlib
 import json

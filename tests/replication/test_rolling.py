@@ -14,7 +14,7 @@ from tests.support.replicated_traffic import traffic
 
 pytestmark = pytest.mark.slow
 FAIL_OVER_LIMIT_S = 30.0
-"""As in the fault tests: what a busy machine may make of half a second."""
+"""Time limit as in the fault tests. Half a second is usual, but a busy machine may need much longer."""
 
 
 async def replace(cluster: ReplicatedProcesses, name: str) -> None:

@@ -218,7 +218,7 @@ def test_large_clusters_are_written_as_the_version_before_reads_them_until_all_n
         assert b"".join(twin.snapshot()) == b"".join(machine.snapshot())
 
 
-# What the previous version reads. These rules never change.
+# The rules by which the previous version reads. They never change.
 
 OLD_BLOCK_BYTES_MAX = 64 << 20
 OLD_FIELDS = {"topics": 2, "group": 5, "queues": 3, "clusters": 1, "live": 1, "mappings": 2, "namespace": 1, "kv": 2}

@@ -26,7 +26,7 @@ from tests.support.replicated_traffic import CLUSTER, LONG_TIMEOUT_MS, agent, no
 TIMEOUT_MS = 6_000
 LIVING, ONCE = 6, 4
 LOOKS = 500
-"""At all nodes, 50 ms apart at each: more than a time-out."""
+"""Number of looks at each node, 50 ms apart: together longer than a time-out."""
 
 
 class Onlooker:

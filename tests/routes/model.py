@@ -60,9 +60,9 @@ class State:
     listed: set[tuple[str, str]] = field(default_factory=set)
     """(cluster, broker name)."""
     queues: dict[tuple[str, str], QueueData] = field(default_factory=dict)
-    """By (topic, broker name)."""
+    """Keys are (topic, broker name)."""
     mappings: dict[tuple[str, str], TopicQueueMappingInfo] = field(default_factory=dict)
-    """By (topic, broker name)."""
+    """Keys are (topic, broker name)."""
     kv: dict[str, dict[str, str | None]] = field(default_factory=dict)
 
 
@@ -297,6 +297,6 @@ class PlainModel:
         return {topic for topic, name in self.state.queues if (cluster, name) in self.state.listed}
 
     def flagged(self, topic: str) -> int:
-        """The flags that unit lists judge a topic by."""
+        """The flags of a topic on which unit lists depend."""
         name = min(name for t, name in self.state.queues if t == topic)
         return self.state.queues[topic, name].topic_sys_flag

@@ -1,4 +1,4 @@
-"""Random commands from a seed, and all that can be seen of the state that they lead to.
+"""Random commands from a seed, and everything that queries show of the resulting state.
 
 Python's own generator, not hypothesis: the same seed gives the same commands in every version, so that what a version made of
 them can be recorded.

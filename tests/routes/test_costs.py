@@ -284,7 +284,7 @@ def ended(state: RouteInfoManager, lines: Iterator[bytes]) -> None:
 
 
 def dropped(state: RouteInfoManager, lines: Iterator[bytes]) -> None:
-    """Nobody but the caller's frame, which ends, refers to them."""
+    """Read the first lines only. Then only the caller's frame refers to the others, and it ends."""
     list(islice(lines, 5))
 
 
@@ -366,7 +366,7 @@ class Turn(NamedTuple):
     """A command whose cost grows with the topics or mappings of a broker, or with all topics."""
 
     limit: int
-    """Their greatest number."""
+    """The greatest number of these topics or mappings."""
     prepare: Callable[[int], Iterable[Command]]
     command: Callable[[int], Command]
 

@@ -1,4 +1,4 @@
-"""The digest: equal for equal states, different for any difference, and paid for once."""
+"""The digest: equal for equal states, different for different ones, and computed once for each change."""
 
 from collections.abc import Callable
 from random import Random

@@ -73,7 +73,8 @@ def edited(lines: list[Any], draw: random.Random) -> list[Any]:
 
 
 def as_bytes(lines: list[Any]) -> bytes:
-    """JSON lines; what orjson cannot write comes after a blank, as in a snapshot. The count in the last line is put right."""
+    """JSON lines. A value that orjson cannot write comes after a blank, as in a snapshot. The count in the last line is put
+    right."""
     if lines and isinstance(lines[-1], list) and lines[-1][:1] == ["end"]:
         lines[-1] = ["end", len(lines) - 1]
     return b"".join(b" " + json.dumps(line).encode() + b"\n" for line in lines)

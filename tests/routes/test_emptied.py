@@ -31,7 +31,7 @@ NO_STATE = {
     "kv_index",
 }
 """Settings and revisions are not emptied; the rest is of the last command, or remembered up to a bound. ``kv_index`` is derived
-and has a test of its own, which holds it against the table."""
+and has a test of its own, which compares it with the table."""
 SEEDS = range(40)
 
 

@@ -1,4 +1,4 @@
-"""A group's generation stands only as long as the outcome of an unchanged registration does."""
+"""A group's generation is the same only while the outcome of an unchanged registration is the same."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,5 @@
-"""Every version makes the same of the same log: nodes of different versions apply it side by side while a cluster is upgraded."""
+"""Every version computes the same state from the same log, because nodes of different versions apply it while a cluster is
+upgraded."""
 
 import pytest
 

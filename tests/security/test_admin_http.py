@@ -1,4 +1,4 @@
-"""The admin port: who may do what, and what a hostile caller can make a node do."""
+"""The admin port: the rights of each caller, and attacks by a hostile caller."""
 
 import asyncio
 import zlib

@@ -137,7 +137,8 @@ def test_full_disks_end_no_node_and_prevent_no_start(tmp_path: Path, disks: list
 
 @pytest.mark.slow
 def test_one_full_disk_does_not_fill_those_of_a_cluster(tmp_path: Path, disks: list[Path]) -> None:
-    """Two small disks would end two nodes, and the service with them, if the third node took what it has room for."""
+    """Without this rule, the third node would accept writes that fill the two small disks. Two nodes would stop, and with them
+    the service."""
     folders = [tmp_path / f"n{number + 1}" for number in range(3)]
     data = [tmp_path / "large", *(disk / "data" for disk in disks[1:])]
     files = write_cluster_files(folders, data, "cp", f"diskReserveBytes={RESERVE_BYTES}")

@@ -16,7 +16,8 @@ from tests.security.attacked import MODES, AttackedNode, started_cluster, write_
 
 ROUNDS = 15
 ELECTION_MS = 3_000
-"""Longer than in production. The machine of a test may delay a process by more than 300 ms without an attack."""
+"""Election time-out, longer than in production, because the machine of a test may delay a process by more than 300 ms without an
+attack."""
 LIMITS = ("maxConnections=1000", "maxConnectionsPerAddress=100", "fenceAfterMs=20000")
 TIMEOUT_MS = 60_000
 

@@ -1,4 +1,4 @@
-"""One hostile host, 127.0.0.2: what it takes leaves room for others."""
+"""One hostile host, 127.0.0.2: other hosts still find resources at the node."""
 
 import contextlib
 import socket

@@ -29,9 +29,9 @@ STEPS = {
 }
 """The steps of the page in their order, each with (secret of peerSecretFile, secret of peerSecretAcceptFile)."""
 TIMEOUT_MS = 20_000
-"""Of one attempt of the client at one node. On a busy machine an election takes seconds."""
+"""Time-out of one attempt of the client at one node. On a busy machine an election takes seconds."""
 PAUSE_S = 0.05
-"""Between two values of the client, and between two looks at all nodes."""
+"""Pause between two values of the client, and between two looks at all nodes."""
 
 
 def steps_of_the_page() -> list[str]:
@@ -50,7 +50,7 @@ class Client:
         self.failed: list[str] = []
 
     async def work(self) -> None:
-        """Until it is cancelled."""
+        """Run until it is cancelled."""
         number = 0
         while True:
             number += 1
@@ -86,7 +86,7 @@ class Watch:
         self.alone: list[str] = []
 
     async def work(self) -> None:
-        """Until it is cancelled."""
+        """Run until it is cancelled."""
         while True:
             for name in self._cluster.others():
                 before = self.restarted

@@ -46,7 +46,7 @@ async def refusals(cluster: ReplicatedProcesses, name: str) -> dict[str, int]:
 
 
 class Attack:
-    """Does its damage once, at the first frame that it fits, of each relay that it is set for."""
+    """An attack on one frame: the first suitable one of each relay for which it is set."""
 
     def __init__(self, kind: str, recorded: list[bytes]) -> None:
         self._kind, self._recorded = kind, recorded

@@ -18,7 +18,7 @@ INJECTED = r"unitNameServerAddresses=u=1.1.1.1:1\nadminTokenFile=/proc/version\n
 
 @pytest.fixture(scope="module", params=MODES)
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedNode]:
-    """One for all attacks that must leave no trace."""
+    """One node for all attacks that must have no effect."""
     with attacked(tmp_path_factory.mktemp(request.param), request.param, "my.own=1", "waitSecondsForService=3600") as running:
         yield running
 

@@ -109,8 +109,8 @@ class Conversation:
 
 
 def converse(port: int, frames: Iterable[bytes]) -> None:
-    """A connection for each of ``frames``: what follows a malformed frame is never looked at. Many at once, as waiting for one
-    after the other takes longer than everything else."""
+    """A connection for each of ``frames``: the node never reads the bytes after a malformed frame. Many at once, as waiting for
+    one after the other takes longer than everything else."""
     with selectors.DefaultSelector() as selector:
         waiting = iter(frames)
         exhausted = False

@@ -162,7 +162,7 @@ def no_collections() -> Iterator[None]:
 
 
 def test_a_refused_body_is_freed_with_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not at the next collection of circles, which may be far off."""
+    """The body is freed at once, and not by the next garbage collection of reference cycles, which may come much later."""
     alive: list[int] = []
 
     class Body(bytes):

@@ -26,7 +26,7 @@ from tests.packaging.tree import ROOT
 DEFAULTS = Settings()
 PAGE = (ROOT / "docs" / "limits.md").read_text()
 WORDS = " ".join(PAGE.split())
-"""Without line breaks."""
+"""The page without line breaks."""
 
 
 @pytest.mark.parametrize(

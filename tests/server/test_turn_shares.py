@@ -193,7 +193,7 @@ async def test_an_error_of_one_item_does_not_stop_the_others() -> None:
 
 
 async def test_an_item_that_admits_other_work_keeps_its_turn() -> None:
-    """What comes after it would use the share up before the admitted work begins."""
+    """Later requests would use up the share before the admitted work begins."""
     shares, done = TurnShares(), list[str]()
     share, _ = shares.enter("h"), shares.enter("o")
     shares.spend(share, SHARE_NS)
@@ -357,10 +357,10 @@ def test_a_registration_does_not_begin_while_its_address_has_debts(tmp_path: Pat
 
 
 def large_registration(name: str) -> bytes:
-    """Of 20,000 topics."""
+    """A registration of 20,000 topics."""
     return encode_command(registration(name, f"{name}:10911", 20_000, 1))
 
 
 def names(server: ServerThread) -> set[str]:
-    """Of the registered brokers."""
+    """Names of the registered brokers."""
     return {each.broker_name for each in server.service.state.registrations()}

@@ -17,7 +17,7 @@ from replicated_namesrv.simulation.world import MS, SECOND
 pytestmark = pytest.mark.slow
 SEEDS = range(30)
 MEDIAN_S, WORST_S = 0.6, 1.2
-"""Of the time to the next commit; etcd with its usual settings takes 1 to 2 s."""
+"""Limits of the time to the next commit; etcd with its usual settings takes 1 to 2 s."""
 STEP_DOWN_S = 0.6
 """Two of the least election times."""
 

@@ -1,4 +1,4 @@
-"""The invariants find each lie: scripted nodes break one rule each."""
+"""The invariants detect each violation: scripted nodes break one rule each."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""A majority that can talk has a leader during faults, too; and the watch finds it out if it has none."""
+"""A majority that can talk has a leader during faults, too; and the watch detects it if it has none."""
 
 import pytest
 

@@ -35,5 +35,5 @@ def tables(drawn: dict[str, Run]) -> Tables:
 
 @pytest.fixture(scope="session")
 def found(tables: Tables) -> Values:
-    """Their figures."""
+    """The figures of the random runs."""
     return judged_runs.figures(tables)

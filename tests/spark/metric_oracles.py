@@ -150,7 +150,7 @@ class Run:
         return {op.level for op in self.ops if op.kind == kind and op.key == key and op.phase not in ("settle", "end")}
 
     def keys(self, kind: str) -> list[tuple[str, str]]:
-        """Keys (topics) that were read, each with every level that it was read at."""
+        """Keys (topics) that were read, each with every level of these reads."""
         names = sorted({op.key for op in self.ops if op.kind == kind})
         return [(name, level) for name in names for level in sorted(self.levels(kind, name)) if self.histories(kind, name, level)]
 
@@ -303,7 +303,7 @@ CLASSES: dict[str, Callable[[KeyEvent, list[KeyEvent]], bool]] = {
 
 
 def classes(run: Run, kind: str, second: int) -> Iterator[tuple[str, str, str, dict[str, bool]]]:
-    """M9: of each read of a judged key, which classes its answer is in."""
+    """M9: for each read of a judged key, the classes of its answer."""
     for key, level in run.keys(kind):
         histories, bad = run.histories(kind, key, level), anomalous(run, kind, key, level)
         for op in (o for o in run.ops if (o.kind, o.key, o.level) == (kind, key, level) and o.phase in JUDGED):
@@ -353,7 +353,7 @@ def look_ups(run: Run) -> Iterator[tuple[Op, set[str], set[str]]]:
 
 
 def _place(run: Run, broker: str, topic: str, moment: int) -> str | None:
-    """must, may or None: what the broker is to the topic at this moment."""
+    """Whether the broker must or may be in answers for the topic at this moment; None: neither."""
     states = [row for start, _, row in run.broker_states(broker) if start <= moment]
     if not states:
         return None
@@ -364,8 +364,8 @@ def _place(run: Run, broker: str, topic: str, moment: int) -> str | None:
 
 
 def detections(run: Run) -> list[tuple[int, bool]]:
-    """T_D: from each death to the last drop by each node while it lasted; of a node that listed the broker then and did not drop
-    it, how long it was seen not to."""
+    """T_D: for each death of a broker and each node, the time from the death to the node's last drop of the broker. If a node
+    listed the broker and did not drop it, the time for which this was observed."""
     found = []
     for broker in run.brokers:
         for start, end, row in run.broker_states(broker):

@@ -93,8 +93,8 @@ def reads_of(events: Sequence[KeyEvent]) -> list[KeyEvent]:
 
 
 def candidates(read: KeyEvent, events: Sequence[KeyEvent]) -> list[KeyEvent]:
-    """Writes of the value that it returned, the one that ended last first; of several, those that had begun. None: it was
-    never written.
+    """The writes of the value that the read returned, the latest end first. If there are several, only those that had begun
+    before the read ended. Empty: the value was never written.
     """
     found = [w for w in writes_of(events) if w.value == read.value]
     begun = [w for w in found if w.start_ns <= read.end_ns] if len(found) > 1 else found
@@ -168,8 +168,8 @@ def merged(events: Sequence[KeyEvent]) -> tuple[Clusters, list[KeyEvent]]:
 
 
 def unique(events: Sequence[KeyEvent]) -> list[KeyEvent]:
-    """The history with a value of its own for each write, read by what was merged into it, or else sees it as the most favourable
-    one; without reads of what nobody wrote."""
+    """The history with a unique value for each write. A read returns the value of the write into which it was merged, or else of
+    the most favourable one. Reads of values that were never written are left out."""
     clusters, _ = merged(events)
     saw = {read: write for write, reads in clusters.items() for read in reads}
     found = [e._replace(kind="put", value=_own(e)) for e in events if e.kind != "get"]
@@ -185,8 +185,8 @@ def _own(write: KeyEvent) -> str | None:
 
 
 def delta(events: Sequence[KeyEvent], atomic: bool) -> int | None:
-    """M7 (Golab, Li and Shah): least whole number by which all reads have to begin earlier; None: none will do. ``atomic``: what
-    the history is part of is linearizable, so reads of "absent" have seen what they had to."""
+    """M7 (Golab, Li and Shah): the least whole number by which all reads have to begin earlier; None: there is none. ``atomic``:
+    the whole history is known to be linearizable, so reads of "absent" are attributed correctly."""
     if atomic:
         return 0
     known = unique(events)
@@ -197,13 +197,13 @@ def delta(events: Sequence[KeyEvent], atomic: bool) -> int | None:
 
 
 LONGEST = 220
-"""More than the time that any history here takes."""
+"""A time that is longer than any history here."""
 
 
 def gammas(events: Sequence[KeyEvent], atomic: bool) -> tuple[int, list[int], list[int]]:
-    """M8 (Golab et al.): how many pairs of clusters there are, the scores of those in conflict, and of clusters with a read that
-    ended before its write began: the least whole number by which to widen every operation, half of it on either side, so
-    that one no longer comes before the other."""
+    """M8 (Golab et al.): the number of pairs of clusters, the scores of pairs in conflict, and the scores of clusters with a read
+    that ended before its write began. A score is the least whole number by which every operation has to be widened, half of it on
+    either side, so that one no longer comes before the other."""
     if atomic:
         kept = [w for w in writes_of(events) if w.outcome == "ok" or w in [source(read, events) for read in reads_of(events)]]
         return len(list(itertools.combinations(kept, 2))), [], []
@@ -268,7 +268,7 @@ def divergence_bounds(standings: Sequence[Standing]) -> tuple[float, float, int]
 
 @functools.cache
 def _bounds(one: Standing, other: Standing) -> tuple[float, float]:
-    """All values of all members: those that changed may have any value at the least distance, their old or new one at the
+    """All values of all members. A member that changed may have any value at the least distance, and its old or new value at the
     greatest."""
     names = sorted({member.split("@")[0] for standing in (one, other) for state in standing for member in state})
     every = {name: {m for s in (one, other) for state in s for m in state if m.split("@")[0] == name} for name in names}

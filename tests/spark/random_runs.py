@@ -9,7 +9,7 @@ NODES = ("n0", "n1", "n2")
 INTERVAL, DEADLINE = 2, 8
 """Units between two looks at a node; deadline of an operation."""
 STANDSTILL, SAMPLE_HOLDS = 30, 15
-"""How long an observation and a sample of a node's standing speak for it at most: 3 s, 1.5 s."""
+"""How long an observation, and a sample of a node's standing, is valid at most: 3 s, 1.5 s."""
 FINAL = 110
 
 Row = dict[str, Any]
@@ -41,7 +41,7 @@ def own_level(seed: int) -> str:
 
 
 def _faults(chooser: random.Random) -> list[Row]:
-    """One after the other. Each edge lists the nodes that can still communicate."""
+    """Faults, one after the other. Each edge lists the nodes that can still communicate."""
     rows, whole = [], [list(NODES)]
     moments = sorted(chooser.sample(range(40, 71), chooser.choice((2, 2, 3, 4))))
     for number, at in enumerate(moments):

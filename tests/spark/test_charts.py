@@ -1,4 +1,4 @@
-"""Figures from small results: what is drawn has to be what is known."""
+"""Figures from small results: they show exactly the known values."""
 
 import inspect
 from collections.abc import Iterable

@@ -111,7 +111,7 @@ def rows(table: Path) -> list[list[Any]]:
 
 
 def alike(ours: list[list[Any]], theirs: list[list[Any]]) -> bool:
-    """Equal except for the last digits of sums, whose order is not fixed."""
+    """Whether rows are equal except for the last digits of sums, whose order is not fixed."""
     return len(ours) == len(theirs) and all(
         value == (pytest.approx(other, rel=1e-12, abs=1e-12) if isinstance(other, float) else other)
         for mine, row in zip(ours, theirs, strict=True)

@@ -17,7 +17,7 @@ from replicated_namesrv.spark.session import SparkFailedError
         ("java.lang.OutOfMemoryError: Java heap space", "the JVM ran out of memory; give more with --memory"),
         ("java.io.IOException: No space left on device", "the disk is full; make room in the folder of --out (results)"),
         ("[Errno 122] Disk quota exceeded: 'x'", "the disk is full; make room in the folder of --out (results)"),
-        ("Cannot unpack libzstd-jni: File too large", "a file may not grow as it has to, in --out (results)"),
+        ("Cannot unpack libzstd-jni: File too large", "a file is larger than the limit, in --out (results)"),
         ("[JAVA_GATEWAY_EXITED] Java gateway process exited", "Java could not be started; check 'java -version'"),
         ("[Errno 111] Connection refused", "the JVM ended before the analysis, most likely for lack of memory"),
         ("x\nCaused by: java.lang.Odd: why\n\tat y", "Spark failed: java.lang.Odd: why; "),

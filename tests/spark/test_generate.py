@@ -61,7 +61,7 @@ def counted(folder: Path) -> dict[str, int]:
 
 
 def standing(looks: Looks, moment: int) -> set[str]:
-    """What the node may have answered at a moment. Empty: it is not known."""
+    """The possible answers of the node at a moment. Empty: it is not known."""
     if not looks[0][1] <= moment < looks[-1][0]:
         return set()
     first = max(bisect_right(looks, moment, key=lambda look: look[1]) - 1, 0)

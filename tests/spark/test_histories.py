@@ -59,7 +59,8 @@ def test_verdicts_anomalies_and_distances_are_what_they_mean(deletes: bool) -> N
 
 
 def test_with_deletes_distances_are_upper_bounds() -> None:
-    """Moving or widening by what is found is enough: reads of "absent" need no more than the writes they were attributed to."""
+    """The shift or widening that was found is enough. Reads of "absent" need no more than the writes to which they were
+    attributed."""
     moved = 0
     for seed in range(700):
         events = random_history(seed, deletes=True)

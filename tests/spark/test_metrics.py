@@ -212,14 +212,15 @@ def certain(run: Run) -> list[tuple[int, int]]:
 
 
 def uncertain(run: Run) -> int:
-    """Episodes of which no moment's divergence is certain."""
+    """Episodes without a moment at which the divergence is certain."""
     episodes = run.stretches(lambda at: run.divergence[at][1] > 0)
     return sum(all(run.divergence[at][0] == 0 for at in range(*span)) for span in episodes)
 
 
 def converged(run: Run) -> list[tuple[int | None, int | None]]:
-    """M15, if nodes had certainly differed since the fault began: from the repair to the end of the last certain difference,
-    and to the first moment from then on without a possible one. None: as many nodes as had differed were never seen so."""
+    """M15, if nodes had certainly differed since the fault began: the times from the repair to the end of the last certain
+    difference, and to the first later moment without a possible difference. None: not as many nodes as had differed were seen to
+    agree."""
     begin = run.marks.get("fault", run.marks.get("heal"))
     apart = [moment for moment, (low, _, _) in run.divergence.items() if begin is not None and low > 0 and moment >= begin]
     if not apart or run.repaired is None:
@@ -329,7 +330,7 @@ def test_every_figure_has_a_definition() -> None:
 
 
 def expected(figure: Figure, run: Run) -> dict[tuple[str, ...], float]:
-    """By all and each of the levels, phases and sides."""
+    """The values of a figure over all levels, phases and sides, and for each of them."""
     measured = figure.entries(run)
     places = {place for place, letter in enumerate("lps") if letter in figure.by}
     choices = [sorted({"all", *(e[place] for e in measured)}) if place in places else ["all"] for place in range(3)]
@@ -372,7 +373,7 @@ def test_visibility_is_what_it_means(tables: Tables, drawn: dict[str, Run]) -> N
 
 
 def test_consistability_is_what_it_means(tables: Tables, drawn: dict[str, Run]) -> None:
-    """M9: how many reads were asked, answered, and answered as each class asks for."""
+    """M9: how many reads were asked, answered, and answered as each class requires."""
     values: dict[str, dict[Any, Any]] = defaultdict(dict)
     for row in tables["held"]:
         where = row["about"], row["level"], row["phase"], row["side"], row["class"]

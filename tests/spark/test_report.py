@@ -83,7 +83,7 @@ def _luminance(colour: str) -> float:
 
 
 def test_text_has_enough_contrast_in_both_schemes() -> None:
-    """At least 4.5 to 1 (WCAG AA)."""
+    """The contrast is at least 4.5 to 1 (WCAG AA)."""
     schemes = re.findall(r"--back: (#\w+); --text: (#\w+); --faint: (#\w+); --line: #\w+; --mark: (#\w+)", made())
     assert len(schemes) == 2
     for back, text, faint, mark in schemes:

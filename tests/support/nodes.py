@@ -127,7 +127,7 @@ class RunningCommand:
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
     arguments: tuple[str, ...] = ()
-    """Of ``namesrv``. With ``--json`` each line is checked with its schema."""
+    """Arguments of ``namesrv``. With ``--json`` each line is checked with its schema."""
 
     def wait_line(self, part: str) -> str:
         """The first further line of stdout that contains ``part``; fails with everything read if the output ends before."""

@@ -1,6 +1,6 @@
 """A small world for directed Raft tests: virtual time, a network that tests can cut, disks that can lose power.
 
-Not the simulator: nothing random happens here that a test did not ask for.
+This is not the simulator: nothing random happens here, unless a test asks for it.
 """
 
 import heapq

@@ -1,4 +1,4 @@
-"""Scraped samples, recorded as input of promtool: what Prometheus would have stored."""
+"""Scraped samples, recorded as input of promtool: the samples that Prometheus would have stored."""
 
 import re
 from collections.abc import Mapping, Sequence

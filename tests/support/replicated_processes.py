@@ -55,7 +55,7 @@ class ReplicatedProcesses:
         """The program that the nodes run."""
         self.nodes: dict[str, PlannedNode] = {}
         self.relays: dict[tuple[str, str], Relay] = {}
-        """Between nodes, by (dialling, listening)."""
+        """Relays between nodes, by (dialling node, listening node)."""
         self._ends: dict[str, asyncio.Future[int]] = {}
         self._paused: set[str] = set()
         self.settings_of: Callable[[str], tuple[str, ...]] = lambda name: ()

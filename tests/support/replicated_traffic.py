@@ -1,8 +1,8 @@
 """Traffic in a cluster during a fault, and the checks afterwards.
 
-``Traffic`` is: clients that have the whole address list and look up a route, write KV entries and register brokers that register
-once and never again; a living broker that registers with every node every second; and a ghost, a broker that dies on request.
-``Watch`` looks at all nodes meanwhile. Together they detect
+``Traffic`` consists of clients, a living broker and a ghost. The clients have the whole address list. They look up a route, write
+KV entries, and register brokers that register once and never again. The living broker registers with every node every second. The
+ghost is a broker that dies on request. ``Watch`` looks at all nodes meanwhile. Together they detect
 
 - whether every acknowledged KV entry and registration is there afterwards, on every node;
 - whether a look-up missed the living broker or was answered with an error code, and for how long none was answered;
@@ -170,9 +170,9 @@ class Traffic:
         self.looked_up = 0
         self.problems: list[str] = []
         self.longest_gap_s = 0.0
-        """Between two look-ups that were answered."""
+        """Longest time between two look-ups that were answered."""
         self.outage_expected = False
-        """There is no majority, so no answers are expected."""
+        """Whether there is no majority, so that no answers are expected."""
         self._clients: list[RemotingClient] = []
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 PAUSE_S = 0.02
-"""Between two looks at a condition."""
+"""Pause between two looks at a condition."""
 
 
 def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 30) -> T:

@@ -1,4 +1,4 @@
-"""Histories on disk: what is written is read, and what is wrong is named."""
+"""Histories on disk: written operations are read back, and errors name the problem."""
 
 import json
 import random

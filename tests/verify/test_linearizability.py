@@ -114,7 +114,7 @@ def test_stale_read_in_a_long_history_is_found_and_explained(seed: int) -> None:
 
 
 def test_what_came_before_the_last_write_explains_nothing() -> None:
-    """But for the write of an older value that was read."""
+    """The only exception is the write of an older value that was read."""
     deletes = [Operation("c", "delete", "k", None, at, at + 1, Outcome.OK) for at in range(0, 80, 10)]
     puts = [Operation("c", "put", "k", value, at, at + 1, Outcome.OK) for value, at in (("a", 100), ("b", 110))]
     for answer, witness in ((None, ["b", None]), ("a", ["a", "b", "a"])):
@@ -154,7 +154,7 @@ def test_unknown_rather_than_hang() -> None:
 
 
 def many_pairs(count: int, outcome: Outcome) -> list[Operation]:
-    """So many puts that are all open at once, each value read throughout."""
+    """A number of puts that are all open at once. Each of their values is read during all this time."""
     puts = [Operation(f"w{i}", "put", "k", i, i, 10**6, outcome) for i in range(count)]
     return puts + [Operation(f"r{i}", "get", "k", i, count + i, 10**6 + i, Outcome.OK) for i in range(count)]
 

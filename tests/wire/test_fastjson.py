@@ -213,7 +213,7 @@ def test_hash_order_is_that_of_java(keys: list[Any], ordered: list[Any]) -> None
 
 
 def test_hash_order_of_texts_is_that_of_recorded_header_fields() -> None:
-    """Java wrote them from a HashMap. Those that share a place came in an unknown order, so the recorded one is given."""
+    """Java wrote them from a HashMap. The order of keys that share a place is unknown, so the recorded order is given."""
     compared = 0
     for recorded in recorded_frames():
         fields = list(recorded.decoded.get("extFields", ()))

@@ -1,4 +1,4 @@
-"""Headers in both encodings: recorded ones byte for byte, what fastjson takes, and the opaque cut out of them."""
+"""Headers in both encodings: recorded ones byte for byte, the forms that fastjson accepts, and the position of the opaque."""
 
 import json
 import re
