@@ -112,8 +112,8 @@ def shared_authority(settings: Settings) -> list[str]:
     if settings.mode != "cp" or not settings.peer_tls_cert_path or settings.peer_secret_file:
         return []
     return [
-        "peerSecretFile is not set: every certificate signed by an authority in peerTlsTrustCertPath is good for the peer port; "
-        "set peerSecretFile, unless this authority signs certificates of nodes only"
+        "peerSecretFile is not set: the peer port accepts every certificate that an authority in peerTlsTrustCertPath signed for "
+        "the name of a node; set peerSecretFile, unless this authority signs certificates of nodes only"
     ]
 
 

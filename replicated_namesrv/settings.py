@@ -88,14 +88,14 @@ class Settings:
     client_request_thread_pool_nums: int = setting(8, NAMESRV, "Accepted, no effect: there is no such thread pool.")
     default_thread_pool_nums: int = setting(16, NAMESRV, "Accepted, no effect: there is no such thread pool.")
     client_request_thread_pool_queue_capacity: int = setting(
-        50000, NAMESRV, "Maximum of waiting route queries; above it the answer is code 2.", live=True
+        50000, NAMESRV, "Maximum number of waiting route queries; above it the answer is code 2.", live=True
     )
     default_thread_pool_queue_capacity: int = setting(
-        10000, NAMESRV, "Maximum of other waiting requests; above it the answer is code 2.", live=True
+        10000, NAMESRV, "Maximum number of other waiting requests; above it the answer is code 2.", live=True
     )
     scan_not_active_broker_interval: int = setting(5000, NAMESRV, "Milliseconds between two scans for silent brokers.")
     un_register_broker_queue_capacity: int = setting(
-        3000, NAMESRV, "Maximum of waiting unregistrations; above it the answer is code 1.", live=True
+        3000, NAMESRV, "Maximum number of waiting unregistrations; above it the answer is code 1.", live=True
     )
     support_acting_master: bool = setting(
         False, NAMESRV, "While a group has no master, show the slave with the smallest id as master.", replicated=True
@@ -116,7 +116,7 @@ class Settings:
         False, NAMESRV, "A registration removes the broker's topics that are not in it.", replicated=True
     )
     config_black_list: str = setting(
-        "configBlackList;configStorePath;kvConfigPath", NAMESRV, "Keys that request 318 must not change; read at the start."
+        "configBlackList;configStorePath;kvConfigPath", NAMESRV, "Keys that UPDATE_NAMESRV_CONFIG (318) cannot change."
     )
 
     # NettyServerConfig
@@ -125,7 +125,7 @@ class Settings:
     server_worker_threads: int = setting(8, NETTY_SERVER, "Accepted, no effect: there is no such thread pool.")
     server_callback_executor_threads: int = setting(0, NETTY_SERVER, "Accepted, no effect: there is no such thread pool.")
     server_selector_threads: int = setting(3, NETTY_SERVER, "Accepted, no effect: there is no such thread pool.")
-    server_oneway_semaphore_value: int = setting(256, NETTY_SERVER, "Maximum of waiting oneway pushes.")
+    server_oneway_semaphore_value: int = setting(256, NETTY_SERVER, "Maximum number of waiting oneway pushes.")
     server_async_semaphore_value: int = setting(
         64, NETTY_SERVER, "Accepted, no effect: the server sends no asynchronous requests."
     )
@@ -140,7 +140,7 @@ class Settings:
     write_buffer_low_water_mark: int = setting(
         0, NETTY_SERVER, "Unsent bytes at which the node reads from it again; 0: a quarter of the high mark."
     )
-    server_socket_backlog: int = setting(1024, NETTY_SERVER, "Maximum of connections that wait to be accepted.")
+    server_socket_backlog: int = setting(1024, NETTY_SERVER, "Maximum number of connections that wait to be accepted.")
     server_netty_worker_group_enable: bool = setting(True, NETTY_SERVER, "Accepted, no effect: there is no worker group.")
     server_pooled_byte_buf_allocator_enable: bool = setting(
         True, NETTY_SERVER, "Accepted, no effect: there is no allocator to choose."
@@ -208,7 +208,7 @@ class Settings:
     tls_config_file: str = setting(
         "/etc/rocketmq/tls.properties",
         OWN,
-        "File with tls.* settings. They override the file of -c, except for the mode. The file is optional.",
+        "Optional file with tls.* settings. They override the file of -c, except tls.server.mode, which is ignored here.",
         name="tls.config.file",
     )
 
@@ -264,13 +264,13 @@ class Settings:
     late_copy_ms: int = setting(
         10_000,
         OWN,
-        "An older data version is accepted if the broker repeats it after this time (cp). The default is the shortest "
+        "A registration with an older data version is accepted if it is repeated after this time (cp). The default is the least "
         "registration period of RocketMQ's brokers.",
     )
     watch_history_bytes: int = setting(
         16_777_216,
         OWN,
-        "Bytes of changes kept for /v1/watch. A watcher that resumes at an older change has to read the state again.",
+        "Bytes of changes that are kept for /v1/watch. A watcher that needs an older change has to read the state again.",
     )
     listen: str = setting("", OWN, "HOST:PORT that brokers and clients connect to; empty: bindAddress and listenPort.")
     node_id: str = setting("n1", OWN, "Name of this node, unique in its cluster.")
@@ -302,16 +302,16 @@ class Settings:
     access_keys_in_plain_text: bool = setting(
         False,
         OWN,
-        "Let signatures of access keys count without TLS too, although anyone who sees one can use it for other requests.",
+        "Accept signatures of access keys also without TLS. Anyone who reads the traffic can then use them for other requests.",
     )
     audit_log: str = setting(
         "",
         OWN,
-        "File of the audit log, in dataDir; empty: audit.log, unless accessPolicy=open; off: none. Refusals are next to it.",
+        "File of the audit log, relative to dataDir. Empty: audit.log. off: none. There is none with accessPolicy=open.",
     )
     health_listen: str = setting("", OWN, "HOST:PORT that serves only /livez and /readyz, for probes; empty: none.")
     trace_endpoint: str = setting("", OWN, "OTLP/HTTP URL of a collector (http://127.0.0.1:4318/v1/traces); empty: no traces.")
-    trace_one_in: int = setting(100, OWN, "Trace one in this many requests; 1: each.")
+    trace_one_in: int = setting(100, OWN, "One of this number of requests is traced; 1: every request.")
     proxy_protocol_from: str = setting(
         "", OWN, "CIDRs, comma-separated, whose PROXY headers are trusted; 0.0.0.0/0,::/0: all, as in Java; empty: none."
     )
@@ -321,15 +321,15 @@ class Settings:
     unit_name_server_addresses: str = setting(
         "", OWN, "Address lists that /rocketmq/nsaddr-UNIT returns: unit=host:port;host:port, separated by commas.", live=True
     )
-    address_server: str = setting("", OWN, "http://HOST[:PORT]/PATH from which clusterTest gets the other address list.")
+    address_server: str = setting("", OWN, "http://HOST[:PORT]/PATH that returns the address list of productEnvName.")
     log_level: str = setting("info", OWN, "debug, info, warning or error.")
     log_format: str = setting("auto", OWN, "human, json or auto (human on a terminal, otherwise JSON).")
     route_cache_bytes: int = setting(
         134_217_728, OWN, "Bytes of encoded route answers kept in memory. The least recently used answers are evicted first."
     )
-    max_connections: int = setting(20_000, OWN, "Maximum of open connections; further ones are closed at once.")
+    max_connections: int = setting(20_000, OWN, "Maximum number of open connections; further ones are closed at once.")
     max_connections_per_address: int = setting(
-        0, OWN, "Maximum of connections from one address that is not in proxyProtocolFrom; 0: maxConnections minus 256."
+        0, OWN, "Maximum number of connections from one address that is not in proxyProtocolFrom; 0: maxConnections minus 256."
     )
     max_pending_per_connection: int = setting(
         1024, OWN, "Unanswered requests of one connection at which the node stops reading from it."

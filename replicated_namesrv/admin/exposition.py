@@ -71,8 +71,8 @@ OF_REPLICATION: dict[str, Declared] = {
     "raft_lease_renewals": Declared(COUNTER, "Times that a read renewed the leader's lease."),
     "raft_read_index_batch_size": Declared(
         HISTOGRAM,
-        "Number of reads confirmed together, by one question of the leader to the others, or of a follower to the leader. The "
-        "count is the number of questions.",
+        "Number of reads that one confirmation serves. The leader asks the other nodes for it, a follower asks the leader. "
+        "The count is the number of confirmations.",
     ),
     "raft_reads_pending": Declared(GAUGE, "Reads that wait for a confirmed index."),
     "raft_commit_index": Declared(GAUGE, "Index of the newest log entry that the node knows to be committed."),
@@ -118,7 +118,7 @@ METRICS: dict[str, Declared] = {
     ),
     "staleness_seconds": Declared(
         GAUGE,
-        "Age of the state: it contains all changes acknowledged at least so long ago. -1: unknown (mode=ap, or starting).",
+        "Age of the state: it contains all changes that were acknowledged before that time. -1: unknown (mode=ap, or starting).",
     ),
     "unsynced_seconds": Declared(GAUGE, "Age of the oldest write that is not on disk yet; 0: none (mode=cp)."),
     "requests": Declared(COUNTER, "Requests answered, by request and by response code.", ("request", "outcome")),
@@ -134,7 +134,7 @@ METRICS: dict[str, Declared] = {
     "received_bytes": Declared(COUNTER, "Bytes received on the RocketMQ port, after decryption."),
     "sent_bytes": Declared(COUNTER, "Bytes sent on the RocketMQ port, before encryption."),
     "held_bytes": Declared(GAUGE, "Bytes in memory for incomplete requests and unread answers."),
-    "limits_hit": Declared(COUNTER, "Refused requests and closed connections, by the limit that caused it.", ("limit",)),
+    "limits_hit": Declared(COUNTER, "Refused requests and closed connections, by the limit that was reached.", ("limit",)),
     "tls_handshakes": Declared(COUNTER, "TLS handshakes, by outcome.", ("outcome",)),
     "tls_reloads": Declared(COUNTER, "Reloads of private key and certificate, by outcome.", ("outcome",)),
     "route_cache_bytes": Declared(GAUGE, "Bytes of encoded route answers in memory; limited by routeCacheBytes."),

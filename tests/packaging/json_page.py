@@ -219,7 +219,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "writes": JsonOutput(
         ("topics delete", "brokers wipe-write", "brokers add-write", "kv put", "kv delete", "config set", "config import"),
-        "the outcome of a change at each server of the list",
+        "the outcome of a change at each server in the address list",
         WRITES,
     ),
     "kv-get": JsonOutput(
@@ -261,7 +261,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "adopt": JsonOutput(
         ("adopt",),
-        "the kind of each server, and what was swapped",
+        "the kind of each server, and which servers were replaced",
         record(
             servers=table(one_of("ours", "rocketmq", "no answer")),
             equal=TRUTH,
@@ -272,12 +272,12 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "status": JsonOutput(
         ("status",),
-        "every node and what is wrong; fields from `members` to `mayFail` with mode=cp only",
+        "every node and every problem; with mode=cp also the fields from `members` to `mayFail`",
         deployment({}, {}),
     ),
     "top": JsonOutput(
         ("top",),
-        "as `status`, with rates per second and the changes since the line before",
+        "as `status`, with rates per second and the changes since the previous line",
         deployment({"changes": table(COUNT)}, {"rates": maybe(RATES)}),
         in_lines=True,
     ),
@@ -297,7 +297,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "members": JsonOutput(
         ("members list",),
-        "the members of a cluster; null: only the leader knows it",
+        "the members of a cluster; null: only the leader knows this value",
         record(
             nodeId=TEXT,
             leader=maybe(TEXT),
@@ -316,12 +316,12 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "drain": JsonOutput(
         ("drain",),
-        "connections that ended by themselves or were cut; with --undo only `admin` and `drained`",
+        "how many connections ended by themselves, and how many the node closed; with --undo only `admin` and `drained`",
         record({"moved": COUNT, "cut": COUNT, "othersServing": many(TEXT)}, admin=TEXT, drained=TRUTH),
     ),
     "backup": JsonOutput(
         ("backup",),
-        "the file and its head",
+        "the file, and what its first line says",
         record(
             {"readLevel": TEXT, "stalenessMs": TEXT, "recoveredFromDisk": record(lastIndex=COUNT, lastTerm=COUNT)},
             file=TEXT,
@@ -331,7 +331,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "restore": JsonOutput(
         ("restore",),
-        "the revisions; with --merge, what was added at each node",
+        "the revision of the backup, and the new one; with --merge, what was added at each node",
         either(
             record(file=TEXT, backupRevision=COUNT, revision=COUNT),
             record(
@@ -352,7 +352,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "recover": JsonOutput(
         ("recover",),
-        "what the disk of a stopped node holds; `file` null: nothing was saved",
+        "what the disk of a stopped node contains; `file` is null if nothing was saved",
         record(
             nodeId=TEXT,
             clusterId=TEXT,
@@ -372,7 +372,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "switch": JsonOutput(
         ("switch",),
-        "what was done, or would be (`done` false)",
+        "the steps that were done; if `done` is false, the steps that would be done",
         record(
             to=one_of("cp", "ap"),
             directory=TEXT,
@@ -480,7 +480,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "broker": JsonOutput(
         ("broker",),
-        "an event in each line; the last has the totals",
+        "an event in each line; the last line has the totals",
         either(
             record(event={"const": "end"}, registered=COUNT, expected=COUNT, counts=table(COUNT)),
             record(
@@ -503,7 +503,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "simulate": JsonOutput(
         ("simulate",),
-        "a run in each line; the last has the totals",
+        "a run in each line; the last line has the totals",
         either(
             record(
                 summary={"const": True},
@@ -543,7 +543,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "chaos-suite": JsonOutput(
         ("chaos suite",),
-        "verdict.json of a run in each line; the last has the totals",
+        "verdict.json of a run in each line; the last line has the totals",
         either(
             record({"folder": TEXT}, **VERDICT_FIELDS),
             record(summary={"const": True}, suite=TEXT, runs=COUNT, valid=COUNT, violated=COUNT, unknown=COUNT),
@@ -552,12 +552,12 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "chaos-compare": JsonOutput(
         ("chaos compare",),
-        "verdict.json of each mode by its name, for each scenario",
+        "for each scenario, verdict.json of each mode, under the name of the mode",
         many({**open_record(scenario=TEXT, page=TEXT), "additionalProperties": record(**VERDICT_FIELDS)}),
     ),
     "chaos-sabotage": JsonOutput(
         ("chaos sabotage",),
-        "what was found of each sabotage; with --list one sabotage in each line",
+        "for each sabotage (a deliberate defect), whether it was found; with --list one sabotage in each line",
         either(
             open_record(name=TEXT, mode=one_of("ap", "cp"), file=TEXT, old=TEXT, new=TEXT, breaks=TEXT),
             record(
@@ -583,9 +583,9 @@ HEAD = """# JSON output
 
 This page is for people who write scripts around `namesrv`. With `--json` a command prints one JSON document to stdout, or one in
 each line where the table says so. Each form has a [JSON schema](https://json-schema.org) (draft 2020-12) in the folder
-[schemas](schemas). Names and meanings of fields stay; new fields may come. So a script should ignore fields that it does not
-know. The exit code says how the command ended (`namesrv COMMAND --help`). If it failed before it had an answer, stdout is empty
-and stderr says why.
+[schemas](schemas). Existing fields keep their names and meanings. New fields can be added, so a script should ignore fields that
+it does not know. The exit code says how the command ended (`namesrv COMMAND --help`). If the command failed before it had an
+answer, stdout is empty and stderr has the reason.
 
     namesrv status --json | tee status.json | jq .leader
     check-jsonschema --schemafile docs/schemas/status.json status.json
@@ -609,7 +609,7 @@ def page() -> str:
     """The whole text of the page."""
     rows = (
         f"| {', '.join(f'`{command}`' for command in output.commands)} | [{name}.json](schemas/{name}.json) | "
-        f"{'one a line' if output.in_lines else 'one'} | {output.meaning} |\n"
+        f"{'one per line' if output.in_lines else 'one'} | {output.meaning} |\n"
         for name, output in OUTPUTS.items()
     )
     return HEAD + "".join(rows)

@@ -20,13 +20,13 @@ This page lists every setting of a node. The value of a setting comes from the f
 `namesrv serve -p` prints the values of RocketMQ's settings that a node would use, and exits. If a value is invalid, or
 contradicts another one, the node does not start. It prints one line with key, value and remedy.
 
-A properties file can be one that was written for RocketMQ. So two errors in it only cause a warning:
+A properties file may have been written for RocketMQ. Therefore two kinds of errors in it only cause a warning:
 
 - a malformed value of one of RocketMQ's settings: the default is used;
 - an unknown key: it has no effect, and `mqadmin getNamesrvConfig` shows it. But if the key looks like a misspelt setting of this
   name server, the node does not start.
 
-The column "when" says when a change takes effect. *start*: at the next start; a change at run time is refused. *live*:
+The column "When" says when a change takes effect. *start*: at the next start; a change at run time is refused. *live*:
 immediately. *replicated*: immediately, and with `mode=cp` on all nodes.
 """
 
