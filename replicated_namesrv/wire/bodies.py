@@ -6,13 +6,13 @@ default dialect, and ascending in the standard one. Only ``GET_ROUTEINFO_BY_TOPI
 are in the default one, with whole-number keys unquoted, which all clients can read.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import BrokerData, ClusterInfo, DataVersion, QueueData, TopicQueueMappingInfo, TopicRouteData
 from replicated_namesrv.wire.fastjson import MalformedJsonError, decode_utf8, loads, members, to_int, to_list, to_object, to_text
-from replicated_namesrv.wire.fastjson_writer import hash_order, integer, quote, quote_standard
+from replicated_namesrv.wire.fastjson_writer import hash_order, integer, quote, quote_all, quote_standard
 from replicated_namesrv.wire.registration_values import data_version_of, interned
 
 MAX_HASH_ORDERED: Final = 256
@@ -96,10 +96,10 @@ def encode_broker_member_group(cluster: str | None, broker_name: str | None, bro
     return f'{{"brokerMemberGroup":{{"brokerAddrs":{_addrs(broker_addrs, False, quoted)}{name}{group}}}}}'.encode()
 
 
-def encode_topic_list(topics: Iterable[str], broker_addr: str | None = None) -> bytes:
+def encode_topic_list(topics: Collection[str], broker_addr: str | None = None) -> bytes:
     """Body of codes 206, 224, 304 and 311 to 313."""
     addr = "" if broker_addr is None else f'"brokerAddr":{quote(broker_addr)},'
-    return f'{{{addr}"topicList":[{",".join(map(quote, topics))}]}}'.encode()
+    return f'{{{addr}"topicList":[{quote_all(topics)}]}}'.encode()
 
 
 def encode_kv_table(table: Mapping[str, str | None]) -> bytes:

