@@ -177,8 +177,9 @@ class Membership:
     def may_send(self, peer: str, kind: type[Message]) -> bool:
         if self._contested_until and self.is_contested:
             return False
-        protocol = self.protocol(peer)
-        return protocol == 0 or (self._accepted_by(peer) and SINCE.get(kind, 0) <= protocol)
+        greeting = self._greetings.get(peer)
+        protocol = greeting.versions >> 16 if greeting else 0  # each message comes here, so without ``protocol(peer)``
+        return protocol == 0 or (self.own_standings.get(peer) is Standing.ACCEPTED and SINCE.get(kind, 0) <= protocol)
 
     def _accepted_by(self, peer: str) -> bool:
         return self.own_standings.get(peer) is Standing.ACCEPTED

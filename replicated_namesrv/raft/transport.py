@@ -108,6 +108,7 @@ heartbeats."""
 MAC_BYTES = 32
 SEAL_BYTES = 16
 COUNT = struct.Struct("<Q")
+_pack_length, _pack_count, _equal = LENGTH.pack, COUNT.pack, hmac.compare_digest  # each is used for every frame
 HELLO_BYTES_MAX = 1024
 HELLO_SECONDS = 3.0
 DIAL_SECONDS = 2.0
@@ -233,18 +234,18 @@ class FrameSeal:
     keyed state saves hashing the key for each frame.
     """
 
-    __slots__ = ("_count", "_keyed")
+    __slots__ = ("_copy", "_count")
 
     def __init__(self, secret: bytes, acceptor_nonce: bytes, dialler_nonce: bytes, *names: str) -> None:
         """``names``: dialler, acceptor, cluster."""
         key = proof(secret, b"frames of the dialler", acceptor_nonce, dialler_nonce, *names)
-        self._keyed = blake2b(key=key, digest_size=SEAL_BYTES)
+        self._copy = blake2b(key=key, digest_size=SEAL_BYTES).copy
         self._count = 0
 
     def of(self, payload: bytes) -> bytes:
         """The MAC of the next frame."""
-        mac = self._keyed.copy()
-        mac.update(COUNT.pack(self._count))
+        mac = self._copy()
+        mac.update(_pack_count(self._count))
         mac.update(payload)
         self._count += 1
         return mac.digest()
@@ -252,7 +253,7 @@ class FrameSeal:
     def opened(self, frame: bytes) -> bytes:
         """The payload of the next frame. ForgedFrameError if it is not that."""
         payload = frame[:-SEAL_BYTES]
-        if len(frame) < SEAL_BYTES or not hmac.compare_digest(frame[-SEAL_BYTES:], self.of(payload)):
+        if len(frame) < SEAL_BYTES or not _equal(frame[-SEAL_BYTES:], self.of(payload)):
             raise ForgedFrameError("a frame has a wrong MAC")
         return payload
 
@@ -282,6 +283,7 @@ class _Frames(asyncio.Protocol):
 
     def __init__(self, owner: "PeerTransport") -> None:
         self.owner = owner
+        self._loop_time = asyncio.get_running_loop().time
         self.transport: asyncio.Transport | None = None
         self.authenticated = False
         self.last_received_at = 0.0
@@ -304,11 +306,14 @@ class _Frames(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._ended:
             return
-        self.last_received_at = asyncio.get_running_loop().time()
+        self.last_received_at = self._loop_time()
         buffer = self._buffer
-        buffer += data
-        position, end = 0, len(buffer)
         try:
+            if not buffer and self._is_one_frame(data):
+                self.on_frame(data[LENGTH.size :])
+                return
+            buffer += data
+            position, end = 0, len(buffer)
             while end - position >= LENGTH.size:
                 (length,) = LENGTH.unpack_from(buffer, position)
                 limit = self.owner.settings.frame_bytes_max + SEAL_BYTES if self.authenticated else HELLO_BYTES_MAX
@@ -331,6 +336,11 @@ class _Frames(asyncio.Protocol):
             self.abort()
             return
         del buffer[:position]
+
+    def _is_one_frame(self, data: bytes) -> bool:
+        """Whether ``data`` is exactly one frame of a permitted length: the usual case, which needs no buffer."""
+        size = len(data) - LENGTH.size
+        return 0 <= size <= HELLO_BYTES_MAX and data.startswith(_pack_length(size))
 
     def on_frame(self, frame: bytes) -> None:
         raise NotImplementedError
@@ -376,13 +386,11 @@ class _Accepted(_Frames):
         if self.peer is None:
             self._on_hello(frame)
         elif owner.accepted.get(self.peer) is self:
-            owner.on_message(self.peer, decode(self._opened(frame)))
+            owner.on_message(self.peer, decode(frame if self._seal is None else self._opened(self._seal, frame)))
 
-    def _opened(self, frame: bytes) -> bytes:
-        if self._seal is None:
-            return frame
+    def _opened(self, seal: FrameSeal, frame: bytes) -> bytes:
         try:
-            return self._seal.opened(frame)
+            return seal.opened(frame)
         except ForgedFrameError:
             raise ForgedFrameError(
                 f"a frame from {self.peer} has a wrong MAC: it was altered, repeated or moved on its way, or belongs to another "
@@ -516,8 +524,8 @@ class _Dialled(_Frames):
     def framed(self, payload: bytes) -> tuple[bytes, ...]:
         """The parts of the next frame, to be written in the order in which they were made."""
         if self._seal is None:
-            return LENGTH.pack(len(payload)), payload
-        return LENGTH.pack(len(payload) + SEAL_BYTES), payload, self._seal.of(payload)
+            return _pack_length(len(payload)), payload
+        return _pack_length(len(payload) + SEAL_BYTES), payload, self._seal.of(payload)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.ready.done():
