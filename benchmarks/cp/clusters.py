@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.name_server import Server
 from replicated_namesrv.child_process import start_process
 from replicated_namesrv.cli.children import NodePlan, host_port
-from replicated_namesrv.cli.cluster import plan_nodes
+from replicated_namesrv.cli.cluster import PEER_SECRET, create_peer_secret, plan_nodes
 from tests.interop.lab import wait_for
 from tests.support.ports import free_port
 
@@ -75,6 +75,7 @@ def group(name: str, mode: str, *settings: str) -> Iterator[Group]:
     """Nodes of ``mode`` that serve: one (ap) or three (cp). They are stopped when the block ends. ``settings``: NAME=VALUE."""
     with tempfile.TemporaryDirectory(prefix=f"benchmark-{name}-") as folder:
         plans = plan_nodes(1 if mode == "ap" else 3, mode, "127.0.0.1", free_port(*PORTS), Path(folder), settings)
+        create_peer_secret(plans, Path(folder) / PEER_SECRET)
         processes = []
         try:
             for plan in plans:
