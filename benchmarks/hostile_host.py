@@ -8,7 +8,7 @@ permits, the attackers get only the processor time that the nodes leave, and the
 client process is no delay of a node.
 
 Each client sends a request every few milliseconds and waits for its answer: route queries, renewals of its own broker, and small
-KV writes, at all nodes in turn. A renewal waits for up to 25 ms also without an attack: the leader asks a majority for the
+KV writes, at all nodes in turn. A renewal waits for up to 10 ms also without an attack: the leader asks a majority for the
 renewals of that time together (``liveness/renewals.py``).
 """
 

@@ -112,6 +112,14 @@ def test_dockerfile_is_accepted_by_hadolint() -> None:
     checked(tool("hadolint"), str(DEPLOY / "docker" / "Dockerfile"))
 
 
+def test_the_base_image_is_pinned() -> None:
+    dockerfile, compose = ((DEPLOY / "docker" / name).read_text() for name in ("Dockerfile", "compose.yaml"))
+    default = re.search(r"^ARG BASE_IMAGE=(.+)$", dockerfile, re.MULTILINE)
+    assert default is not None
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+@sha256:[0-9a-f]{64}", default[1])
+    assert f"${{BASE_IMAGE:-{default[1]}}}" in compose
+
+
 def test_dockerfile_copies_what_there_is_and_runs_as_nobody_in_particular() -> None:
     text = (DEPLOY / "docker" / "Dockerfile").read_text()
     for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):
