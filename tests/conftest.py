@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Settle the seed before hypothesis reads its own option, and send progress past the capture."""
+    """Choose the seed before hypothesis reads its own option, and print progress although output is captured."""
     chosen = config.getoption("--seed")
     config.stash[SEED_KEY] = secrets.randbelow(1_000_000) if chosen is None else chosen
     config.option.seed = config.stash[SEED_KEY]  # pytest-xdist copies the options to its workers

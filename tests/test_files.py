@@ -22,7 +22,7 @@ class PowerCutError(BaseException):
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, number: int, error: Callable[[], BaseException]) -> list[str]:
-    """Let the call of this number fail, counted over all that touch the disk; the calls made are in the result."""
+    """Let the call with this number fail, counted over all calls that touch the disk. Returns the list of the calls made."""
     made: list[str] = []
 
     def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,7 +30,7 @@ PATIENCE_MS = 60_000
 
 
 CHANGES = {f"my.own.{number}": f"value = {number} \\ : ! #" for number in range(COUNT)}
-"""Keys that the -c file has and that are no settings: as many as one likes, and 318 takes them."""
+"""Keys in the -c file that are no settings. There may be any number of them, and 318 accepts them."""
 
 
 def knows_them(settings: Settings) -> None:
@@ -38,7 +38,7 @@ def knows_them(settings: Settings) -> None:
 
 
 async def send_all(server: RemotingServer) -> list[int]:
-    """Response codes of as many 318s, sent at once over as many connections."""
+    """Send one 318 for each change, all at once, each over its own connection. Returns the response codes."""
 
     async def send(text: str) -> int:
         client = RemotingClient(connect_timeout_ms=PATIENCE_MS)
@@ -100,7 +100,8 @@ async def change(member: Member, values: dict[str, str]) -> Any:
 
 
 def in_force(cluster: ClusterThread, member: Member) -> tuple[bool, str, str]:
-    """The shared key and the local ones, as code 319 shows them; the shared one as answers use it."""
+    """The values of the shared key and of two local keys, as code 319 shows them. The shared value is also the one that answers
+    use."""
 
     def look() -> tuple[bool, str, str]:
         shown = dict(line.split("=", 1) for line in member.service.config_text().splitlines())

@@ -53,7 +53,7 @@ def test_callers_get_the_least_roles_that_would_have_been_enough() -> None:
 
 
 def test_an_access_key_needs_its_secret_before_the_draft_is_valid() -> None:
-    """Whether it is verified, in a draft that has the rest of the line, or only named by the caller."""
+    """This holds for a verified key, and for a key that the caller only named."""
     for by in ("access key toolsKey", *(f"anonymous, access key toolsKey {end}" for end in UNVERIFIED)):
         text = draft_of(line(by, OPERATORS, "PUT_KV_CONFIG")).text()
         assert rules_of(text).identities == []
@@ -131,7 +131,7 @@ def test_callers_whose_names_are_equal_stay_apart() -> None:
 
 
 def test_what_is_not_certain_is_a_comment() -> None:
-    """A pattern as a subject, a subject that is cut off, and the role broker without a broker name (217)."""
+    """Examples are a pattern as a subject, a subject that is cut off, and the role broker without a broker name (217)."""
     text = draft_of(
         line("certificate CN=*.x", READERS, "x"),
         line(f"certificate CN={'a' * 1_021}…", READERS, "x"),

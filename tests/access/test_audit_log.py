@@ -70,7 +70,7 @@ def test_it_is_rotated_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_lines_beyond_the_queue_are_lost_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_log, "WAITING_MAX", 2)
-    log = AuditLog(tmp_path / "audit.log", "n1")  # not started: nothing takes lines out
+    log = AuditLog(tmp_path / "audit.log", "n1")  # not started, so no thread writes the lines
     for _ in range(5):
         log.write("event")
     assert log.lost == 3

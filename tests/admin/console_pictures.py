@@ -1,8 +1,8 @@
 """Photographs the console of real nodes: ``.venv/bin/python -m tests.admin.console_pictures [FOLDER]``.
 
-Without FOLDER only docs/console.png is written, the picture in README.md. With FOLDER the questions of an operator are answered
-in pictures while a node is killed, paused and cut off, in CP and in AP: ``MODE-FAULT-PAGE.png``. Simulated brokers run, one of
-them flaps, and an operator changes the KV config. In CP a node is cut off from the other nodes, in AP from the brokers. It needs
+Without FOLDER only docs/console.png is written, the picture in README.md. With FOLDER there are pictures for the questions of an
+operator, while a node is killed, paused and cut off, in CP and in AP: ``MODE-FAULT-PAGE.png``. Simulated brokers run, one of them
+flaps, and an operator changes the KV config. In CP a node is cut off from the other nodes, in AP from the brokers. It needs
 Chromium and ``./namesrv setup test``, and takes one to three minutes.
 """
 

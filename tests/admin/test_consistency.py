@@ -17,7 +17,7 @@ NAMES = ("readLevel", "revision", "raftTerm", "stalenessMs", "leader")
 
 
 def replicated() -> dict[str, str]:
-    """Flags of a group of one."""
+    """Flags of a cluster of one node."""
     return {"mode": "cp", "nodeId": "n1", "peers": f"n1=127.0.0.1:{free_port()}", "fenceAfterMs": "20000"}
 
 

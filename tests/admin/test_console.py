@@ -21,7 +21,7 @@ PAGES = ("cluster", "topics", "topics/T1", "brokers", "brokers/broker-a", "clust
 MARKUP = '<img src=x onerror="alert(1)">&amp;'
 TOPICS = 20_000
 PAINT_LIMIT_S, SEARCH_LIMIT_S = 10.0, 5.0
-"""Wide, because other tests run at the same time. docs/performance.md does not quote them."""
+"""These limits are generous, because other tests run at the same time. docs/performance.md does not quote them."""
 
 
 def console(port: int, page: str = "cluster") -> str:
@@ -60,7 +60,7 @@ async def test_follower_shows_a_leader_kill_a_pause_and_a_partition(tmp_path: Pa
         print(f"a follower's page showed the leader's kill after {took_s:.2f} s")
         successor = await cluster.leader(among=[follower, third])
         await shows_leader(page, successor)
-        await shows(page, "old.", ".findings")  # the age of its data
+        await shows(page, "old.", ".findings")  # the age of the data of the node that is gone
 
         await cluster.start_node(leader)
         await shows(page, "All 3 nodes answer", ".summary")

@@ -15,12 +15,12 @@ TYPED = "a-name-that-is-typed-fast"
 KEY_MS = 35
 """Time between two keys. A search begins 60 ms after the last key, so some begin between two keys."""
 SLOW_S = 0.6
-"""How late answers are: longer than the time between two looks while there are changes, 0.3 s."""
+"""Delay of answers. It is longer than the time between two looks while there are changes, 0.3 s."""
 CHANGE_S = 0.05
 LONG = "very-long-" * 12
 RIGHT_TO_LEFT = "\u05e0\u05d5\u05e9\u05d0"
 OVERRIDE = "\u202egnorw"
-"""Shows what follows it in the opposite direction, unless that is isolated."""
+"""A character that reverses the direction of the text after it, unless that text is isolated."""
 
 
 async def test_typing_dialogs_and_odd_names(tmp_path: Path) -> None:

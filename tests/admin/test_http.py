@@ -218,7 +218,7 @@ async def test_too_large_a_body_is_refused(node: tuple[ServingNode, int]) -> Non
 
 
 async def test_full_disk_is_told_and_nothing_is_stored(node: tuple[ServingNode, int], tmp_path: Path) -> None:
-    (tmp_path / "kvConfig.json").mkdir()  # what cannot be replaced by a file
+    (tmp_path / "kvConfig.json").mkdir()  # a folder cannot be replaced by a file
     answer = await http(node[1], "/v1/kv/n/k", "PUT", b"v")
     assert (answer.status, answer.json["outcome"]) == (507, "not done")
     assert (await http(node[1], "/v1/kv")).json["entries"] == []

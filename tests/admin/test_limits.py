@@ -35,7 +35,7 @@ async def test_one_connection_too_many_is_closed_and_counted(tight: tuple[Servin
     for _, writer in held:
         writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
     for reader, _ in held:
-        await reader.readuntil(b"ok\n")  # accepted and held open
+        await reader.readuntil(b"ok\n")  # these are accepted and stay open
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
     writer.close()

@@ -90,7 +90,7 @@ async def test_a_blocked_loop_shows_as_lag() -> None:
     def block() -> None:
         import time
 
-        time.sleep(0.15)  # holding the loop is what is tested
+        time.sleep(0.15)  # the test stalls the loop on purpose
         blocked.set()
 
     asyncio.get_running_loop().call_soon(block)

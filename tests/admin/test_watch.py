@@ -118,7 +118,7 @@ async def test_a_stopping_node_says_so(tmp_path: Path) -> None:
 
 
 async def test_who_does_not_read_is_let_go_and_told_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_module, "WRITE_TIMEOUT_S", 2.0)  # also the time to begin to read what is left
+    monkeypatch.setattr(watch_module, "WRITE_TIMEOUT_S", 2.0)  # also the time in which the watcher has to begin to read the rest
     async with running_node(tmp_path, watchHistoryBytes="1000000") as (started, port):
         with socket.socket() as idle:
             idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -201,7 +201,7 @@ async def test_an_open_watcher_is_told_that_a_snapshot_took_the_place_of_the_sta
 
 
 async def test_a_node_that_may_lag_denies_no_revision_before_it_has_asked_a_majority(tmp_path: Path) -> None:
-    """The same with readConsistency=stale, with which the node answers other views from its own state."""
+    """This holds also with readConsistency=stale, with which the node answers other views from its own state."""
     async with operated(tmp_path, readConsistency="stale", fenceAfterMs="700") as cluster:
         leader = await cluster.elected()
         port = next(port for node, port in zip(cluster.nodes, cluster.admin_ports, strict=True) if node is not leader)
@@ -322,7 +322,7 @@ async def test_what_is_only_observed_is_recorded_once_for_a_stream(
 async def test_a_watcher_with_a_certificate_that_left_is_not_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without its connection it has no certificate, so it looked like an anonymous caller."""
+    """A watcher that has disconnected has no certificate any more, so earlier versions treated it as an anonymous caller."""
     monkeypatch.setattr(watch_module, "CHECK_EVERY_S", 0.0)
     authority = Authority(tmp_path)
     server, client = authority.files("localhost"), authority.files("ops", prefix="ops-")

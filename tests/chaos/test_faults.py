@@ -63,8 +63,8 @@ def test_one_way_faults_cut_one_way(spec: FaultSpec, links: set[str]) -> None:
 def test_one_way_faults_of_sites_cut_all_that_goes_in_their_direction(
     direction: str, peers: set[str], there: Stream, here: Stream
 ) -> None:
-    """Cut are the stream ``there`` of links from the site to other nodes, and the stream ``here`` of links from elsewhere to its
-    node."""
+    """The fault cuts the stream ``there`` of links from the site to other nodes, and the stream ``here`` of links from elsewhere
+    to the site's node."""
     found, whole = streams(FaultSpec(FaultKind.ONE_WAY, direction=direction)), streams(FaultSpec(FaultKind.ISOLATE))
     assert {link for link in found if link.startswith("n")} == peers
     outside = {link: stream for link, stream in found.items() if not link.startswith("n")}

@@ -1,4 +1,4 @@
-"""Foreign name servers as modes: which modes there are, how a node is configured, and what a look by remoting shows."""
+"""Foreign name servers as modes: the names of the modes, the configuration of a node, and the result of a look by remoting."""
 
 import tomllib
 from pathlib import Path

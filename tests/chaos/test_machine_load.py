@@ -38,7 +38,7 @@ def test_a_process_that_ended_counts_until_its_last_sample(told: dict[int, tuple
     load.sample()
     del told[7]
     assert load.take() == pytest.approx(800 / 200)
-    told |= {HERE: (200, 0), 7: (100, 0)}  # the next process of this number
+    told |= {HERE: (200, 0), 7: (100, 0)}  # another process with the same number
     load.sample()
     assert load.take() == pytest.approx(1.0)
 
@@ -50,7 +50,7 @@ def test_a_system_that_tells_nothing_gives_no_slowdown(told: dict[int, tuple[int
 
 @pytest.fixture
 def rivals() -> Iterator[list[int]]:
-    """Two processes that both want one core; the first is the nicer one."""
+    """Two busy processes on one core. The first has the lower priority."""
     core = min(os.sched_getaffinity(0))
     started = [subprocess.Popen([sys.executable, "-c", BUSY % (core, nice)]) for nice in (5, 0)]
     yield [process.pid for process in started]

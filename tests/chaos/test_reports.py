@@ -100,7 +100,7 @@ def _end(op: int, at_ns: int) -> Complete:
 def test_operations_that_nobody_can_have_recorded_are_refused(
     tmp_path: Path, record: TraceRecord, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No conclusion is possible: a value of a missing put would look as if it came from nowhere."""
+    """No conclusion is possible: if a put is missing, its value looks like one that was never written."""
     folder = run_folder(tmp_path / "run", good())
     trace = (folder / TRACE_FILE).read_bytes().splitlines(keepends=True)
     (folder / TRACE_FILE).write_bytes(b"".join([*trace[:-1], encode(record), trace[-1]]))
@@ -120,7 +120,7 @@ def test_check_exits_by_the_verdict(tmp_path: Path, script: Script, status: int,
 
 
 def test_a_broken_off_run_that_was_judged_is_no_finished_one(tmp_path: Path) -> None:
-    """A suite repeats it."""
+    """A suite repeats such a run."""
     names = {}
     for stamp, cut in (("1", 0), ("2", 1)):
         folder = run_folder(tmp_path / "full" / f"{stamp}-7-x{cut}-cp-3", good())

@@ -97,6 +97,6 @@ def of(script: Script) -> CheckResult:
 
 
 def test_a_run_that_asked_nothing_is_not_judged() -> None:
-    """Runs of earlier versions did not ask."""
+    """Runs of earlier versions do not have these questions."""
     assert of(switched()).idle
     assert not of(GOOD["after"](switched())).idle

@@ -58,7 +58,7 @@ def test_smoke(plan: RunPlan, tmp_path: Path) -> None:
 
 
 def found_by_history(found: dict[str, Verdict]) -> Verdict:
-    """The verdict that the exported history must have: it contains what the two linearizability checks judged."""
+    """The verdict that the exported history must have. It contains the operations that the two linearizability checks judged."""
     both = {found["linearizable KV"], found["linearizable registration"]}
     return Verdict.VIOLATED if Verdict.VIOLATED in both else Verdict.VALID
 
@@ -85,7 +85,7 @@ def test_cp_without_a_defence_is_caught_where_cp_as_shipped_passes(mutation: Mut
 
 
 def test_a_leader_that_does_not_ask_its_majority_is_caught(tmp_path: Path) -> None:
-    """Two defences are off, because either alone prevents an isolated leader from answering for long: it asks a majority before
+    """Two defences are off. Either of them prevents an isolated leader from answering for long: the leader asks a majority before
     it answers, and it steps down when no majority answers."""
     without = (sys.executable, "-m", "tests.support.node_without_defence", "--off", "read_index,check_quorum")
     alone = RunPlan(load("isolate-leader-peers"), "cp", 3, seed=2, duration_s=3.0, node_command=without)

@@ -1,4 +1,4 @@
-"""The sabotages apply to the source, their results are counted rightly, and one of them is found on real processes."""
+"""The sabotages apply to the source, their results are counted correctly, and one of them is found on real processes."""
 
 import json
 import subprocess
@@ -136,7 +136,7 @@ def test_the_list_is_printed_and_nothing_runs(
 
 
 def test_runs_with_a_verdict_are_judged_again_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also the runs without the sabotage."""
+    """The same holds for the runs without the sabotage."""
     sabotage, said = SABOTAGES[0], list[str]()
     (plan,) = targeted_plans(sabotage)
     right = good().op(1000, 1010, "w", "put", "k", "a").at_the_end("get", "k", "a")

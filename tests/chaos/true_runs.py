@@ -38,7 +38,7 @@ class _Cluster:
 
 
 class TrueRun:
-    """Makes one; ``script`` is what was recorded of it."""
+    """Makes a run of a correct cluster; ``script`` is its trace."""
 
     def __init__(self, rng: random.Random) -> None:
         self.script = Script()
@@ -55,7 +55,7 @@ class TrueRun:
             step(cluster)
 
     def _at(self, begin: float, end: float, step: Callable[[_Cluster], None]) -> None:
-        """Something takes effect between ``begin`` and ``end``."""
+        """``step`` takes effect at a random time between ``begin`` and ``end``."""
         self._steps.append((self._rng.uniform(begin, end), len(self._steps), step))
 
     def _write(self, begin: float, end: float, client: str, kind: str, key: str, value: str | None, change: object) -> None:
@@ -183,7 +183,7 @@ class TrueRun:
 
 
 class TrueNodes:
-    """A run of independent nodes; ``script`` is what was recorded of it."""
+    """A run of independent nodes; ``script`` is its trace."""
 
     def __init__(self, rng: random.Random) -> None:
         self.script = Script("ap")

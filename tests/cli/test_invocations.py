@@ -36,7 +36,7 @@ DEADLINE_S = 120.0
 TOKEN = "a-token-that-is-long-enough-for-a-test"
 ATTEMPTS_MAX = 200
 ELECTION = re.compile(r"no leader|no node leads|not ready|fenced|time-out|not comparable|\"digestsEqual\": null")
-"""On a busy machine a leader can change. Then a command is repeated."""
+"""Outputs after which a command is repeated, because a leader can change on a busy machine."""
 GOOD, BAD, USAGE = 0, 1, 2
 START_FAILED = 255
 """Exit code of ``serve`` and ``mqnamesrv``, as in RocketMQ."""
@@ -345,7 +345,7 @@ def _registration() -> tuple[BrokerIdentity, bytes]:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Nodes in an event loop of their own, and what the table calls their addresses."""
+    """Nodes in an event loop of their own, and the table's names for their addresses."""
     folder = tmp_path_factory.mktemp("invocations")
     found = Places(folder).values
     started, end = threading.Event(), asyncio.Event()
@@ -424,7 +424,7 @@ def test_each_ends_as_the_table_says(
     monkeypatch.chdir(tmp_path)
     wrong = []
     for row in TABLE:
-        if "{data}" in row.line and not Path(places["data"]).exists():  # as a stopped node left it: nothing writes meanwhile
+        if "{data}" in row.line and not Path(places["data"]).exists():  # a copy, to which no node writes meanwhile
             shutil.copytree(Path(places["folder"]) / "cp" / "n1", places["data"])
         arguments = tuple(shlex.split(re.sub(r"\{(\w+)\}", lambda name: shlex.quote(places[name[1]]), row.line)))
         for _ in range(ATTEMPTS_MAX):

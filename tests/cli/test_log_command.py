@@ -40,7 +40,7 @@ def contents(data: Path) -> dict[str, tuple[bytes, int]]:
 
 
 async def inspected(data: Path, *more: str) -> tuple[int, dict[str, Any]]:
-    """Exit code and document, the directory being untouched."""
+    """Exit code and document. Checks that the directory is unchanged."""
     before = contents(data)
     done = await run("log", "inspect", str(data), "--json", *more)
     assert contents(data) == before

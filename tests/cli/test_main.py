@@ -76,7 +76,8 @@ def test_overview_imports_no_command() -> None:
 
 
 def test_overview_is_quick() -> None:
-    """150 ms of which Python's own start is most; processor time and the best of five, so that a busy machine does not decide."""
+    """The limit is 150 ms, most of which is Python's own start. The best processor time of five runs counts, because other load
+    must not decide."""
 
     def once() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

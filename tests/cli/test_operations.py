@@ -40,7 +40,8 @@ def has_revision(node: ServingNode, revision: int) -> bool:
 
 
 async def run_until(code: int, *arguments: str) -> Output:
-    """Run a command until it ends with ``code``: on a busy machine a leader changes, or a node is late to be ready."""
+    """Run a command repeatedly until it ends with ``code``, because on a busy machine a leader may change, or a node may be ready
+    late."""
     for _ in range(ATTEMPTS_MAX):
         if (done := await run(*arguments)).code == code:
             return done

@@ -82,7 +82,7 @@ class Deployment:
         return {address for group in groups for address in group["brokerAddrs"].values()}
 
     def all_is_well(self) -> None:
-        """``namesrv status`` says so; on a busy machine a node may take its time."""
+        """Wait until ``namesrv status`` reports no problem. On a busy machine this may take long."""
         wait_until(lambda: run_command("status", environment=self.environment).returncode == 0, "a healthy cluster", DEADLINE_S)
 
     def sees_brokers(self) -> bool:

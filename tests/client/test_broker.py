@@ -471,7 +471,7 @@ def test_a_node_routes_what_agents_register(version: BrokerVersion, compressed: 
 
 
 def test_a_node_and_agents_agree_that_nothing_changed(tmp_path: Path) -> None:
-    """The answer to 322 keeps an agent from registering; a change makes it register again."""
+    """After the answer to 322 an agent does not register. After a change it registers again."""
 
     async def scenario() -> None:
         async with node(tmp_path) as server:

@@ -63,7 +63,7 @@ def test_the_chosen_server_is_kept_while_its_connection_is_up() -> None:
 
 @pytest.mark.parametrize("code", [1, 2, 17, 1500])
 def test_an_error_code_is_an_answer_and_moves_nobody(code: int) -> None:
-    """Measured with real clients of RocketMQ 4.9 and 5.x: 8 of 8 look-ups stay."""
+    """Measured with real clients of RocketMQ 4.9 and 5.x: after 8 of 8 such answers they stayed with the server."""
 
     async def scenario() -> None:
         async with servers_that(*[Behaviour.ANSWER] * 2) as (names, servers):

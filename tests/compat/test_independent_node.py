@@ -126,7 +126,7 @@ def test_a_pause_of_the_process_is_not_silence(node: IndependentNode, clock: Clo
     wire = Wire(1)
     node.register(registration(timeout_ms=10_000), wire)
     scan_after(node, clock, 5_000)
-    clock.now_ms += 60_000  # stopped and continued: heartbeats wait unread in the socket
+    clock.now_ms += 60_000  # the process was stopped and continued: heartbeats wait unread in the socket
     node.scan_not_active_broker()
     assert node.state.route("T") is not None
     scan_after(node, clock, 5_000)

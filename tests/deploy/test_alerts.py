@@ -30,7 +30,7 @@ TEXT = RULES.read_text(encoding="utf-8")
 NAMES = names_in(TEXT) | {"namesrv_raft_last_index"}
 NAMESPACE_BYTES = 65_536
 HOLD = 40
-"""Scrapes that the state after a fault lasts: ten minutes, longer than the longest ``for``."""
+"""Number of scrapes for which the state after a fault lasts: ten minutes, longer than the longest ``for``."""
 
 
 def seconds(text: str) -> float:
@@ -79,7 +79,8 @@ class Recording:
 
     @contextlib.asynccontextmanager
     async def fault(self, name: str, *alerts: str, tolerated: str = "") -> AsyncIterator[list[Scrape]]:
-        """Append the scrapes under the fault to the list. ``tolerated``: pattern of alerts that may fire too."""
+        """Check the alerts of a fault. The caller causes the fault, and appends the scrapes during it to the list. ``tolerated``:
+        pattern of other alerts that may fire."""
         before, found = await self.scrape(), list[Scrape]()
         began = time.monotonic()
         yield found

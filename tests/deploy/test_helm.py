@@ -108,7 +108,7 @@ def test_rendered_objects_are_valid_for_three_versions_of_kubernetes(name: str) 
 
 
 class Secrets:
-    """Files with which the product reads what the pods mount."""
+    """Files in place of those that the pods mount, for the product to read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -308,7 +308,7 @@ def test_wrong_values_are_refused(values: tuple[str, ...], said: str) -> None:
 
 
 def test_every_value_is_in_the_schema_and_has_a_default() -> None:
-    """This one needs no Helm."""
+    """This test needs no Helm."""
     values = YAML(typ="safe", pure=True).load(CHART / "values.yaml")
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 

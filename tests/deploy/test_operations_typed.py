@@ -106,7 +106,7 @@ class Machines:
         return done.stdout
 
     def type(self, line: str) -> str:
-        """A line as it is on the page: the prompt says where, or the comment says everywhere."""
+        """Type a line as it is on the page. The prompt names the machine, or a comment says that it is typed on every node."""
         prompt, text = re.match(r"(?:(n\d)?[#$] )?(.*)", line).groups()  # type: ignore[union-attr]  # matches everything
         where = NAMES if "# on every node" in text else (prompt or "n1",)
         return "".join(self.run(name, text) for name in where)
@@ -162,7 +162,7 @@ def test_page_of_operations_works_as_typed(machines: Machines) -> None:
         machines.run(name, "systemctl restart namesrv")
         assert "exit code 0" in (machines.folder / name / "run" / "stops").read_text(), "the node was not drained"
         machines.well()
-    for line in blocks("Restart"):  # among others: until namesrv status, leader transfer from a machine that does not lead
+    for line in blocks("Restart"):  # with 'until namesrv status', and a leader transfer from a machine that does not lead
         machines.type(line)
         if line.startswith("n1# namesrv drain"):
             machines.run("n1", "namesrv drain --undo")

@@ -177,7 +177,7 @@ def ignored(_: str) -> None:
 
 
 class Conversation:
-    """One connection between a node and what the input makes of its peer.
+    """One connection between a node and a peer that the input controls.
 
     The input is a script. Each step is a byte that selects it and a byte as its argument. The steps include right frames, so
     that everything behind the handshake is reached.
@@ -188,7 +188,7 @@ class Conversation:
         settings = TransportSettings("a", CLUSTER, {"a": ("127.0.0.1", 1), "b": ("127.0.0.1", 2)}, ("127.0.0.1", 0), secret)
         self.delivered: list[Message] = []
         self.expected: list[Message] = []
-        """Messages that were sent as they should be."""
+        """Messages that were sent correctly."""
         self.owner = PeerTransport(settings, lambda _, message: self.delivered.append(message), ignored, ignored, ignored)
         self.dials, self.secret = dials, secret or b""
         self.connection = _Dialled(self.owner, "b") if dials else _Accepted(self.owner)
@@ -196,7 +196,7 @@ class Conversation:
         self.connection.connection_made(self.socket)
         self.seal: FrameSeal | None = None
         self.has_proved = self.is_ended = False
-        """Whether the right hello or proof was sent, and whether anything wrong was sent."""
+        """Whether the correct hello or proof was sent, and whether anything wrong was sent."""
         self.own_nonce = OFFER_MARK + bytes(NONCE_BYTES - len(OFFER_MARK)) if dials else SEALING_MARK + bytes(12)
         self.last = b""
 
@@ -248,7 +248,7 @@ class Conversation:
         self.send(MAGIC + self.own_nonce + b"x" * (argument % 3))
 
     def hello(self, argument: int) -> None:
-        """The proof of the peer; ``argument`` spoils a byte of it."""
+        """Send the proof of the peer; ``argument`` may change a byte of it."""
         frames = self.received()
         if self.dials:
             if not frames:
@@ -270,7 +270,7 @@ class Conversation:
         self.send(bytes(payload))
 
     def message(self, argument: int) -> None:
-        """A message with the right MAC, as far as there is a key."""
+        """Send a message, with the correct MAC if there is a key."""
         message = HigherTerm(1, 1, argument)
         payload = encode(message)
         if self.seal is not None and self.has_proved and not self.is_ended:

@@ -81,7 +81,7 @@ class Coverage:
         self._is_ours: dict[str, bool] = {}
 
     def reaches_more(self, act: Callable[[], None]) -> bool:
-        """Run ``act``; whether it reached a line for the first time."""
+        """Run ``act``. Returns whether it reached a line for the first time."""
         before = len(self._seen)
         sys.settrace(self._call)
         try:

@@ -1,7 +1,7 @@
 """The parsers that face a socket or a file, each with its oracle.
 
-A target takes any bytes. It returns, or raises one of its documented errors; both are right. Anything else is a defect: another
-exception, and what a parser understood and an encoder wrote again being read differently (``AssertionError``).
+A target takes any bytes. It returns, or raises one of its documented errors. Anything else is a defect: any other exception, and
+an ``AssertionError``, which means that a parsed value was encoded and then read differently.
 """
 
 import struct
@@ -46,7 +46,7 @@ class Target(NamedTuple):
     errors: tuple[type[BaseException], ...]
     """The errors that it may raise."""
     repair: Callable[[bytes], bytes] | None = None
-    """Makes checksums right, so that what is behind them is reached."""
+    """Corrects the checksums, so that the code behind their check is reached."""
     cost: int = 1
     """A parser gets this many times as many inputs as this target."""
 

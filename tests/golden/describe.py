@@ -37,7 +37,7 @@ class Names:
         """Node -> the incarnation seen last."""
 
     def note(self, node: str, incarnation: int) -> None:
-        """``node`` is of this incarnation now."""
+        """``node`` has this incarnation now."""
         self.newest[node] = incarnation
         self.of(incarnation, node)
 

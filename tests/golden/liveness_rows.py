@@ -22,7 +22,7 @@ from replicated_namesrv.service import Connection
 
 
 def watch_liveness(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
-    """Add the rows that are taken to ``taken``."""
+    """Add each row that is taken to ``taken``."""
     _watch_attachments(patch, taken)
     _watch_silence(patch, taken)
     _watch_suspicions(patch, taken)

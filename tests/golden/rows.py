@@ -74,7 +74,7 @@ def rows_claimed(text: str) -> set[str]:
 
 @contextmanager
 def rows_taken() -> Iterator[set[str]]:
-    """The rows that are taken within."""
+    """The rows that are taken while the block runs."""
     taken: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         _watch_formation(patch, taken)

@@ -46,11 +46,12 @@ CLUSTERS = {"a": "A", "b": "B"}
 FLAGS = ("supportActingMaster", "deleteTopicWithBrokerRegistration", "orderMessageEnable")
 SETTINGS = ("scanNotActiveBrokerInterval=200", "notifyMinBrokerIdChanged=true")
 HOSTS = ("127.0.0.11", "127.0.0.12")
-"""Where the brokers receive the pushes of Java, and ours. Each server is told its own host, and each answer is compared with the
-host left out."""
+"""The hosts at which the brokers receive the pushes of Java's server, and of ours. Each server gets its own host in requests.
+Answers are compared without the host."""
 HOST = "HOST"
 SETTLED_S, SETTLED_WHILE_SHRINKING_S = 30.0, 3.0
-"""How long the servers may differ. Of a difference that is being shrunk, it is known that it stays."""
+"""How long the servers may differ. The second, shorter time is for a difference that is being shrunk, because it is known to
+stay."""
 ANSWER_TIMEOUT_MS = 30_000
 STEPS_MAX = 1_000
 SILENT_MS = 300
@@ -139,7 +140,7 @@ class Pair:
         """The last accepted registration of a broker."""
 
     def address(self, broker: str) -> str:
-        """The address of a broker, without the host of the server that is told it."""
+        """The address of a broker, with HOST in place of the host."""
         return f"{HOST}:{self._ports[broker]}"
 
     async def ask(self, request: Request) -> tuple[Answer, Answer]:
@@ -193,7 +194,7 @@ class Pair:
         return last if last is not None and ids.get(broker) == last.fields["brokerId"] else None
 
     async def _gone(self, broker: str) -> None:
-        """Wait until neither server lists the broker. If one goes on listing it, the next comparison says so."""
+        """Wait until neither server lists the broker. If one continues to list it, the next comparison shows this."""
         self._accepted.pop(broker, None)
         deadline = time.monotonic() + self.settled_s
         while time.monotonic() < deadline:
@@ -203,7 +204,8 @@ class Pair:
             await asyncio.sleep(0.02)
 
     async def differences(self) -> dict[str, tuple[Any, Any]]:
-        """Questions that the two answer differently, pushes that only one sent, connections that only one closed."""
+        """The questions to which the servers give different answers, the pushes that only one sent, the connections that only one
+        closed."""
         found: dict[str, tuple[Any, Any]] = {}
         found["clusters (106)"] = await self.ask(Request(OTHERS, 106, {}))
         found["topics (206)"] = await self.ask(Request(OTHERS, 206, {}))
@@ -366,7 +368,7 @@ def processes(folder: Path, version: str, program: Sequence[str]) -> Iterator[tu
 
 @contextlib.asynccontextmanager
 async def servers(folder: Path, version: str = "5.3.3", program: Sequence[str] = SERVE) -> AsyncIterator[Pair]:
-    """Both servers with their brokers; all ends with the block. ``program``: the program that runs our server."""
+    """Both servers with their brokers, which are stopped when the block ends. ``program``: the program that runs our server."""
     with processes(folder, version, program) as addresses:
         first = free_port(*range(1, len(GROUP_OF)))
         ports = {broker: first + number for number, broker in enumerate(GROUP_OF)}

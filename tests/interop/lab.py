@@ -54,7 +54,7 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 180) ->
 
 
 def _pause() -> None:
-    """The pause between two looks at a condition."""
+    """Wait for the pause between two looks at a condition."""
     select.select([], [], [], 0.1)
 
 
@@ -84,7 +84,7 @@ def route(address: str, topic: str) -> dict[str, Any] | None:
 
 
 def addresses_of(address: str, topic: str) -> dict[str, dict[str, str]]:
-    """brokerName to {brokerId: address} of a route; empty where there is none."""
+    """brokerName to {brokerId: address} of a route; empty if there is no route."""
     found = route(address, topic)
     return {broker["brokerName"]: broker["brokerAddrs"] for broker in found["brokerDatas"]} if found else {}
 

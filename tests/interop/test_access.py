@@ -147,7 +147,7 @@ def test_certificates_and_signatures_over_tls(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_signatures_in_plain_text_and_callers_without(lab: Lab, tmp_path: Path) -> None:
-    """Callers without credentials may read only; nothing hangs, and what is refused is said."""
+    """Callers without credentials may only read. Nothing hangs, and refusals have a clear message."""
     path = write_access_file(tmp_path, '[anonymous]\nroles = ["read"]\n' + FILE)
     settings = {"accessPolicy": "enforce", "accessFile": str(path), "accessKeysInPlainText": "true"}
     address, _ = lab.namesrv(settings=settings)

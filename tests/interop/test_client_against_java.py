@@ -22,7 +22,7 @@ def await_route(server: str, expected: dict[str, dict[str, str]]) -> None:
 
 @pytest.mark.parametrize("line", VERSIONS)
 def test_agents_and_commands(lab: Lab, line: str) -> None:
-    """Every way of registering that the Java server takes; then what it knows, asked for with our commands."""
+    """Every form of registration that the Java server accepts. Our commands then show its state."""
     java, _ = lab.java_namesrv(line)
     ours, _ = lab.namesrv()
     both = f"{java};{ours}"
@@ -69,7 +69,8 @@ def test_agents_and_commands(lab: Lab, line: str) -> None:
 
 
 def test_java_refuses_what_compressing_5x_brokers_send(lab: Lab) -> None:
-    """``BrokerOuterAPI`` of 5.x deflates but says it did not: Java answers code 1, we look at the bytes."""
+    """``BrokerOuterAPI`` of 5.x deflates the body but declares it as not compressed. Java answers code 1; our server looks at the
+    bytes."""
     java, _ = lab.java_namesrv("5.3.3")
     ours, _ = lab.namesrv()
     for server, code in ((java, 1), (ours, 0)):

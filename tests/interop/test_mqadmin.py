@@ -31,7 +31,7 @@ COMMANDS = [
     ("addWritePerm", "-b", "broker-a"),
     ("topicRoute", "-t", "Compared"),
     ("wipeWritePerm", "-b", "no-such-broker"),
-    # a broker that receives an order configuration registers all its topics anew, and with that ends a wipe
+    # a broker that receives an order configuration registers all its topics again, which restores a wiped permission
     ("updateOrderConf", "-t", "Compared", "-m", "put", "-v", "broker-a:4"),
     ("updateOrderConf", "-t", "Compared", "-m", "get"),
     ("updateOrderConf", "-t", "Compared", "-m", "delete"),
@@ -55,7 +55,7 @@ def normalized(command: tuple[str, ...], output: str, address: str) -> object:
     """
     text = output.replace(address, "NAMESRV")
     text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[,.\d]*", "TIME", text)
-    text = re.sub(r"perm from \d to", "perm from BEFORE to", text)  # the second of the two finds it changed by the first
+    text = re.sub(r"perm from \d to", "perm from BEFORE to", text)  # the first server's command has changed it already
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     if command[0] == "getNamesrvConfig":
         return dict(line.split("=", 1) if "=" in line else line.split(None, 1) for line in lines if len(line.split("=", 1)) == 2)

@@ -113,7 +113,8 @@ class Group:
 
 @each_version
 def test_master_and_slave(lab: Lab, version: str) -> None:
-    """Both register, the slave serves reads when its master is gone, and takes its place when it is started with its id.
+    """Both register. The slave serves reads when its master is gone, and takes the master's place when it is started with the
+    master's id.
 
     Two pairs go through it side by side: SYNC_MASTER with SYNC_FLUSH, and ASYNC_MASTER with ASYNC_FLUSH.
     """
@@ -126,7 +127,7 @@ def test_master_and_slave(lab: Lab, version: str) -> None:
     for group in groups:
         group.await_registered(1)
         group.create_topic(driver, group.topic)
-        # a SYNC_MASTER says SLAVE_NOT_AVAILABLE until its slave has connected
+        # a SYNC_MASTER answers SLAVE_NOT_AVAILABLE until its slave has connected
         sends = partial(driver.call, "send", names, group.topic)
         wait_for(lambda: "{SEND_OK=1}" in sends("1", "probe"), f"the slave of {group.name} follows its master")  # noqa: B023 - called within this turn of the loop
         assert sends("1000", "m").startswith("1000 stored; {SEND_OK=1000}")

@@ -83,7 +83,7 @@ def test_nothing_is_unpickled_evaluated_or_run_through_a_shell() -> None:
 
 
 def sleeps_for_time(tree: ast.Module) -> Iterator[int]:
-    """Lines that let time pass other than between two looks at a condition, which is a sleep inside a while loop."""
+    """Lines with a sleep that is not inside a while loop. Only the pause between two looks at a condition is allowed."""
     polls = {id(node) for loop in ast.walk(tree) if isinstance(loop, ast.While) for node in ast.walk(loop)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and id(node) not in polls:

@@ -25,7 +25,7 @@ DEADLINE_S = 60.0
 NO_COMMANDS = (
     *("valid: 16 of 16", "rule_files:", "peerTlsKeyPath=", "[anonymous]", "[identities."),  # output and settings
 )
-"""How blocks without a language begin that are no commands."""
+"""Beginnings of blocks without a language that contain no commands."""
 
 TOUR = "tests/packaging/test_command_blocks.py::test_the_tour_of_the_readme"
 CURL = "tests/packaging/test_command_blocks.py::test_requests_of_the_pages"
@@ -34,7 +34,7 @@ INSTALLED = "changes the machine or needs its service manager; tests/packaging/t
 SHOWN = "its hosts and files are examples; test_every_namesrv_command_is_understood parses it"
 LONG = "takes minutes to hours; test_every_namesrv_command_is_understood parses it"
 CHECKED = (
-    # page, beginning of the command line, test that runs it or reason why none does
+    # page, beginning of the command line, test that runs it or the reason why no test does
     ("README.md", r"\./namesrv demo", "tests/cli/test_demo.py::test_the_demo_on_real_processes"),
     ("README.md", r"\./namesrv (cluster|broker|route|diff|status)|export NAMESRV_ADDR", TOUR),
     ("CONTRIBUTING.md", r"\./namesrv test", "is a run of the tests"),

@@ -33,7 +33,7 @@ def tool(name: str) -> str:
 
 
 def checked(*command: str) -> str:
-    """Output of a tool that has to be content."""
+    """Output of a tool, which must report no error."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr

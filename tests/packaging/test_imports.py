@@ -1,4 +1,5 @@
-"""Directions of import between the layers, imports that pure layers may not have, and names that belong to other projects."""
+"""Rules for imports: the directions between layers, libraries that pure layers must not import, and names that belong to other
+projects."""
 
 import sys
 import tomllib
@@ -9,7 +10,7 @@ from packaging.requirements import Requirement
 from tests.packaging.tree import LINKED, ROOT, Import, imports, layer, module_of, product_sources, sources
 
 BASE = {"__version__", "errors", "model"}
-"""Values and errors: free to all."""
+"""Values and errors, which every layer may import."""
 
 TRACE_CONTRACT = ("replicated_namesrv.chaos.records.", "replicated_namesrv.chaos.run_modes.")
 """The only modules of chaos that spark imports: the content of a trace, and the modes. They import nothing of chaos."""
@@ -35,7 +36,7 @@ PURE_MAY_IMPORT = {
 }
 """Libraries without IO, clock or randomness."""
 PURE_EXCEPTIONS = {"replicated_namesrv/verify/operation_history.py": {"pathlib"}}
-"""The one reader of history files."""
+"""The only pure module that reads files: it reads histories."""
 
 EXTRAS = ("chaos", "spark", "tracing")
 """Layers whose libraries come with an extra of their own."""

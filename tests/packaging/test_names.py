@@ -12,7 +12,7 @@ COMMANDS = "replicated_namesrv/cli"
 
 
 def repeated(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Names that several places give, with these places."""
+    """Names that occur at several places, with these places."""
     places: dict[str, list[str]] = {}
     for name, place in names:
         places.setdefault(name, []).append(place)

@@ -26,7 +26,7 @@ NAMES = {
 
 
 def test_every_size_is_seen_above_nothing_and_within_its_bound() -> None:
-    """Otherwise a size that is always 0 by mistake would pass."""
+    """Without this test, a size that is always 0 by mistake would not be noticed."""
     config = RaftConfig(
         compact_entries=30, compact_margin_entries=5, entry_bytes_max=1, digest_interval_entries=8, uncommitted_bytes_max=2_000
     )

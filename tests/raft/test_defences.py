@@ -15,7 +15,7 @@ both = pytest.mark.parametrize("defended", [True, False], ids=["with", "without"
 
 
 def world_with(defence: str, defended: bool, size: int = 3, also_off: tuple[str, ...] = (), **config: object) -> World:
-    """``also_off``: defences that would keep the schedule from coming this far."""
+    """``also_off``: other defences that would stop the schedule before it reaches the state to be tested."""
     switches = dict.fromkeys(also_off, False) | {defence: defended}
     world = World(size, RaftConfig(defences=Defences(**switches), **config))  # type: ignore[arg-type]  # names and types come from the caller
     world.start_all()
@@ -81,7 +81,7 @@ def test_blank_formation(defended: bool) -> None:
 
 @both
 def test_boot_silence(defended: bool) -> None:
-    """A follower acknowledges an append, restarts and is asked for its vote while the leader's lease still rests on it.
+    """A follower acknowledges an append, restarts and is asked for its vote while the leader's lease still depends on it.
 
     Dissertation, 4.2.3 and 6.4.1.
     """
@@ -114,7 +114,8 @@ def test_boot_silence(defended: bool) -> None:
 
 @both
 def test_lease_drift(defended: bool) -> None:
-    """By a clock 5 % faster than the leader's the minimum election time ends after 286 ms: at 290 the lease must be over.
+    """On a clock that is 5 % faster than the leader's, the minimum election time ends after 286 ms. So the lease must be over at
+    290 ms.
 
     Dissertation, 6.4.1.
     """

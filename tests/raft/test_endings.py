@@ -43,7 +43,7 @@ def test_a_read_asked_of_a_leader_that_is_lost_ends_in_time_and_without_spinning
 
 
 def test_proposals_and_reads_of_a_node_without_a_cluster_end_in_time() -> None:
-    """A blank node whose peers never come."""
+    """The node is blank, and its peers never connect."""
     world = World()
     node = world.hosts["n1"].start()
     proposed, read = world.propose("n1", b"x", 500), world.read("n1")

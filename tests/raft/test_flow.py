@@ -101,7 +101,7 @@ def test_a_learner_is_promoted_while_writes_go_on(defended: bool) -> None:
 
 
 def test_a_learner_that_falls_behind_is_not_promoted() -> None:
-    """Dissertation, 4.2.1. An answer takes longer than an election: it could neither vote nor acknowledge in time."""
+    """Dissertation, 4.2.1. An answer takes longer than an election, so the learner could neither vote nor acknowledge in time."""
     world, leader, learner, set_delay = with_learner(None, 0.350)
     world.run(8)
     assert learner.last_index > 1_000, "it does receive what is written"
@@ -141,7 +141,7 @@ def behind_a_snapshot(world: World, entries: int = 120) -> tuple[RaftNode, RaftN
 
 @pytest.mark.parametrize("needs_snapshot", [True, False], ids=["snapshot", "entries"])
 def test_what_is_kept_for_a_mute_follower_does_not_grow(needs_snapshot: bool) -> None:
-    """A one-way cut of half a minute: it is sent heartbeats, so that it does not campaign, and one window of data."""
+    """A one-way cut of half a minute. The follower is sent heartbeats, so that it does not campaign, and one window of data."""
     world = world_of(**SMALL, inflight_messages_max=8)
     leader, lagging = behind_a_snapshot(world) if needs_snapshot else (world.elect(), None)
     if lagging is None:
@@ -332,7 +332,7 @@ def test_a_dead_follower_cannot_keep_the_log() -> None:
 
 @pytest.mark.parametrize("bound", [{"transfer_log_entries_max": 100}, {"transfer_log_bytes_max": 20_000}])
 def test_a_transfer_that_is_too_slow_for_the_writes_is_given_up(bound: dict[str, int]) -> None:
-    """The log stays within its bound; once writes pause, the follower gets there."""
+    """The log stays within its bound. Once writes pause, the follower catches up."""
     world = world_of(**SMALL | {"snapshot_slice_bytes": 1_024, "inflight_messages_max": 1} | bound)
     leader, lagging = behind_a_snapshot(world)
     slow_links(world, lagging.node_id, 0.020)
@@ -419,7 +419,7 @@ def test_followers_in_step_share_one_encoding() -> None:
 
 
 def test_an_acknowledgement_of_an_older_connection_moves_no_transfer() -> None:
-    """A late one may name an offset that the follower no longer has."""
+    """A late acknowledgement may name an offset that the follower no longer has."""
     world = world_of(**SMALL)
     leader, lagging = behind_a_snapshot(world)
     progress = leader.followers.progress[lagging.node_id]
@@ -471,8 +471,8 @@ def test_full_windows_on_a_slow_line_depose_no_leader() -> None:
 
 
 def test_proposals_of_a_follower_that_applies_nothing_are_not_kept() -> None:
-    """It proposes, and the leader commits, but the snapshot that the follower needs is lost again and again. Where its proposals
-    are in the log is forgotten once they have ended."""
+    """The follower proposes, and the leader commits, but the snapshot that the follower needs is lost again and again. The
+    follower forgets the log positions of its proposals once they have ended."""
     world, leader, lagging = lagging_behind_snapshot()
     world.drop = lambda source, target, message: isinstance(message, SnapshotChunk) and bool(message.data)
     world.heal()

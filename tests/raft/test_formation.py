@@ -56,7 +56,7 @@ def row_f4() -> FormationStep:
 
 
 def row_f5() -> FormationStep:
-    """One member is enough: it knows that all have promised."""
+    """One peer that is a member is enough, because it knows that all have promised."""
     found = step(PROMISED, b=greeting(2, MEMBER, OURS))
     assert (found.state, found.founders) == (MEMBER, OURS)
     return found

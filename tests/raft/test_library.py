@@ -1,4 +1,4 @@
-"""PySyncObj is the version this core was written against, and only one module knows it."""
+"""The installed PySyncObj is the version for which this core was written, and only one module imports it."""
 
 import hashlib
 import inspect
@@ -25,7 +25,8 @@ def source_hashes() -> dict[str, str]:
 
 
 def test_the_methods_relied_upon_are_the_ones_that_were_read() -> None:
-    """Another text means another argument: read the difference, adapt DESIGN.md and the core, then renew the file."""
+    """If the source differs, the argument for correctness may not hold any more: read the difference, adapt DESIGN.md and the
+    core, then renew the file."""
     assert source_hashes() == json.loads(HASHES.read_text())
 
 

@@ -66,8 +66,8 @@ def copy_of(disk: Disk) -> Disk:
 
 @pytest.mark.parametrize("segment_bytes", [16 << 20, 100])
 def test_cut_at_every_offset_opens_with_a_prefix(segment_bytes: int) -> None:
-    """For every part of the end that may survive a power loss, the log opens with a state it had, not older than the last sync
-    that fits.
+    """Any part of the end of the log may survive a power loss. The log then opens with a state that it had, not older than the
+    last sync within the part that survived.
     """
     disk, states = small_log(segment_bytes)
     names = disk.list_names()
@@ -123,7 +123,7 @@ def test_every_flipped_bit_is_refused_or_harmless(segment_bytes: int) -> None:
 
 
 def test_records_that_were_never_synced_may_be_torn_anywhere() -> None:
-    """Pages of an unsynced batch reach the disk in any order: a hole in it is no damage."""
+    """Pages of an unsynced batch reach the disk in any order, so a hole in the batch is no damage."""
     disk, _ = small_log()
     log = Log(disk)
     synced = state(log)

@@ -62,7 +62,7 @@ def settle(world: World) -> None:
 
 @both
 def test_current_votes(defended: bool) -> None:
-    """Raft 5.2: a late vote of the term before, between two copies of one vote, does not make one voter count twice."""
+    """Raft 5.2: two copies of one vote arrive, and between them a late vote of the term before. The voter counts once."""
     world = world_with("current_votes", defended, 5)
     leader = world.elect()
     candidate, voter = [n for n in world.nodes if n is not leader][:2]
@@ -107,7 +107,8 @@ def test_changes_in_log(defended: bool) -> None:
 
 
 def test_a_learner_votes_for_a_candidate_that_has_its_join() -> None:
-    """The third node alone has the join in its log: the promoted node has to vote without knowing that it may."""
+    """Only the third node has the join in its log. The promoted node has to vote, although it does not know that it is a
+    voter."""
     world, leader = elected()
     commit(world, leader, b"acknowledged")
     lost, third = others(world, leader)
@@ -278,8 +279,8 @@ def test_an_old_directory_that_is_put_back_is_not_counted() -> None:
 
 @both
 def test_own_numbers(defended: bool) -> None:
-    """A process on a disk that went back issues the boot number of the process before it. Entries of that one must not end
-    proposals of this one."""
+    """A process on a disk that went back uses the boot number of the process before it. Entries of the earlier process must not
+    end proposals of the later one."""
     world = world_with("own_numbers", defended, also_off=("regressions", "single_process", "acknowledged_check"))
     leader = world.elect()
     back = others(world, leader)[0]

@@ -64,7 +64,7 @@ class Writer(threading.Thread):
         super().__init__(name=name, daemon=True)
         self.children = children
         self.acknowledged: list[tuple[str, str]] = []
-        """(key, value), oldest first. This thread appends, others take slices: neither can see the other half done."""
+        """(key, value), oldest first. This thread appends, and other threads take slices. Both operations are atomic."""
         self.checked = 0
         """The number of writes that have been read back once."""
         self.stopping = threading.Event()

@@ -159,7 +159,7 @@ def test_no_block_that_is_written_is_longer_than_any_version_reads(size: int) ->
 
 
 class Forgetful(Disk):
-    """Takes some bytes of a snapshot for others when it writes them."""
+    """A disk that writes some bytes of a snapshot wrongly."""
 
     spoils = True
 
@@ -265,6 +265,6 @@ class Large(Machine):
 
 @pytest.mark.parametrize("last", ["1e999", "[" * 100_000])
 def test_metadata_that_no_node_writes_is_a_value_error(last: str) -> None:
-    """The checksum of a received file can be right all the same."""
+    """A received file can have such metadata although its checksum is correct."""
     with pytest.raises(ValueError):  # noqa: PT011 - any text
         Metadata.decode(b'{"cluster":"c","previous":[1,1],"last":[2,%s],"voters":{},"sessions":[]}' % last.encode())

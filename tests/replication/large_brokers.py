@@ -1,4 +1,4 @@
-"""Brokers with as many topics as allowed, on three real processes: does a command on all of them change the term?
+"""Brokers with as many topics as allowed, on three real processes: does a command on all topics change the term?
 
 ``python -m tests.replication.large_brokers --topics 60000 --repeat 3`` registers two brokers with the same topics at all nodes,
 and static topic mappings. It sends 8 times code 205 and 8 times code 327 at once and registers all topics with other queues. It
@@ -57,7 +57,7 @@ class Brokers:
         self._clients = {name: RemotingClient() for name in ("big", "twin", "admin")}
 
     async def step(self, what: str, *work: Awaitable[object]) -> Sequence[object]:
-        """Do it all at once, and print how the term and the time went."""
+        """Do all the work at once, and print the change of the term and the time taken."""
         before, began = await self._settled_term(), time.monotonic()
         done = await asyncio.gather(*work, return_exceptions=True)
         took, after = time.monotonic() - began, await self._settled_term()
@@ -69,7 +69,7 @@ class Brokers:
         return done
 
     async def _settled_term(self) -> int:
-        """Once all nodes serve and have applied the same."""
+        """The term, once all nodes serve and have applied the same entries."""
         await self.cluster.all_serve()
         await self.cluster.agree()
         return await terms(self.cluster)

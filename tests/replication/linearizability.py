@@ -8,10 +8,10 @@ random, each value written once. A fault is a node killed and started again, a n
 peers while clients still reach it, or a cut of both directions between two nodes. The operations of all clients are written as
 JSON lines, in the format of ``replicated_namesrv.verify.operation_history``, and judged.
 
-An operation that was certainly never sent is a ``fail``. One that was sent and not answered with success is ``indeterminate``. A
-registration without an answer ends the life of its broker's name, and since its connection is closed the service may drop the
-broker by itself later: an indeterminate unregistration says so. Every other broker is kept alive by oneway heartbeats (904) over
-connections to all nodes, as brokers do, so it must not vanish.
+An operation that was certainly never sent is a ``fail``. One that was sent and not answered with success is ``indeterminate``.
+After a registration without an answer the client does not use the broker's name any more. Its connection is closed, so the
+service may drop the broker later. In the history this is an indeterminate unregistration. Every other broker is kept alive by
+oneway heartbeats (904) over connections to all nodes, as brokers do, so it must not vanish.
 
 Exit codes: 0 linearizable, 1 not, 2 unknown or bad usage.
 """
@@ -107,7 +107,7 @@ class Client:
         self._avoid: dict[str, float] = {}
         self._number = 0
         self._lives: Counter[str] = Counter()
-        """Names that are no longer expected, by topic."""
+        """Number of lives that have ended, by topic. Names of ended lives are not expected in routes."""
         self._alive: dict[str, BrokerIdentity] = {}
         """Brokers registered, by topic."""
         self._carriers: dict[str, set[str]] = {}

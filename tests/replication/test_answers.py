@@ -127,7 +127,8 @@ def test_a_stale_answer_beyond_its_bound_is_refused(cluster: ClusterThread) -> N
 
 
 def test_data_versions_are_linearizable_whatever_is_asked_for(cluster: ClusterThread) -> None:
-    """Code 322 renews, so it is no read with a level: no answer is older than what was acknowledged elsewhere before."""
+    """Code 322 is a renewal, so it is no read with a level. No answer is older than a registration that any node acknowledged
+    before."""
     fields = {"clusterName": "C", "brokerName": "versioned", "brokerAddr": "127.0.0.1:7", "brokerId": "0"}
     with Peer(cluster.leader().server.port) as writer, Peer(cluster.follower().server.port) as reader:
         for counter in range(1, 31):
@@ -212,7 +213,7 @@ def test_only_the_leader_pushes(cluster: ClusterThread) -> None:
                 fields = broker_fields(name, f"127.0.0.1:{broker_id + 1}", broker_id, enableActingMaster="true")
                 assert peer.call(103, fields, topic_table("P", "Q")).code == 0
 
-        while True:  # an election in between may cost the push and change who gives the next
+        while True:  # repeat after an election: it may lose the push, and another node may send the next one
             leader, term = cluster.leader(), cluster.leader().service.consensus.term
             before = {member.name: pushes_of(cluster, member) for member in cluster.members}
             change_least_id()

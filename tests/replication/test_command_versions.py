@@ -26,8 +26,8 @@ PUT = PutKVConfig("n", "k", "v")
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """``all``: the version of the program that nodes start with from now on, 1 if it is not there. Programs of version 1 apply
-    the new command too, so that one which came too early would be seen."""
+    """``all``: the program version of nodes that start from now on; 1 if it is not set. Programs of version 1 apply the new
+    command, too, so that the test sees a command that was proposed too early."""
     versions: dict[str, int] = {}
     monkeypatch.setitem(COMMAND_KINDS, (ENVELOPE_FORMAT, NEW_KIND), CommandKind("next", VERSION))
     monkeypatch.setitem(machine._HANDLERS, NEW_KIND, (RouteStateMachine._plain, 0))

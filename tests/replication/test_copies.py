@@ -44,7 +44,7 @@ def an_address_registered_under_another_name() -> RegisterBroker:
 
 
 def connected(cluster: Cluster) -> list[Wire]:
-    """Open connections to all nodes, so that what is said over them at once arrives at once."""
+    """Open connections to all nodes, so that requests that are sent at once arrive at once."""
     wires = [cluster.wire(name) for name in cluster.machines]
     for wire in wires:
         cluster.heartbeat(wire)

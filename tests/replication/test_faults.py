@@ -22,7 +22,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rep
 
 
 async def strike(cluster: ReplicatedProcesses, fault: str, name: str) -> None:
-    """Do ``fault`` to a node."""
+    """Inject ``fault`` into a node."""
     match fault:
         case "killed":
             await cluster.kill(name)

@@ -31,7 +31,7 @@ async def client() -> AsyncIterator[RemotingClient]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def processes(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ReplicatedProcesses]:
-    """Three nodes that answer by lease where they can."""
+    """Three nodes that answer by lease if they have one."""
     async with replicated_processes(tmp_path_factory.mktemp("cluster"), settings=("readConsistency=lease",)) as started:
         yield started
 
@@ -44,7 +44,7 @@ async def cluster(processes: ReplicatedProcesses) -> AsyncIterator[ReplicatedPro
 
 
 async def answers_until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> list[bytes]:
-    """Ask for a route again and again until the other side closes; the answers that came."""
+    """Ask for a route repeatedly until the other side closes. Returns the answers."""
     answers: list[bytes] = []
     async with asyncio.timeout(LIMIT_S):
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):

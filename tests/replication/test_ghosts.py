@@ -17,7 +17,7 @@ TIMEOUT_MS = 1_500
 
 
 def ghosts(node: ReplicatedNode) -> list[str]:
-    """Data of a node about brokers that it does not show."""
+    """Data of a node about brokers that are not in its routes."""
     live = {(held.cluster_name, held.broker_addr): held.epoch for held in node.state.registrations()}
     attached = {entry.key: entry.epoch for entry in node.liveness.attachments.everything(0) if entry.key[0]}
     found = [f"attached {key}" for key, epoch in attached.items() if key not in live or epoch > live[key]]
@@ -122,7 +122,7 @@ def say_anything(cluster: Cluster, wires: list[Wire], chance: Random) -> None:
 
 
 def disturb(cluster: Cluster, chance: Random) -> None:
-    """One fault that heals, or one that healed before."""
+    """Inject a fault into a random machine, which ends later. No fault while another machine is down."""
     machine = cluster.machines[chance.choice(list(cluster.machines))]
     others = [other for other in cluster.machines.values() if other is not machine]
     if not all(other.is_up() for other in others):

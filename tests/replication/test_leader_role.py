@@ -131,7 +131,7 @@ class Scene:
             self.run_timers()
 
     def run_timers(self) -> None:
-        """The time until they are due passes."""
+        """Let time pass until the timers are due, and run them."""
         timers, self.timers = self.timers, []
         for seconds, act in timers:
             self.now_ms += seconds * 1000
@@ -420,7 +420,7 @@ def test_unknown_epoch(scene: Scene) -> None:
 
 
 def test_changed_group(scene: Scene) -> None:
-    """The node compared the renewal with another state of the group than the leader's."""
+    """The node compared the renewal with a state of the group that differs from the leader's."""
     scene.led()
     generation = scene.machine.state.group_generation("a")
     scene.report("n2", scene.entry(True)._replace(generation=generation))
@@ -582,7 +582,7 @@ def test_a_heartbeat_of_a_suspected_broker_is_recorded(recording: Scene) -> None
 
 
 def test_a_heartbeat_is_recorded_again(recording: Scene) -> None:
-    """The broker does not repeat it, and the outcome of its first record is unknown."""
+    """The broker does not repeat the heartbeat, and the outcome of its first record is unknown."""
     scene = recording
     scene.silent(THIRD_MS + 100)
     scene.commit()

@@ -121,7 +121,7 @@ def young_nodes(cluster: Cluster) -> bool:
 
 
 def peace(cluster: Cluster) -> bool:
-    """There is no leader for a moment, and the broker closes its connections although its requests are just being answered."""
+    """There is no leader for a moment, so answers are late. The broker closes its connections when it has just received them."""
     wires = registered(cluster, LONG_MS)
     cluster.run(1)
     mends = [cluster.isolate(name) for name in cluster.machines]

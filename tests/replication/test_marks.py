@@ -56,8 +56,8 @@ def filled(marks: dict[Any, Any], gone: dict[Any, int], silent: dict[Any, Any] |
 def test_a_line_cut_anywhere_is_read_as_it_was(
     numbers: list[int], marks: dict[Any, Any], gone: dict[Any, int], silent: dict[Any, Any], size: int, rows: int, is_old: bool
 ) -> None:
-    """``is_old``: as earlier versions wrote it, which read the new one, too. Without a newer command version there is no table of
-    suspicions."""
+    """``is_old``: the line is written as by earlier versions, which can read the new form, too. Without a newer command version
+    there is no table of suspicions."""
     tables = filled(marks, gone, silent if len(numbers) == 4 else {})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(marks_module, "ROWS_MAX", rows)
@@ -117,7 +117,7 @@ def machine_of(brokers: int) -> RouteStateMachine:
 
 
 def test_steps_of_the_line_do_not_grow_with_the_number_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beginning and end included."""
+    """This includes the first and the last step."""
     monkeypatch.setattr(marks_module, "ROWS_MAX", 50)
     most: list[tuple[Work, ...]] = []
     for brokers in (300, 600):

@@ -60,7 +60,7 @@ def test_unknown_commands_inside_stop_the_node() -> None:
 
 
 class _Consensus:
-    """Commits everything, and says what every member knows."""
+    """Commits everything, and reports the command version that every member knows."""
 
     def __init__(self, command_version: int) -> None:
         self.command_version = command_version

@@ -185,13 +185,14 @@ def example(path: str) -> str:
 
 
 def test_every_code_is_in_the_page_and_every_role_of_it_is_dispatched() -> None:
-    """A new code without a role fails here."""
+    """This test fails for a new code without a role."""
     assert set.union(*page().values()) == set(dispatched())
     assert len(dispatched()) > 20
 
 
 def test_no_node_executes_what_a_role_may_not_send(nodes: Nodes) -> None:
-    """Every code, with and without an answer, and every path. Then what each role may send is not refused."""
+    """The test sends every code, two-way and oneway, and every path. Then it checks that requests that a role may send are not
+    refused."""
     leader = leader_of(nodes)
     wrong: list[str] = []
     with ExitStack() as kept:
@@ -287,7 +288,8 @@ REQUESTS = {103: "REGISTER_BROKER", 104: "UNREGISTER_BROKER", 322: "QUERY_DATA_V
 
 
 def test_no_role_takes_over_a_broker_through_any_node(nodes: Nodes) -> None:
-    """With its name and another address, with both, and with its address alone. Each node records what was tried there."""
+    """The attacks use the victim's name with another address, its name and address, and its address with the caller's own name.
+    Each node records them."""
     with ExitStack() as kept:
         for name in (leader_of(nodes), "independent"):
             kept.enter_context(done(nodes[name], "victim", 103, VICTIM, TABLE))
@@ -297,7 +299,7 @@ def test_no_role_takes_over_a_broker_through_any_node(nodes: Nodes) -> None:
                 name = role or "anonymous"
 
                 def is_recorded(node: AttackedNode = node, role: Role | None = role, name: str = name) -> bool:
-                    """Try it again until each attack has a line: their number is limited for each period."""
+                    """Repeat the attacks until each one has a line, because the number of lines in each period is limited."""
                     with Peer(node.port) as peer:
                         for code in REQUESTS:
                             for fields in (ATTACK, VICTIM, UNDER_ITS_OWN_NAME):

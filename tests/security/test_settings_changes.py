@@ -38,7 +38,8 @@ def test_line_injection_is_refused(node: AttackedNode) -> None:
 
 
 def test_start_only_settings_are_refused(node: AttackedNode) -> None:
-    """scanNotActiveBrokerInterval once took every scan for a pause of the process, and no broker expired any more."""
+    """With such a scanNotActiveBrokerInterval, an earlier version treated every scan as a pause of the process. Then no broker
+    expired."""
     for change in ("listenPort=1", "bindAddress=192.0.2.1", "maxConnections=1", "scanNotActiveBrokerInterval=500"):
         answer = node.change(f"{change}\nenableTopicList=false")
         assert (answer.code, "read at the start only" in (answer.remark or "")) == (NO_PERMISSION, True), change
@@ -49,7 +50,7 @@ def test_start_only_settings_are_refused(node: AttackedNode) -> None:
 
 
 def test_what_318_does_not_take_is_logged(node: AttackedNode) -> None:
-    """Neither a value out of range nor one that is none may end the service, and the caller is answered as by Java."""
+    """Values that are out of range or malformed must not end the service. The caller gets the same answer as from Java."""
     attacks = (
         *("clientRequestThreadPoolQueueCapacity=-1", "clientRequestThreadPoolQueueCapacity=1", "noSuchKey=1"),
         *("defaultThreadPoolQueueCapacity=0", "unRegisterBrokerQueueCapacity=-5", "waitSecondsForService=99999"),
@@ -73,7 +74,7 @@ def test_a_change_does_not_end_route_queries_that_are_served(node: AttackedNode)
 
 @pytest.mark.parametrize("mode", MODES)
 def test_only_changes_are_written(tmp_path: Path, mode: str) -> None:
-    """A file with listenPort and a secret stays as it is, modes too, and the node starts again with the change."""
+    """A file with listenPort and a secret stays unchanged, including its permissions. The node starts again with the change."""
     lines = ("tls.test.mode.enable=true", "tls.server.keyPassword=hidden", "my.own=1")
     with attacked(tmp_path, mode, *lines) as node:
         node.file.chmod(0o600)

@@ -164,7 +164,8 @@ def header_of(code: int, flag: int, *fields: tuple[str, str]) -> bytes:
 
 
 def test_a_broker_can_name_another_one_nowhere_in_a_request(world: World) -> None:
-    """In the body, twice in the header, in the other header encoding, as a response, without an answer, or by address alone."""
+    """The test names the other broker in the body, twice in the header, in the other header encoding, in a response, in a oneway
+    request, or by address alone."""
     state = world.server.service.state
     service = world.server.service
     assert isinstance(service, IndependentNode)

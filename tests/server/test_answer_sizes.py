@@ -77,7 +77,7 @@ def test_order_topics_are_refused_before_brokers_cannot_read_them(tmp_path: Path
 
 
 def test_a_backup_with_too_many_order_topics_can_be_restored() -> None:
-    """A cluster that has more works, and nothing could be removed from the file."""
+    """A cluster with more order topics works, and nobody can remove entries from its backup file."""
     held = Sizes()
     for number in range(16):
         held.entry(ORDER, f"k{number}", "v" * quotas.VALUE_BYTES_MAX, 1)

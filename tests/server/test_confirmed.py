@@ -107,7 +107,7 @@ def test_what_changed_while_waiting_is_answered_as_it_is_then(tmp_path: Path) ->
 
 
 def test_what_is_looked_up_again_waits_for_the_share_of_its_address(tmp_path: Path) -> None:
-    """Otherwise changes would let a flood of queries have twice its share, and all of it in one turn."""
+    """Without this rule, a flood of queries could use twice its share during changes, and all of it in one turn."""
     with (
         live_server(tmp_path, ConfirmingNode) as server,
         Peer(server.port) as other,
@@ -176,7 +176,7 @@ def test_connections_that_share_a_barrier(changes: bool, tmp_path: Path) -> None
         Peer(server.port) as other,
     ):
         node = prepared(server, first)
-        second.send(request(216, {"topic": "None"}))  # decides what the connection speaks
+        second.send(request(216, {"topic": "None"}))  # determines the protocol of the connection
         assert second.answers(1)[0].code == 0
         for peer in (first, second):
             before = server.metrics.pending_requests

@@ -187,7 +187,7 @@ class Replay:
         self.peers.pop(step["conn"]).close()
 
     def do_sleep(self, step: dict[str, Any]) -> None:
-        """Java needs time for some steps. Here they have happened when the next answer arrives, or the next step waits for
+        """Java needs time for some steps. Our server has completed them when the next answer arrives, or the next step waits for
         them.
         """
 
@@ -207,7 +207,7 @@ class Replay:
 
 
 def replay(case: dict[str, Any], folder: Path) -> None:
-    with live_server(folder, bindAddress="0.0.0.0") as server:  # as recorded: it shows in code 319
+    with live_server(folder, bindAddress="0.0.0.0") as server:  # as in the recording, because the answer to code 319 shows it
         if not case.get("fresh"):  # recorded on a server that had known this namespace
             with Peer(server.port) as peer:
                 for code in (100, 102):

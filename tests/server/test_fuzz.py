@@ -78,7 +78,7 @@ def fix_lengths(data: bytearray, rng: random.Random) -> None:
 
 
 class Conversation:
-    """Sends all it has, says that this was all, and reads until the server closes, which it must."""
+    """Sends all its bytes, closes its sending side, and reads until the server closes, which it must do."""
 
     def __init__(self, port: int, data: bytes) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), CLOSED_WITHIN_S)
@@ -87,7 +87,7 @@ class Conversation:
         self._has_said_all = False
 
     def goes_on(self) -> bool:
-        """Do what can be done now; False: the server has closed."""
+        """Send and read as much as is possible now; False: the server has closed."""
         try:
             if self._unsent:
                 self._unsent = self._unsent[self.socket.send(self._unsent) :]

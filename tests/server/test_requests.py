@@ -117,7 +117,7 @@ def test_long_requests_are_neither_prepared_for_nor_looked_up() -> None:
 
 
 class CountingNode(IndependentNode):
-    """Counts what is fully evaluated."""
+    """Counts registrations that are fully evaluated."""
 
     evaluated = 0
 
@@ -225,7 +225,7 @@ def test_oneway_is_executed_and_never_answered(tmp_path: Path) -> None:
 @pytest.mark.parametrize("serialize_type", [0, 1])
 def test_a_request_may_ask_how_fresh_its_answer_is(serialize_type: int, tmp_path: Path) -> None:
     local = {"readLevel": "local", "revision": "1", "raftTerm": "0", "stalenessMs": "-1"}
-    if serialize_type == 0:  # in the other encoding an empty text reads as none
+    if serialize_type == 0:  # in the other encoding an empty text is read as null
         local["leader"] = ""
     with live_server(tmp_path) as server, Peer(server.port) as peer:
         call = partial(peer.call, serialize_type=serialize_type)

@@ -24,7 +24,7 @@ async def next_turn() -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Turns of the loop, until this is so."""
+    """Let the loop run until the condition is true."""
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.001)
@@ -55,7 +55,7 @@ async def test_an_address_that_is_alone_waits_for_the_next_turn_only() -> None:
 
 
 async def test_an_address_that_is_alone_does_not_wait_in_each_turn() -> None:
-    """Waiting after each millisecond made a route query of 128 connections cost four times as much."""
+    """If the address waited after each millisecond, a route query over 128 connections would cost four times as much."""
     shares = TurnShares()
     share = shares.enter("h")
     for _ in range(3):
@@ -152,7 +152,7 @@ async def test_a_debt_outlives_the_connections_of_its_address() -> None:
 
 
 async def test_a_small_debt_outlives_them_too() -> None:
-    """Otherwise an address that connects again for each request would never wait."""
+    """Without this rule, an address that opens a new connection for each request would never wait."""
     shares = TurnShares()
     share = shares.enter("h")
     shares.enter("o")
@@ -280,7 +280,8 @@ def test_many_connections_of_one_address_share_its_time(tmp_path: Path, monkeypa
 
 
 def test_one_large_prepared_answer_is_written_before_the_next_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipeline of queries for a large route once made all its answers at once: 64 of them, or as many as one read has."""
+    """In an earlier version all answers to a pipeline of queries for a large route were made at once: 64 of them, or as many as
+    one read has."""
     with live_server(tmp_path) as server, Peer(server.port) as peer:
         query = request(105, {"topic": "none"}, opaque=77)
         for _ in range(2):
@@ -298,7 +299,8 @@ def test_one_large_prepared_answer_is_written_before_the_next_is_made(tmp_path: 
 
 
 def test_the_evaluation_of_a_registration_counts_for_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Registrations were evaluated for 4 ms of every turn, however many one host sent: compressed, 20,000 topics are 50 KB."""
+    """Earlier versions evaluated registrations for 4 ms of every turn, however many one host sent. Compressed, 20,000 topics are
+    50 KB."""
     with live_server(tmp_path) as server, Peer(server.port), Peer(server.port, source="127.0.0.2") as hostile:
         queue, shares = server.server.dispatcher.registrations.queue, server.server.shares
         evaluate, spend, taken_ns, spent_ns = queue._advance, shares.spend, list[int](), list[int]()

@@ -145,7 +145,8 @@ def test_an_unknown_defence_lists_the_known_ones(capsys: pytest.CaptureFixture[s
     ],
 )
 def test_the_world_is_unkind_enough_to_need_this_defence(defence: str, seed: int) -> None:
-    """``seed`` is tried first, because it caught the absence last. Seeds change with the code; one of a hundred must catch it."""
+    """``seed`` is tried first, because it found the missing defence when the list was made. The effect of a seed changes with the
+    code, so one of a hundred seeds must find it."""
     if run(Scenario(seed, off=defence)).violation:
         return
     for result in run_all((Scenario(other, off=defence) for other in range(100)), cores()):

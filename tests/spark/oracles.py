@@ -154,7 +154,8 @@ def has_cycle(clusters: Clusters) -> bool:
 
 
 def merged(events: Sequence[KeyEvent]) -> tuple[Clusters, list[KeyEvent]]:
-    """M2 (Lu et al.): reads merged one after the other into their writes; and those that cannot be without a cycle."""
+    """M2 (Lu et al.): the reads are merged into their writes one after the other. Returns the clusters, and the reads that cannot
+    be merged without a cycle."""
     clusters: Clusters = {write: [] for write in writes_of(events)}
     anomalous = []
     for read in sorted(reads_of(events), key=lambda e: (e.end_ns, e.op)):

@@ -109,7 +109,7 @@ def _operation(
 
 
 def mutate(rng: random.Random, operations: Sequence[Operation]) -> list[Operation]:
-    """The history with one small error: a read returns what another one did, or an interval moves."""
+    """The history with one small error: a read returns the value of another read, or an interval moves."""
     changed = list(operations)
     at = rng.randrange(len(changed))
     operation = changed[at]

@@ -79,8 +79,8 @@ def test_segments_are_what_divergence_means_at_every_moment() -> None:
 
 
 def test_a_change_that_all_nodes_make_at_once_is_never_certain_divergence() -> None:
-    """However long a look takes, and however many brokers change one after the other. With a threshold of two looks this was 24
-    %."""
+    """This holds for looks of any duration, and for any number of brokers that change one after the other. With a threshold of
+    two looks the figure was 24 %."""
     differed = 0
     for seed in range(300):
         rng = random.Random(seed)

@@ -124,7 +124,7 @@ def test_what_came_before_the_last_write_explains_nothing() -> None:
 
 
 def test_what_nobody_wrote_is_named() -> None:
-    """Otherwise a read of it would have no explanation."""
+    """The text names it, because otherwise nothing would explain why the read is wrong."""
     route = Operation("c", "route", "t", [["a", 1], ["b", 7]], 10, 11, Outcome.OK)
     writes = [Operation("b", "register", "t", ["b", version], version, version, Outcome.OK) for version in (1, 2)]
     text = check_history([Operation("a", "register", "t", ["a", 1], 0, 1, Outcome.OK), *writes, route]).describe()
@@ -142,7 +142,8 @@ def test_operations_on_many_keys_are_judged_apart() -> None:
 
 
 def test_unknown_rather_than_hang() -> None:
-    """Twenty writes of few values open at once, read in between: more orders than the limit allows."""
+    """More than twenty writes of few values are open at once, and are read meanwhile. There are more orders than the limit
+    allows."""
     rng = random.Random(1)
     operations = [
         Operation(f"c{number}", "put", "k", rng.randrange(6), number, 10_000 + number, Outcome.OK) for number in range(24)

@@ -9,7 +9,7 @@ SERVER_VERSIONS = ("5.3.3", "4.9.8")
 
 
 class RecordedFrame(NamedTuple):
-    """A frame between real peers, cut with other means than those under test."""
+    """A frame between real peers, split into its parts by code that is not under test."""
 
     name: str
     header: bytes

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from replicated_namesrv.wire.fastjson_writer import dumps
 
 NAMES = st.text(st.sampled_from('abAB01_%-|é😀{}[]:,"\\/\n '), min_size=1, max_size=8)
-"""Topic names with all that could confuse a cut at brackets."""
+"""Topic names with all characters that could confuse a decoder that cuts at brackets."""
 PLAIN_NAMES = st.text(st.sampled_from("abcAB01_%-|é"), min_size=1, max_size=8)
 SMALL = st.integers(0, 1100)
 LONG = st.integers(0, 10**18 - 1)

@@ -59,7 +59,7 @@ def _without_none(value: Any) -> Any:
 
 
 def _big_as_int(value: Any) -> Any:
-    """Standard dialect writes great numbers as text; compare all numbers as text."""
+    """The standard dialect writes great numbers as text, so all numbers are compared as text."""
     if isinstance(value, dict):
         return {key: _big_as_int(member) for key, member in value.items()}
     if isinstance(value, list):
