@@ -31,8 +31,8 @@ PAGES = {"cluster": ".summary", "topics": "tbody a", "brokers": "tbody a", "time
 CHANGED_TOPICS = 50
 FLAP_EVERY = 100
 STEADY_FACTOR, STEADY_MORE = 1.3, 4 << 20
-"""Memory is steady if at the end it is at most this times that after the first round, plus this many bytes. The second number
-includes the samples behind the charts of an hour."""
+"""Memory is steady if the memory at the end is at most the first number times the memory after the first round, plus the second
+number of bytes. The second number includes the samples behind the charts of an hour."""
 
 
 class Look(NamedTuple):

@@ -15,7 +15,7 @@ from replicated_namesrv.server.turn_shares import ALONE_NS, SHARE_NS, TurnShares
 
 
 class Handler(asyncio.Protocol):
-    """Keeps what it gets."""
+    """Keeps the bytes that it receives."""
 
     transport: Any
 

@@ -38,7 +38,7 @@ def requests() -> list[tuple[str, str]]:
 
 
 def test_every_path_has_roles_or_is_open_on_purpose() -> None:
-    """A new path without a role fails here."""
+    """This test fails for a new path without a role."""
     assert all(isinstance(route, web.RouteDef) for route in ROUTES)
     assert {path for method, path in requests() if (method, path) not in HTTP_ROLES} == OPEN
     assert {path for _, path in HTTP_ROLES} & OPEN == set()

@@ -110,7 +110,7 @@ def value_lost(story: Story, rng: random.Random) -> Changes | None:
 
 
 def deleted_value(story: Story, rng: random.Random) -> Changes | None:
-    """A get returns what had been deleted."""
+    """A get returns a value that had been deleted."""
     writes = kv_writes(story)
     for read in _shuffled(rng, _gets(story, final=False)):
         mine = writes.get(read.key, [])
@@ -122,7 +122,7 @@ def deleted_value(story: Story, rng: random.Random) -> Changes | None:
 
 
 def own_write_unread(story: Story, rng: random.Random) -> Changes | None:
-    """A client reads what its own write had replaced."""
+    """A client reads a value that its own write had replaced."""
     writes = kv_writes(story)
     for read in _shuffled(rng, _gets(story, final=False)):
         mine = writes.get(read.key, [])
@@ -162,7 +162,7 @@ def broker_missing_at_the_end(story: Story, rng: random.Random) -> Changes | Non
 
 
 def older_registration(story: Story, rng: random.Random) -> Changes | None:
-    """A look-up shows what a broker had registered before."""
+    """A look-up shows an earlier registration of a broker."""
     reads = [op for op in _listed(story, "g1/0") if op.start_ns > 2 * story.phases["steady"].start_ns]
     read = _one(rng, reads)
     return None if read is None else _answer(story, read, members=[Member("g1/0", "1"), *_without(read, "g1/0")])
@@ -289,7 +289,7 @@ def never_unfenced(story: Story, rng: random.Random) -> Changes | None:
 
 
 def acknowledged_put_lost(story: Story, rng: random.Random) -> Changes | None:
-    """An independent node answers what it had before its own last acknowledgement."""
+    """An independent node answers with a value from before its own last acknowledgement."""
     for read in _shuffled(rng, _gets(story, final=False)):
         mine = [op for op in kv_writes(story).get(read.key, ()) if op.node == read.node]
         old = _one(rng, _overtaken(read, mine))
@@ -331,7 +331,7 @@ def topic_change_ignored(story: Story, rng: random.Random) -> Changes | None:
 
 
 def order_undone(story: Story, rng: random.Random) -> Changes | None:
-    """An independent node answers what it had before mqadmin's last change, and shows a topic that mqadmin deleted."""
+    """An independent node answers with a value from before mqadmin's last change, and shows a topic that mqadmin deleted."""
     lost = {node for one in story.trace.records if isinstance(one, FaultRecord) for node in one.nodes}
     reads = [op for op in story.of_kind("perm", "topic") if op.node not in lost]
     read = _one(rng, reads)

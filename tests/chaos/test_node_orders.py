@@ -1,4 +1,5 @@
-"""The check of what independent nodes acknowledged to mqadmin: each case is a good and a bad trace."""
+"""The check that independent nodes keep the changes that they acknowledged to mqadmin. Each case is a correct and a wrong
+trace."""
 
 import pytest
 

@@ -129,7 +129,7 @@ def test_a_crash_of_a_node_is_a_finding_and_other_deaths_prove_nothing(
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_nothing_outlives_a_run_that_is_broken_off(number: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "replicated_namesrv", "chaos", "run", "isolate-leader", "--out", str(tmp_path)]
-    command = ["env", "--default-signal=INT", *command]  # a shell lets what it starts in the background ignore it
+    command = ["env", "--default-signal=INT", *command]  # background jobs of a shell ignore SIGINT
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as harness:
         assert harness.stderr is not None
         assert any("phase settle" in line for line in harness.stderr)

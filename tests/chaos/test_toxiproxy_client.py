@@ -182,8 +182,8 @@ async def test_one_stream_of_a_link_is_cut_and_the_other_goes_on(tmp_path: Path,
 
 @pytest.mark.parametrize("first_to_end", [1, 2, 3])
 async def test_faults_on_the_two_streams_of_a_link_do_not_disturb_each_other(tmp_path: Path, first_to_end: int) -> None:
-    """Requests are stopped and slow, answers are slow. Every fault ends at once, and bytes that were not stopped arrive
-    meanwhile."""
+    """One fault stops requests, others slow requests and answers. Every fault ends at once, and bytes that were not stopped
+    arrive meanwhile."""
     control, listen = Ports(2, random.SystemRandom()).numbers
     upstream = await asyncio.start_server(echo, "127.0.0.1", 0)
     target = upstream.sockets[0].getsockname()[1]

@@ -163,7 +163,8 @@ def test_events_say_what_became_of_each_request(version: BrokerVersion) -> None:
 
 
 def test_a_broker_without_forced_registration_asks_first() -> None:
-    """The broker sends 322 to every server, and 103 to all of them only if one says changed, fails or has another version."""
+    """The broker sends 322 to every server. It sends 103 to all of them only if one answers "changed", fails or has another
+    version."""
 
     async def scenario(options: BrokerOptions) -> None:
         async with scripted_server() as one, scripted_server() as two:

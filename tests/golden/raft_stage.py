@@ -220,7 +220,7 @@ class RaftStage(Stage):
 
     @command
     def transfer(self, node: Machine, target: str = "") -> None:
-        """Hand leadership over, without a name to the node that is furthest."""
+        """Transfer leadership, without a name to the node with the longest log."""
 
         def done(handed_over: bool) -> None:
             self.changed()

@@ -331,7 +331,8 @@ async def first_difference(pair: Pair, steps: Sequence[Step]) -> Difference | No
 
 
 async def shrunk(pair: Pair, difference: Difference, say: Callable[[str], None]) -> Difference:
-    """The same with as few steps as leaving out halves, quarters and so on down to single steps can reach."""
+    """The same difference with fewer steps. Halves, quarters and so on down to single steps are left out, as long as the
+    difference stays."""
     pair.settled_s = SETTLED_WHILE_SHRINKING_S
     size = max(1, len(difference.steps) // 2)
     while True:

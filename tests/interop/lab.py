@@ -158,7 +158,7 @@ class Driver(Process):
 
 
 class Lab:
-    """Processes of one test, by what they are."""
+    """The processes of one test, by kind."""
 
     def __init__(self, folder: Path, java: str, jars: dict[str, Path], classes: dict[str, Path], mode: str = "ap") -> None:
         """``mode``: of name servers started together."""

@@ -86,7 +86,7 @@ class Group:
         self.slave_address, self.slave = self._start(1)
 
     def start_slave_as_master(self) -> None:
-        """The same address and files under id 0."""
+        """Start the slave with the same address and files, and with id 0."""
         self._start(0, int(self.slave_address.rpartition(":")[2]))
 
     def await_registered(self, broker_id: int, topic: str = "TBW102") -> None:
@@ -187,7 +187,8 @@ def test_producer_carries_on(lab: Lab, version: str) -> None:
 
 
 def send_with_new_producers(driver: Driver, names: str, version: str) -> int:
-    """Five producers begin with a list of three name servers of which one is dead; how many messages they stored.
+    """Five producers begin with a list of three name servers of which one is dead. Returns the number of messages that they
+    stored.
 
     A 5.3.3 client tries one name server for each call. So its first call may fail, with RocketMQ's name servers as with ours, and
     a consumer may not start at all. 4.9 clients try the whole list.

@@ -41,7 +41,7 @@ ATTEMPTS = 3
 
 @pytest.fixture
 def mode(request: pytest.FixtureRequest) -> str:
-    """Name servers that agree."""
+    """The mode of the name servers: CP."""
     if request.node.name not in ALWAYS and not ALL_INTEROP:
         pytest.skip("one of the longer half; set ALL_INTEROP=1")
     return "cp"
@@ -107,7 +107,7 @@ async def gone_for_a_while(cluster: ReplicatedProcesses, fault: str) -> AsyncIte
 class Clients:
     """A producer, a consumer and clients that look up a route, all of which never stop.
 
-    Each client chooses its name server at random: with so many, hardly ever has none chosen the leader.
+    Each client chooses its name server at random. With this number of clients, at least one has almost always chosen the leader.
     """
 
     LOOKERS = tuple(f"l{number}" for number in range(6))

@@ -10,7 +10,7 @@ from tests.packaging.tree import ROOT, tracked_files
 
 PRODUCT = ("replicated_namesrv", "compat", "chaos", "spark")
 NO_EFFECT = "Accepted"
-"""First word of the meaning of a setting of RocketMQ's without effect."""
+"""First word of the meaning of each RocketMQ setting that has no effect here."""
 
 
 def test_every_setting_has_a_group_and_a_meaning() -> None:

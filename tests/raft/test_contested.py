@@ -38,7 +38,8 @@ def test_contested_silence(defended: bool) -> None:
 
 @both
 def test_a_copy_that_a_peer_hears_alone_is_silent_if_another_peer_contests_it(defended: bool) -> None:
-    """The leader has contact with both processes, the third node with the copy only, and these two cannot reach each other."""
+    """The leader has contact with both processes, and the third node only with the copy. The leader and the third node cannot
+    reach each other."""
     world = world_with("contested_silence", defended, also_off=("remembered_data",))
     leader = world.elect()
     host, third = others(world, leader)

@@ -37,7 +37,7 @@ def commit(world: World, leader: RaftNode, count: int) -> None:
 
 
 class Writes:
-    """A write at the leader every so many seconds, until it is stopped."""
+    """Writes at the leader at a fixed interval, until it is stopped."""
 
     def __init__(self, world: World, leader: RaftNode, pause_seconds: float) -> None:
         self._world, self._leader, self._pause = world, leader, pause_seconds
@@ -54,7 +54,7 @@ class Writes:
 
 
 def slow_links(world: World, name: str, seconds: float) -> Callable[[float], None]:
-    """Messages of and to ``name`` take so long one way; the result changes that."""
+    """Delay messages from and to ``name`` by this time one way. Returns a function that changes the delay."""
     delays = [seconds]
     transmit = world.transmit
 
@@ -187,7 +187,7 @@ def test_without_back_off_what_is_lost_is_sent_with_every_heartbeat() -> None:
 
 
 def check_what_is_lost(kind: type, without: str | None, seconds: float) -> None:
-    """Drop all data that goes to one follower for so long, and then no more."""
+    """Drop all data that goes to one follower for this time. Afterwards it arrives again."""
     world = world_of(without=without, **SMALL, inflight_messages_max=8)
     leader, lagging = behind_a_snapshot(world) if kind is SnapshotChunk else (world.elect(), None)
     if lagging is None:

@@ -493,8 +493,8 @@ def test_single_process(defended: bool) -> None:
 
 
 def test_two_processes_cause_no_storm_of_introductions() -> None:
-    """Each introduction of one process is a change after that of the other one. The number of answers is bounded, and so are the
-    notes."""
+    """Each introduction of one process looks like a change, because the previous one came from the other process. The number of
+    answers is bounded, and so are the notes."""
     world, leader = elected()
     settle(world)
     host = others(world, leader)[0]

@@ -67,7 +67,7 @@ def remove(name: str) -> MemberChange:
 
 
 def grow(world: World, name: str, *, observer: bool = False) -> RaftNode:
-    """Add a member and wait until it is what it should become."""
+    """Add a member and wait until it is a voter, or an observer if requested."""
     host = world.new_host(name)
     host.start()
     make(world, add(name, observer=observer))
@@ -471,7 +471,7 @@ def lost_with_the_leader(world: World, leader: RaftNode, change: MemberChange, r
 @both
 def test_removal_committed_first(defended: bool) -> None:
     """The leader removes n2, and is lost before this is committed. n2 must not be the only one that has the entry: it would not
-    campaign, and grant its vote to nobody else."""
+    campaign, and would grant its vote to no other node."""
     world = world_with("removal_committed_first", defended)
     leader = world.elect()
     commit(world, leader, b"a")
@@ -487,7 +487,7 @@ def test_removal_committed_first(defended: bool) -> None:
 
 @both
 def test_leader_stays(defended: bool) -> None:
-    """A leader that removed itself would go on counting itself: entries would be committed with too few acknowledgements."""
+    """A leader that removed itself would continue to count itself: entries would be committed with too few acknowledgements."""
     world = world_with("leader_stays", defended)
     leader = world.elect()
     commit(world, leader, b"a")

@@ -38,7 +38,7 @@ TERM = 5
 
 @dataclass
 class Core:
-    """A consensus core that has the state it is given, and writes down what it is asked to do."""
+    """A consensus core that has the state it is given, and records its calls."""
 
     term: int = TERM
     is_leader: bool = False

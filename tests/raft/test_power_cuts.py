@@ -18,7 +18,7 @@ class PowerCut(BaseException):
 
 
 class FailingDisk(Disk):
-    """Counts what changes it and cuts the power just before one of these operations."""
+    """A disk that counts the operations that change it, and cuts the power just before one of them."""
 
     def __init__(self, cut_at: int, kept: str) -> None:
         super().__init__()

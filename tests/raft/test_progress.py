@@ -146,7 +146,7 @@ def test_a_gap_is_seen_once_all_that_was_sent_has_been_answered() -> None:
 
 
 def test_a_follower_that_starts_over_is_followed_but_less_and_less_often() -> None:
-    """The snapshot may be damaged each time that it has received it."""
+    """The follower may find each time that the received snapshot is damaged."""
     transfer, inflight, backoff = Transfer(SNAPSHOT_FILE), Inflight(8), Backoff()
     sequence, pauses = 0, []
     for _ in range(6):
@@ -174,7 +174,7 @@ def test_a_learner_keeps_up_after_ten_short_rounds_of_what_the_log_held_at_their
 
 
 def test_only_the_last_round_must_be_short() -> None:
-    """The first ones bring what had been written before."""
+    """The first rounds replicate the entries that had been written before."""
     long_rounds = [(at * 5.0, at * 1_000, (at - 1) * 1_000, at * 5.0) for at in range(1, 30)]
     short_round = (29 * 5.0 + 0.2, 29_010, 29_000, 29 * 5.0 + 0.1)
     assert rounds_of([*long_rounds, short_round]) == [False] * 29 + [True]

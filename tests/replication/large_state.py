@@ -113,7 +113,7 @@ async def terms(cluster: ReplicatedProcesses) -> int:
 
 
 async def run(arguments: argparse.Namespace, folder: Path) -> int:
-    """The whole schedule; how many acknowledged keys were lost, or how many nodes did not start."""
+    """Run the whole schedule. Returns how many acknowledged keys were lost, or how many nodes did not start."""
     cluster = ReplicatedProcesses(folder, 3, arguments.settings)
     cluster.plan_kind = OtherVersion if arguments.old else NodePlan
     try:

@@ -1,4 +1,5 @@
-"""Node after node is stopped in order and started again, or replaced by a newer version, while clients write, read, register."""
+"""One node after the other is stopped cleanly and started again, or replaced by a newer version, while clients write, read and
+register."""
 
 import dataclasses
 from pathlib import Path
@@ -59,12 +60,13 @@ def next_version(plan: NodePlan) -> PlannedNode:
 
 
 async def write_new(cluster: ReplicatedProcesses, name: str, key: str) -> HttpAnswer:
-    """Have a node of the next version write something that takes a command of its version."""
+    """Send a write to a node of the next version. The write needs a command of that version."""
     return await http(cluster.nodes[name].plan.admin[1], f"/v1/kv/{NAMESPACE}/{key}", "PUT", b"value")
 
 
 async def test_rolling_upgrade_to_a_version_with_new_commands(tmp_path: Path) -> None:
-    """The new command waits for the last node. From then on there is no way back for a single one: it stops and says why."""
+    """The new command is not proposed before the last node is upgraded. From then on, a node that returns to the old version
+    stops with a clear reason."""
     async with replicated_processes(tmp_path) as cluster, traffic(cluster) as it:
         old = {name: cluster.nodes[name].plan for name in cluster.names}
         leader = await cluster.leader()

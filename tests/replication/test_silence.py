@@ -15,7 +15,8 @@ class Watch:
         self.silence = Silence([self.lease], began_ms)
 
     def due(self, now_ms: float) -> list[int]:
-        """Shares that are due by then, and recorded at once; SHARES: its time-out has passed."""
+        """The shares of silence that are due at this time. They are recorded at once. SHARES: the broker's time-out has
+        passed."""
         found = []
         for due in self.silence.due(lambda key: self.lease, now_ms):
             found.append(due.share)

@@ -63,7 +63,7 @@ class Onlooker:
 
 
 async def replace(cluster: ReplicatedProcesses, name: str) -> None:
-    """Stop a node in order, and start this version on its data."""
+    """Stop a node cleanly, and start this version on its data."""
     plan = cluster.nodes[name].plan
     cluster.nodes[name].terminate()
     assert await cluster.ended(name) == 0, f"{name} did not stop in order"
@@ -73,7 +73,7 @@ async def replace(cluster: ReplicatedProcesses, name: str) -> None:
 
 
 async def die(cluster: ReplicatedProcesses, onlooker: Onlooker, broker: BrokerAgent) -> float:
-    """Kill a broker; how many seconds later no node shows it."""
+    """Kill a broker. Returns after how many seconds no node shows it."""
     address = broker.identity.broker_addr
     onlooker.wanted.discard(address)
     await broker.kill()
@@ -87,7 +87,7 @@ async def die(cluster: ReplicatedProcesses, onlooker: Onlooker, broker: BrokerAg
 
 
 async def run(arguments: argparse.Namespace, folder: Path) -> int:
-    """The whole schedule; how often a living broker was missing."""
+    """Run the whole schedule. Returns how often a living broker was missing."""
     cluster = ReplicatedProcesses(folder, 3)
     cluster.plan_kind = OtherVersion
     options: dict[str, Any] = {"register_period_ms": 1_500, "heartbeat_timeout_ms": TIMEOUT_MS}

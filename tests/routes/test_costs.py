@@ -29,9 +29,9 @@ from tests.support.routes import queues, register, unregister
 from tests.support.work import Name, Work, work_of
 
 SIZE = 750
-"""This and twice as much lie between the sizes at which dictionaries grow."""
+"""A size such that it and its double lie between the sizes at which dictionaries grow."""
 LINES_SLACK, HASHES_SLACK = 12, 12
-"""Branches differ a little."""
+"""Tolerance, because the branches differ a little in cost."""
 BYTES_SLACK = 3_000
 
 

@@ -55,7 +55,7 @@ def removals(state: RouteInfoManager) -> Iterator[Command]:
 
 
 def fields(value: Any) -> Any:
-    """A table or group as plain values, without what only lasts for a command."""
+    """A table or group as plain values, without values that last for one command only."""
     if isinstance(value, Tables):
         return {name: fields(each) for name, each in vars(value).items() if name not in NO_STATE}
     if isinstance(value, BrokerGroup):

@@ -154,7 +154,8 @@ def any_registration(chance: Random) -> RegisterBroker:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_told_of_brokers_is_what_became_of_them(seed: int) -> None:
-    """Applying all events to what was there gives what is there. Repeat one with -k 'became and [SEED]'."""
+    """Applying all events to the earlier state of the brokers gives their present state. Repeat one seed with -k 'became and
+    [SEED]'."""
     chance, watched = Random(seed), Watched()
     followed: dict[str, dict[str, Any]] = {}
     for _ in range(200):

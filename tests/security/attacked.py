@@ -40,7 +40,7 @@ class AttackedNode:
         return self.command.process.poll() is None
 
     def stop(self) -> None:
-        """SIGTERM, and check that it ends in order."""
+        """Send SIGTERM, and check that the process ends cleanly."""
         self.command.process.send_signal(signal.SIGTERM)
         assert self.command.process.wait(DEADLINE_S) == 0
 

@@ -92,7 +92,7 @@ class Watch:
                 before = self.restarted
                 if name != before:
                     peers = await connected(self._cluster, name)
-                    if self.restarted in (before, None):  # else the restart of another node has begun, perhaps of this one
+                    if self.restarted in (before, None):  # otherwise a node's restart has begun meanwhile, perhaps of this one
                         self.looks += 1
                         self.alone += [] if peers else [f"{name} had no peer while {before or 'no node'} was restarted"]
             await asyncio.sleep(PAUSE_S)

@@ -105,7 +105,7 @@ def put_fields(number: int) -> dict[str, str]:
 
 
 def test_every_handled_code_has_roles() -> None:
-    """A new request code without a role fails here."""
+    """This test fails for a new request code without a role."""
     settings = load_settings(None, {}, {})
     server = RemotingServer(settings, IndependentNode(settings))
     assert server.dispatcher._handlers.keys() == REQUEST_ROLES.keys()

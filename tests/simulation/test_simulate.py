@@ -23,7 +23,7 @@ FRESH_SEEDS = 30
 
 
 def judge(results: list[RunResult]) -> None:
-    """No violation; else the commands that repeat what failed."""
+    """Fail for a violation, with the commands that repeat the failed runs."""
     failed = [f"{result.violation}: {result.text}\n  {result.scenario.command()}" for result in results if result.violation]
     assert not failed, "\n".join(failed)
 

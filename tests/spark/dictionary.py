@@ -7,7 +7,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 
 
 def described() -> dict[str, str]:
-    """Names of tables with the text that stands under each."""
+    """Names of tables, each with the text below its heading."""
     text = PAGE.read_text("utf-8")
     parts = re.split(r"^\*\*(\w+)\*\*|(?<=\. )\*\*(\w+)\*\*|(?<= and )\*\*(\w+)\*\*", text, flags=re.MULTILINE)
     names = [next(filter(None, parts[at : at + 3])) for at in range(1, len(parts), 4)]

@@ -138,12 +138,13 @@ Clusters = dict[KeyEvent, list[KeyEvent]]
 
 
 def comes_before(a: Sequence[KeyEvent], b: Sequence[KeyEvent], widened: float = 0.0) -> bool:
-    """Something of ``a`` ended before something of ``b`` began, all being widened by half of ``widened`` on either side."""
+    """Whether an operation of ``a`` ended before an operation of ``b`` began. All are widened by half of ``widened`` on either
+    side."""
     return any(x.end_ns + widened / 2 < y.start_ns - widened / 2 for x in a for y in b)
 
 
 def has_cycle(clusters: Clusters) -> bool:
-    """Whether the graph of what came before what, each cluster being one vertex, has one."""
+    """Whether the graph of ``comes_before``, with a vertex for each cluster, has a cycle."""
     left = [[write, *reads] for write, reads in clusters.items()]
     while left:
         first = [b for b in left if not any(a is not b and comes_before(a, b) for a in left)]

@@ -15,7 +15,8 @@ def members(*brokers: str) -> str:
 
 
 RUNS_OF = {"ap1": 1, "cp1": 1, "ap2": 2, "cp2": 2, "cp3": 3}
-"""Seeds. Of the first AP differs the most and CP answers all; of the second both pay; of the third only CP was run."""
+"""The seed of each run. With seed 1 the AP nodes differ the most, and CP answers everything. With seed 2 both modes have costs.
+Seed 3 was run in CP only."""
 TOLD = [
     {
         "run": run,
@@ -59,9 +60,9 @@ def test_runs_are_reduced_to_cells() -> None:
     told = [  # run, node, from, until (s), members
         ("ap2", "n1", 0.0, 11.0, members("a", "b")),
         ("ap2", "n2", 0.0, 5.9, members("b", "a")),  # the same, in another order
-        ("ap2", "n2", 5.9, 6.1, members("a")),  # is never the most of a cell
+        ("ap2", "n2", 5.9, 6.1, members("a")),  # too short to be the main answer of a cell
         ("ap2", "n2", 6.1, 8.6, members("b")),
-        ("cp2", "n1", 2.0, 5.2, members("a")),  # then there is no answer, and of its last cell less than a half is known
+        ("cp2", "n1", 2.0, 5.2, members("a")),  # less than half of the last cell is known
     ]
     found = []
     for run in ("ap2", "cp2"):

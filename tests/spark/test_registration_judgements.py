@@ -97,7 +97,8 @@ def test_a_silent_node_loses_what_it_was_known_to_answer(found: Values) -> None:
 
 
 def test_a_difference_between_two_looks_is_possible_and_not_certain(found: Values) -> None:
-    """n0 is looked at until 28 (asked at 27), and has changed at 30. n1 has not at 31 (asked at 30), and has at 33 or 35."""
+    """The last look at n0 before its change was asked at 27 and answered at 28; the next one, at 30, shows the change. A look at
+    n1, asked at 30 and answered at 31, does not show its change yet. The next one, at 33 or 35, does."""
     short, longer = "a short difference", "a longer difference"
     assert [whole(found, short, name) for name in ("episodes", "episodes_uncertain")] == [0, 1]
     assert whole(found, short, "divergence_area") == whole(found, short, "divergence_max") == 0

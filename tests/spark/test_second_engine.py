@@ -35,7 +35,7 @@ def test_all_figures_of_a_million_rows_by_a_second_engine(spark: SparkSession, t
         for figure, (value, count) in theirs.items():
             assert ours[figure][0] == pytest.approx(value, rel=1e-12, abs=1e-12), figure
             assert ours[figure][1] == count, figure
-        # Answers in full are as long as the trace; their figures are compared by members, here it is when they changed.
+        # Full answers are as long as the trace. So only the times of their changes are compared here. Figures compare members.
         spans = [tuple(row) for row in tables["states"].select("run", "key", "node", "from_ns", "until_ns").collect()]
         assert sorted(spans) == engine.rows("states", "run", "key", "node", "from_ns", "until_ns")
         columns = ("run", "key", "start_ns", "end_ns", "certain", "area_s", "divergence_max")

@@ -31,7 +31,7 @@ class Disk:
         self.durable: dict[str, Inode] = {}
         self.fail: OSError | None = None
         self.lie = False
-        """Report syncs as complete that were not made."""
+        """Report syncs as complete although they were not made."""
 
     def list_names(self) -> list[str]:
         return sorted(self.files)
