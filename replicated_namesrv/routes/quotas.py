@@ -62,9 +62,22 @@ class Need(NamedTuple):
     more: int
 
 
-def check_texts(tables: Tables, command: Command) -> None:
-    """Raise LimitError for the first text that is too long. Removals may name everything that exists."""
-    for field, text in _texts(tables, command):
+def new_topics(tables: Tables, command: Command) -> Collection[str]:
+    """The topics of a registration that its broker name does not have."""
+    if not isinstance(command, RegisterBroker) or not command.topics:
+        return ()
+    group = tables.groups.get(command.broker_name)
+    if group is None:
+        return command.topics
+    if command.topics.keys() <= group.topics.keys():
+        return ()
+    return [topic for topic in command.topics if topic not in group.topics]
+
+
+def check_texts(tables: Tables, command: Command, new: Collection[str]) -> None:
+    """Raise LimitError for the first text that is too long. Removals may name everything that exists, and registrations every
+    topic that their broker name has. ``new``: ``new_topics``."""
+    for field, text in _texts(tables, command, new):
         limit = VALUE_BYTES_MAX if field == "value" else NAME_BYTES_MAX
         if len(text) * 4 > limit and text_bytes(text) > limit:
             raise _too_long(field, text, limit)
@@ -75,11 +88,11 @@ def _too_long(field: str, text: str, limit: int) -> LimitError:
     return LimitError(field, f"{field} has {text_bytes(text)} bytes, at most {limit} are allowed; it begins with {begins!r}")
 
 
-def _texts(tables: Tables, command: Command) -> Iterator[tuple[str, str]]:
+def _texts(tables: Tables, command: Command, new: Collection[str]) -> Iterator[tuple[str, str]]:
     """Every text of a command, by the name of its field."""
     match command:
         case RegisterBroker():
-            yield from _registration_texts(command)
+            yield from _registration_texts(command, new)
         case PutKVConfig():
             yield "namespace", command.namespace
             yield "key", command.key
@@ -110,7 +123,7 @@ def _texts(tables: Tables, command: Command) -> Iterator[tuple[str, str]]:
                     yield "brokerName", removal.broker_name
 
 
-def _registration_texts(command: RegisterBroker) -> Iterator[tuple[str, str]]:
+def _registration_texts(command: RegisterBroker, new: Collection[str]) -> Iterator[tuple[str, str]]:
     yield "clusterName", command.cluster_name
     yield "brokerName", command.broker_name
     yield "brokerAddr", command.broker_addr
@@ -118,9 +131,8 @@ def _registration_texts(command: RegisterBroker) -> Iterator[tuple[str, str]]:
     yield "zoneName", command.zone_name or ""
     for server in command.filter_servers or ():
         yield "filterServerList", server
-    topics = command.topics or {}
-    if topics and max(map(len, topics)) * 4 > NAME_BYTES_MAX:
-        for topic in topics:
+    if new and max(map(len, new)) * 4 > NAME_BYTES_MAX:
+        for topic in new:
             yield "topic", topic
     for topic, info in command.topic_queue_mapping_infos.items():
         yield "topic", topic
@@ -129,13 +141,13 @@ def _registration_texts(command: RegisterBroker) -> Iterator[tuple[str, str]]:
         yield "topic", info.topic
 
 
-def needs(tables: Tables, command: Command) -> list[Need]:
-    """Upper bounds of what applying ``command`` now would add, if it adds anything."""
+def needs(tables: Tables, command: Command, new: Collection[str]) -> list[Need]:
+    """Upper bounds of what applying ``command`` now would add, if it adds anything. ``new``: ``new_topics``."""
     match command:
         case PutKVConfig():
             return _kv_needs(tables, command)
         case RegisterBroker():
-            more, listed = _registration_growth(tables, command)
+            more, listed = _registration_growth(tables, command, new)
             return _broker_needs(tables, {command.broker_name: more}, listed)
         case RegisterTopic():
             size = sizes.names_bytes((command.topic,))
@@ -169,7 +181,7 @@ def _broker_needs(tables: Tables, growth: Mapping[str, int], listed: int) -> lis
     return [*found, Need(STATE, "", held.total, more)] if more > 0 else found
 
 
-def _registration_growth(tables: Tables, command: RegisterBroker) -> tuple[int, int]:
+def _registration_growth(tables: Tables, command: RegisterBroker, new: Collection[str]) -> tuple[int, int]:
     """Upper bound of what a registration adds to its broker name and to the clusters' lists. A part of it may be refused, so
     bytes that one part would free are not counted as room for another part."""
     group = tables.groups.get(command.broker_name)
@@ -178,11 +190,11 @@ def _registration_growth(tables: Tables, command: RegisterBroker) -> tuple[int, 
         more = max(0, more - sizes.group_bytes(group.broker_name, group.cluster, group.zone_name))
     more += max(0, _member_growth(tables, command, group))
     takes = _takes_topics(command, group)
-    topics, known = (command.topics or {}) if takes else {}, {} if group is None else group.topics
-    if not topics.keys() <= known.keys():
-        new = sizes.names_bytes([topic for topic in topics if topic not in known])
+    if new and takes:
+        topics, known = command.topics or {}, {} if group is None else group.topics
         drops = tables.settings.delete_topic_with_broker_registration and not command.topic_queue_mapping_infos
-        more += max(0, new - sizes.names_bytes([topic for topic in known if topic not in topics])) if drops else new
+        freed = sizes.names_bytes([topic for topic in known if topic not in topics]) if drops else 0
+        more += max(0, sizes.names_bytes(new) - freed)
     for topic, info in command.topic_queue_mapping_infos.items() if takes else ():
         more += max(
             0, sizes.mapping_bytes(topic, info) - sizes.mapping_bytes(topic, tables.mappings.get(info.bname, {}).get(topic))

@@ -313,8 +313,9 @@ class RouteInfoManager:
     def needs(self, command: Command) -> list[Need]:
         """The bytes that ``command`` would add to each bound of ``limits``. Raises LimitError for a string in it that is too
         long."""
-        quotas.check_texts(self._tables, command)
-        return quotas.needs(self._tables, command)
+        new = quotas.new_topics(self._tables, command)
+        quotas.check_texts(self._tables, command, new)
+        return quotas.needs(self._tables, command, new)
 
     def registrations(self) -> list[Registration]:
         """All live entries, in the order in which their brokers first registered."""

@@ -194,12 +194,9 @@ def test_no_command_adds_more_than_was_granted(history: list[Command], command: 
     for time_ms, earlier in enumerate(history):
         state.apply(earlier, time_ms)
     needs = {(need.bound, need.of): need for need in state.needs(command)}
-    before = state.sizes.total, state.sizes.kv, dict(state.sizes.namespaces), dict(state.sizes.brokers)
+    before = used_by_place(state)
     state.apply(command, 99)
-    after = state.sizes
-    growth = {(STATE, ""): after.total - before[0], (KV, ""): after.kv - before[1]}
-    growth |= {(NAMESPACE, name): size - before[2].get(name, 0) for name, size in after.namespaces.items()}
-    growth |= {(BROKER, name): size - before[3].get(name, 0) for name, size in after.brokers.items()}
+    growth = {place: size - before.get(place, 0) for place, size in used_by_place(state).items()}
     mapped = {info.bname for info in getattr(command, "topic_queue_mapping_infos", {}).values()}
     for place, grown in growth.items():
         if place[0] == BROKER and place[1] in mapped:
@@ -207,9 +204,15 @@ def test_no_command_adds_more_than_was_granted(history: list[Command], command: 
         assert grown <= (needs[place].more if place in needs else 0), place
     for place, need in needs.items():
         assert need.more > 0
-        assert need.used == {STATE: before[0], KV: before[1]}.get(
-            place[0], (before[2] if place[0] == NAMESPACE else before[3]).get(place[1], 0)
-        )
+        assert need.used == before.get(place, 0)
+
+
+def used_by_place(state: RouteInfoManager) -> dict[tuple[str, str], int]:
+    """Bytes in use, by bound and what it is of."""
+    sizes = state.sizes
+    used = {(STATE, ""): sizes.total, (KV, ""): sizes.kv, (ORDER_TOPICS, ""): sizes.order_topics}
+    used |= {(NAMESPACE, name): size for name, size in sizes.namespaces.items()}
+    return used | {(BROKER, name): size for name, size in sizes.brokers.items()}
 
 
 def entry_bytes(key: str, value: str) -> int:
