@@ -2,10 +2,10 @@
 
 As in mqadmin, every request goes to each name server of the list: ``WIPE_WRITE_PERM_OF_BROKER`` (205),
 ``ADD_WRITE_PERM_OF_BROKER`` (327), and ``DELETE_TOPIC_IN_NAMESRV`` (216) for a topic whose broker has registered without it.
-Each request is an operation of its own, because a delayed copy looks like a new request: one of unknown outcome may take
+Each request is an operation of its own, because a delayed copy looks like a new request. A request of unknown outcome may take
 effect at any later time. The broker whose permission changes does not register changes, because that would restore the
-permission. A topic name is never reused. So the correct state is always known. The probe, which partitions do not affect,
-reads it from the nodes.
+permission. A topic name is never reused. So the correct state is always known. The probe, which partitions do not affect, reads
+it from the nodes.
 """
 
 import asyncio

@@ -173,7 +173,7 @@ def toxiproxy_server(say: Callable[[str], None]) -> Path:
     """The Toxiproxy server: found, or built through the Go module proxy (about a minute, 12 MB). ``say`` is called with
     progress.
 
-    Raises ProvisionError if there is neither the server nor a Go, or if the build fails.
+    Raises ProvisionError if neither the server nor Go is found, or if the build fails.
     """
     found = find_toxiproxy()
     if found is not None:

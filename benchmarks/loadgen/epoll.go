@@ -285,7 +285,7 @@ func runSeed(o options) {
 	}
 }
 
-// runIdle opens connections that say nothing.
+// runIdle opens connections that send nothing.
 func runIdle(o options) {
 	raise := syscall.Rlimit{Cur: 65536, Max: 65536}
 	syscall.Setrlimit(syscall.RLIMIT_NOFILE, &raise)

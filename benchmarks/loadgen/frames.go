@@ -27,7 +27,7 @@ func routeRequest(topic int, opaque int) []byte {
 	return frame(header, nil)
 }
 
-// registerBody is what a 5.3 master sends: `changed` topics get another queue count and the data version moves with `counter`.
+// registerBody is the registration of a 5.3 master: `changed` topics get another queue count and the data version moves with `counter`.
 // The stamp of the mappings is another one each time, as real brokers write it.
 func registerBody(topics, counter, changed int, stamp int64) []byte {
 	var b bytes.Buffer
@@ -60,5 +60,5 @@ func registerRequest(broker string, id, port, opaque int, body []byte) []byte {
 	return request
 }
 
-// frameBytesMax is what a name server takes, Java's, too. It closes the connection of a longer frame.
+// frameBytesMax is the longest frame that a name server accepts, also Java's. It closes the connection of a longer one.
 const frameBytesMax = 16 << 20

@@ -10,7 +10,7 @@ import (
 
 const hostileBytes = 16_700_000
 
-// hostileBodies are registrations near the frame limit that cost as much as a peer can make them cost.
+// hostileBodies are registrations near the frame limit with the highest cost that a peer can cause.
 func hostileBodies() [][]byte {
 	fill := func(start, unit, end string) []byte {
 		times := (hostileBytes - len(start) - len(end)) / len(unit)

@@ -40,7 +40,7 @@ func summarize(latencies []int64, errors int, elapsed time.Duration) result {
 	return result{len(latencies), errors, elapsed.Seconds(), at(0.5), at(0.9), at(0.99), at(1)}
 }
 
-// fail ends the program with code 1 and says when and what; code 2 is a crash, of which Go prints the stack.
+// fail prints the time and the reason, and ends the program with code 1. Code 2 is a crash, for which Go prints the stack.
 func fail(format string, arguments ...any) {
 	fmt.Fprintf(os.Stderr, "loadgen %s, after %.1f s: "+format+"\n", append([]any{mode, time.Since(origin).Seconds()}, arguments...)...)
 	os.Exit(1)

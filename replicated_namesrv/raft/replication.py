@@ -152,8 +152,9 @@ class Replication:
                 self._promotion.consider(progress)
 
     def _last_for(self, progress: Progress) -> int:
-        """The last entry that ``progress`` may receive: the log's, or the last committed one for a member that loses its vote by
-        an entry that is not. It would have the longer log and could not campaign (``DESIGN.md``, "Membership changes")."""
+        """The last entry that ``progress`` may receive: the last one of the log. If an uncommitted entry takes the member's vote,
+        it is the last committed one. Otherwise this member could have the longest log, but could not campaign (``DESIGN.md``,
+        "Membership changes")."""
         if self._takes_vote_of(progress.peer) and self._defences.removal_committed_first:
             return self._core.commit_index
         return self._log.last_index

@@ -2,8 +2,8 @@
 
 An origin is one boot of one incarnation of a node; it numbers its proposals upwards. For each node the table has the newest
 origin, its floor (every lower number is decided and never proposed again), the first number that was not applied, and the applied
-numbers above it. A node has at most ``RaftConfig.pending_proposals_max`` numbers between floor and newest, so the table is
-bounded by nodes times that.
+numbers above it. A node has at most ``RaftConfig.pending_proposals_max`` numbers between floor and newest, so the table has at
+most this number of entries for each node.
 """
 
 import hashlib

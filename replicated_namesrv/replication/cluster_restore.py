@@ -100,8 +100,9 @@ class Incoming:
     """A backup that is being received."""
 
     def __init__(self, restore_id: str, revision: int, is_overridden: bool) -> None:
-        """``revision``: the current state's. Stored objects get it as they are read. So the last command takes little time,
-        unless the current revision has passed the backup's meanwhile. ``is_overridden`` likewise (``begin_anew``)."""
+        """``revision``: that of the current state. Objects get the new revision when they are read. So the last command takes
+        little time, unless the current revision has passed the backup's meanwhile. The same holds for ``is_overridden``
+        (``begin_anew``)."""
         self.restore_id = restore_id
         self.pieces: list[bytes] = []
         self.reader = SnapshotReader(

@@ -398,7 +398,7 @@ class Registrations:
             done.set_exception(error)
 
     def _evaluate(self, request: Request, body: bytes | memoryview, reading: Reading | None) -> Evaluation:
-        """The remaining steps; without ``reading`` they include reading."""
+        """Evaluate the registration. If ``reading`` is None, the request is read first."""
         if reading is None:
             assert isinstance(body, memoryview)
             reading = yield from self._read(request, body)

@@ -26,8 +26,8 @@ from collections.abc import Callable
 from time import perf_counter_ns
 
 SHARE_NS = 1_000_000
-"""Time of one address before it waits. A request that has begun is finished. A read of another host waits for some four turns of
-replicated nodes."""
+"""Time of one address before it waits. A request that has begun is finished. On replicated nodes, a read of another host waits
+for about four turns."""
 ALONE_NS = 4_000_000
 """Time of one turn for an address that is alone. 400 connections with one query each need less. To wait costs as much as one."""
 ALONE_AFTER_NS = 1_000_000_000

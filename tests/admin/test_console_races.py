@@ -123,7 +123,7 @@ async def test_leadership_is_transferred_and_a_node_drained_from_the_browser(tmp
         await page.goto(console(admin_port(cluster, leader)))
         await shows(page, "leader", row(leader))
         await page.locator(row(heir)).get_by_role("button", name="Transfer leadership").click()
-        await shows(page, f"{leader} stops to lead, and {heir} leads", "dialog[open]")
+        await shows(page, f"{leader} stops leading, and {heir} becomes the leader", "dialog[open]")
         await page.locator("dialog[open] button.danger").click()
         await shows(page, "Done", "dialog[open]")
         await page.locator("dialog[open]").get_by_role("button", name="Close").click()

@@ -101,7 +101,7 @@ class Deployment:
             self.do("switch", "--to", mode, str(self.folder / "data" / f"n{number + 1}"), "--backup", *backups)
 
     def everywhere(self, keys: dict[str, str | None], settings: dict[str, str]) -> None:
-        """Check at every node the keys of the namespace N, None: absent, and settings."""
+        """Check the settings and the keys of the namespace N at every node. None: the key is absent."""
         for number in range(3):
             _, address = self.node(number)
             table = json.loads(self.do("kv", "list", "N", "-n", address, "--json"))["table"] or {}

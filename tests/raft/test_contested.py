@@ -203,7 +203,7 @@ def test_a_vote_is_remembered() -> None:
 
 
 def test_a_leader_that_rejoins_leads_no_more_at_once() -> None:
-    """Its entries would otherwise be those of a node without a vote."""
+    """Otherwise a node without a vote would write entries as leader."""
     world = world_with("regressions", True)
     leader = world.elect()
     term = leader.term

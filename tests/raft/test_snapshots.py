@@ -226,7 +226,7 @@ def test_the_older_snapshot_stays_until_the_newer_one_was_read_back() -> None:
 
 
 def test_a_snapshot_is_read_back_a_block_a_tick() -> None:
-    """However large it is, no step reads more than one."""
+    """No step reads more than one block, however large the snapshot is."""
     world = World(1, RaftConfig(compact_entries=20, compact_margin_entries=3, entry_bytes_max=1))
     reads: list[int] = []
 

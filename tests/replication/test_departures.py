@@ -216,7 +216,7 @@ def test_late_104() -> None:
 
 
 def test_104_after_a_release() -> None:
-    """A node closed the connection of the present process. For a time-out, the process may return."""
+    """A node closed the connection of the present process. The process may return until its time-out has passed."""
     leader = Leader()
     leader.run(5_000)
     leader.lists(n1=(), n2=(entry(RELEASED, opened_ms=1_000),), n3=(entry(RELEASED, opened_ms=3_000),))

@@ -425,7 +425,7 @@ def mistakes(run: Run) -> Iterator[tuple[bool, int | None, int | None]]:
 
 
 def _listings(run: Run, node: str, broker: str) -> list[int]:
-    """When a node was seen to begin an answer that lists the broker, in order."""
+    """The times at which a node was first seen to list the broker again, in order."""
     looks = run.of("observe", node=node)
     states = [look["members"] if look["answered"] else None for look in looks]
     moments = [look["time_ns"] if look["answered"] else look["asked_ns"] for look in looks]

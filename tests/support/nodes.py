@@ -68,7 +68,8 @@ async def http(
 
 
 async def status_of(port: int, method: str, path: str, headers: Mapping[str, str], tls: ssl.SSLContext | None = None) -> int:
-    """Status of an answer whose body is not read: that of a watcher does not end. The request has the body ``{}``."""
+    """Status of an answer. The body is not read, because the body of a watcher's answer does not end. The request has the body
+    ``{}``."""
     name = {"server_hostname": "localhost"} if tls is not None else {}
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, **name)  # type: ignore[arg-type]  # by name
     try:

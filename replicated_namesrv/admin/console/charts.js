@@ -25,7 +25,7 @@ const POLL_MS = { hour: 2000, day: 30000 };
 const COLOURS = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5"];
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [4, 2]];
 
-// Keeps the answers of each node and asks only for newer samples. What a node that does not answer has said before is kept.
+// Keeps the answers of each node and asks only for newer samples. Earlier samples of a node that does not answer are kept.
 function useSamples(nodes, asked, span) {
   const [kept, set] = useState({}), present = useRef(nodes);
   present.current = nodes;

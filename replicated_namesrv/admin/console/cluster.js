@@ -1,4 +1,4 @@
-// The cluster page: who leads, whether the nodes agree, what is wrong with each, and in AP where their contents differ.
+// The cluster page: the leader, whether the nodes agree, the problems of each node, and in AP the differences of their contents.
 import { ask, authorized, bytes, clock, count, duration, html, moment, plural } from "./api.js";
 import { live, poll, useData, useLive } from "./live.js";
 import { Action, Problem, Table, change } from "./parts.js";
@@ -103,7 +103,7 @@ export function Cluster() {
 }
 
 function Differences() {
-  const { data, error } = useData("v1/differences", 5000, 8000); // a node that stops to answer is waited for 5 s
+  const { data, error } = useData("v1/differences", 5000, 8000); // a comparison waits 5 s for a node that stops answering
   if (!data) return html`<h2 id="differences">Where the nodes differ</h2>${error ? html`<${Problem} error=${error} />` : html`<p>Comparing the nodes …</p>`}`;
   const rows = [
     ...data.brokers.map((row) => ({ key: row.broker, kind: "broker", name: row.broker.split("|")[1], text: row.broker.split("|").join(" "), ...row })),
@@ -149,7 +149,7 @@ function Nodes({ cluster }) {
     : node.status.drained ? html`<span class="warn">drained</span>` : node.status.listen ? "yes" : html`<span class="bad">no</span>`);
   const cannot = ({ nodeId, answers }) => (nodeId === leader ? "It leads." : !leader ? "No node leads." : leader !== asked ? `Only the leader can: open the console of ${leader}.` : answers ? null : "It does not answer.");
   const transfer = ({ node }) => html`<${Action} label="Transfer leadership" needs="operate" title=${`Transfer leadership to ${node.nodeId}`} disabled=${cannot(node)} done=${poll}
-    preview=${html`<p>${asked} stops to lead, and ${node.nodeId} leads. Requests wait for some milliseconds.</p>`}
+    preview=${html`<p>${asked} stops leading, and ${node.nodeId} becomes the leader. Requests wait for some milliseconds.</p>`}
     run=${() => change("POST", `v1/leader/transfer?to=${encodeURIComponent(node.nodeId)}`)} />`;
   const ownDrain = ({ node }) => html`<${Action} label="Drain" needs="operate" title=${`Drain ${asked}`} confirm=${asked} run=${drain} done=${poll} disabled=${node.status?.drained ? "It is drained." : null}
       preview=${html`<p>Closes the ${plural(node.status?.connections ?? 0, "connection")} of brokers and clients to ${asked} once their requests are answered, and takes no new ones until “Serve again” or a restart. Clients use the other name servers: ${others.join(", ") || "none of them is known to serve"}.</p>`} />

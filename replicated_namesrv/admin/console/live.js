@@ -1,4 +1,4 @@
-// What is known now: /v1/cluster every second, and /v1/watch, whose events say that something has changed. The stream is read
+// The present state: /v1/cluster every second, and /v1/watch, whose events say that something has changed. The stream is read
 // with fetch because an EventSource cannot send the token. It continues after the last event that it has received.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, ask, authorized, token } from "./api.js";
@@ -121,7 +121,7 @@ function received(event) {
   changed();
 }
 
-// What another token has shown is forgotten, also by the pages: the frame mounts them anew for each session.
+// Data that was shown with another token is dropped, also by the pages: the frame mounts them anew for each session.
 export function useToken(text) {
   token.set(text.trim());
   Object.assign(live, { cluster: null, at: 0, error: null, failingSince: 0 });

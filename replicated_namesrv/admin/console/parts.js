@@ -11,7 +11,7 @@ export function Problem({ error }) {
   return html`<p class="problem" role="alert"><strong>${error.message}.</strong> ${error.remedy}</p>`;
 }
 
-// The text in the URL counts, unless it is what was typed here a moment ago: then the newer text in the box does.
+// The text in the URL counts, unless it was typed here a moment ago. Then the newer text in the box counts.
 export function Search({ label }) {
   const given = read().fields.q ?? "";
   const [text, set] = useState(given);
@@ -73,7 +73,7 @@ export function Pager({ answer, shown }) {
     ${answer.next && html`<button type="button" onClick=${() => setFields({ after: answer.next, page: Number(page) + 1 })}>Next page</button>`}</p>`;
 }
 
-// An action: its button, why it is disabled, what it touches, and what has to be typed before it is done.
+// An action: its button, the reason why it is disabled, its effects, and the text that has to be typed to confirm it.
 export function Action({ label, disabled = null, title, preview, confirm = "", input = null, needs = "change", run, done }) {
   useLive();
   const dialog = useRef(null), id = useId(), turn = useRef(0);

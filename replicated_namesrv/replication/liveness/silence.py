@@ -210,7 +210,8 @@ class Suspicions:
         return self._term.node.consensus.command_version >= SUSPICION_VERSION
 
     def record(self, key: Key, epoch: int, share: int) -> None:
-        """Record this many thirds of silence; 0: contact, which silence does not replace. ``flush`` must follow."""
+        """Record this many thirds of silence, or with 0 a contact. A contact that waits is not replaced by silence. ``flush``
+        must follow."""
         wanted = self._wanted.get(key)
         if share and wanted is not None and not wanted.share and wanted.epoch == epoch:
             return
