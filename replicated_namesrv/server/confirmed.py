@@ -1,10 +1,10 @@
 """Prepared answers for reads that must be confirmed first (CP): all waiting route queries share one barrier.
 
 A query is looked up when it arrives, and the result is kept until the barrier completes. If the state's revision is then
-unchanged, the answer is valid and is written. Otherwise the query is looked up again, in the share of its address, because one
-barrier can complete thousands of queries. If no prepared answer exists then, it is decoded and handled like any other request. If
-the barrier completes at once, so does the answer. If the state cannot be confirmed in time, the connection is closed, so that its
-client uses another name server.
+unchanged, the answer is valid and is written. Otherwise the query is looked up again, in the share of its address and in slices,
+because one barrier can complete thousands of queries. If no prepared answer exists then, it is decoded and handled like any other
+request. If the barrier completes at once, so does the answer. If the state cannot be confirmed in time, the connection is closed, so
+that its client uses another name server.
 """
 
 from asyncio import Future
@@ -16,7 +16,7 @@ from replicated_namesrv.server.connection import RemotingConnection
 from replicated_namesrv.server.dispatch import RequestDispatcher
 from replicated_namesrv.server.route_answers import LARGE_ANSWER_BYTES, RouteAnswers
 from replicated_namesrv.server.server_metrics import ServerMetrics
-from replicated_namesrv.server.turn_shares import TurnShares
+from replicated_namesrv.server.turn_shares import SHARE_NS, TurnShares
 from replicated_namesrv.service import Freshness, FreshState, ReadLevel
 from replicated_namesrv.wire.frame import next_frame
 
@@ -101,7 +101,8 @@ class ConfirmedAnswers:
         if batch.revision != self._state.revision or self._answers.is_off:
             batch.uncount(metrics)
             for connection, data, _ in batch.waiting:
-                self._shares.run(connection.share, partial(self._look_up_again, connection, data, level, batch.since_ns))
+                work = partial(self._look_up_again, connection, data, level, batch.since_ns, 0, [])
+                self._shares.run(connection.share, work)
             return
         metrics.fast_path_observed += batch.hits
         metrics.latency.observe(perf_counter_ns() - batch.since_ns, batch.hits)
@@ -109,26 +110,34 @@ class ConfirmedAnswers:
         for connection, _, found in batch.waiting:
             connection.finish(b"".join(found))
 
-    def _look_up_again(self, connection: RemotingConnection, data: bytes, level: ReadLevel, since_ns: int) -> None:
-        """Answer by the current state. Queries without a prepared answer take the general path."""
+    def _look_up_again(
+        self, connection: RemotingConnection, data: bytes, level: ReadLevel, since_ns: int, position: int, pieces: list[bytes]
+    ) -> None:
+        """Answer the queries from ``position`` by the current state, after the answers in ``pieces``. Queries without a prepared
+        answer take the general path. After ``SHARE_NS`` the rest waits for a later turn."""
         metrics = self._metrics
         hits_before = metrics.fast_path_hits
-        pieces: list[bytes] = []
-        position, size = 0, len(data)
+        until_ns = perf_counter_ns() + SHARE_NS
+        size = len(data)
         while position < size and not connection.is_closing:
-            answered = self._answers.answer(connection, data, position, pieces)
-            if answered > position:
-                position = answered
-                continue
-            bounds = next_frame(data, position, size)
-            assert bounds is not None, "only whole frames have prepared answers"
-            answer = self._dispatcher.request(connection, data, position, bounds)
-            position = bounds.end
-            if answer is not None:
-                pieces.append(answer)
+            end = self._answers.answer(connection, data, position, pieces)
+            if end == position:
+                bounds = next_frame(data, position, size)
+                assert bounds is not None, "only whole frames have prepared answers"
+                answer = self._dispatcher.request(connection, data, position, bounds)
+                if answer is not None:
+                    pieces.append(answer)
+                end = bounds.end
+            position = end
+            if perf_counter_ns() >= until_ns:
+                break
         hits = metrics.fast_path_hits - hits_before
         if hits:
             metrics.latency.observe(perf_counter_ns() - since_ns, hits)
             metrics.fast_path_observed += hits
             metrics.count_reads(level, hits)
-        connection.finish(b"".join(pieces) if pieces else None)
+        if position < size and not connection.is_closing:
+            work = partial(self._look_up_again, connection, data, level, since_ns, position, pieces)
+            self._shares.later(connection.share, work)
+        else:
+            connection.finish(b"".join(pieces) if pieces else None)

@@ -7,8 +7,9 @@ after a millisecond of work it waits for three. A turn has time for other addres
 leaves a part of the processor to others, which keeps their waits short: a process that always runs is not preferred when a
 message arrives for it.
 
-An address is alone if no other one has connected or caused work for ``ALONE_AFTER_NS``. It can use the whole processor: its debts
-are forgotten, and after ``ALONE_NS`` of work it only waits for the next turn, in which peers and timers come first.
+An address is alone if no other one waits, and none has connected or caused work for ``ALONE_AFTER_NS``. It can use the whole
+processor: its debts are forgotten, and after ``ALONE_NS`` of work it only waits for the next turn, in which peers and timers come
+first.
 
     work                                                      its time is
     frames, HTTP requests, late answers, registrations        measured
@@ -77,6 +78,8 @@ class TurnShares:
         """Whether two addresses spent something since the last look."""
         self._others_until_ns = now_ns()
         """The time until which no address is alone."""
+        self._used_up = 0
+        """Number of addresses that have to wait."""
 
     def enter(self, name: str) -> Share:
         """The share of a new connection."""
@@ -118,7 +121,7 @@ class TurnShares:
         share.debt_ns = min(share.debt_ns + spent_ns, DEBT_MAX_NS)
         if share.debt_ns < SHARE_NS or share.is_used_up:
             return
-        if self._is_alone(share.since_ns):
+        if self._is_alone(share, share.since_ns):
             if not share.turn_ns:
                 asyncio.get_running_loop().call_soon(self._turned, share)
             share.turn_ns += share.debt_ns
@@ -132,7 +135,7 @@ class TurnShares:
 
     def left_ns(self, share: Share) -> int:
         """Time until the address has to wait."""
-        limit_ns = ALONE_NS - share.turn_ns if self._is_alone(self._now_ns()) else SHARE_NS
+        limit_ns = ALONE_NS - share.turn_ns if self._is_alone(share, self._now_ns()) else SHARE_NS
         return limit_ns - share.debt_ns
 
     def wait(self, share: Share, work: Callable[[], object]) -> None:
@@ -147,9 +150,13 @@ class TurnShares:
     def run(self, share: Share, work: Callable[[], None]) -> None:
         """Do ``work`` now, or later if the share is used up."""
         if share.is_used_up:
-            self.wait(share, lambda: self._timed(share, work))
+            self.later(share, work)
         else:
             self._timed(share, work)
+
+    def later(self, share: Share, work: Callable[[], None]) -> None:
+        """Do ``work`` in a later turn."""
+        self.wait(share, lambda: self._timed(share, work))
 
     def _timed(self, share: Share, work: Callable[[], None]) -> None:
         started_ns = self._now_ns()
@@ -164,32 +171,40 @@ class TurnShares:
         share.debt_ns = min(max(share.debt_ns - (now_ns - share.since_ns) // LIGHT_PART, 0), DEBT_MAX_NS)
         share.since_ns = now_ns
 
-    def _is_alone(self, now_ns: int) -> bool:
+    def _is_alone(self, share: Share, now_ns: int) -> bool:
         if self._has_others:
             self._has_others = False
             self._others_until_ns = now_ns + ALONE_AFTER_NS
-        return len(self._shares) < 2 or now_ns >= self._others_until_ns
+        return len(self._shares) < 2 or (now_ns >= self._others_until_ns and not self._others_wait(share))
+
+    def _others_wait(self, share: Share) -> bool:
+        return self._used_up > share.is_used_up
 
     def _use_up(self, share: Share) -> None:
-        share.is_used_up = True
+        if not share.is_used_up:
+            share.is_used_up = True
+            self._used_up += 1
         loop = asyncio.get_running_loop()
         now_ns = self._now_ns()
-        if self._is_alone(now_ns):
+        if self._is_alone(share, now_ns):
             loop.call_soon(self._due, share)
-        else:  # it may be alone before it has paid
-            pause_ns = min(share.debt_ns * LIGHT_PART, self._others_until_ns - now_ns)
-            loop.call_later(max(pause_ns / 1e9, PAUSE_MIN_S), self._due, share)
+            return
+        pause_ns = share.debt_ns * LIGHT_PART
+        if not self._others_wait(share):  # it may be alone before it has paid
+            pause_ns = min(pause_ns, self._others_until_ns - now_ns)
+        loop.call_later(max(pause_ns / 1e9, PAUSE_MIN_S), self._due, share)
 
     def _due(self, share: Share) -> None:
         """The address continues if its debt is paid, as far as its next share goes."""
         self._settle(share)
         is_late = bool(share.waiting) and share.since_ns - share.waits_since_ns >= LIGHT_PART * DEBT_MAX_NS
-        if self._is_alone(share.since_ns):
+        if self._is_alone(share, share.since_ns):
             share.debt_ns = 0
         elif share.debt_ns > SHARE_NS // LIGHT_PART and not is_late:
             self._use_up(share)
             return
         share.is_used_up = False
+        self._used_up -= 1
         share.waits_since_ns = share.since_ns
         try:
             while share.waiting and not share.is_used_up:

@@ -9,6 +9,7 @@ import pytest
 
 from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.errors import UnavailableError
+from replicated_namesrv.server import confirmed
 from replicated_namesrv.server.turn_shares import DEBT_MAX_NS
 from replicated_namesrv.service import Freshness, ReadLevel
 from replicated_namesrv.settings import Settings
@@ -130,6 +131,24 @@ def test_what_is_looked_up_again_waits_for_the_share_of_its_address(tmp_path: Pa
         assert server.metrics.pending_requests == waiting, "nothing of it was looked up in that turn"
         assert [answer.code for answer in hostile.answers(200)] == [17, 0] * 100
         assert server.metrics.pending_requests == 0
+
+
+def test_what_is_looked_up_again_is_done_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One connection may have thousands of queries in one barrier."""
+    monkeypatch.setattr(confirmed, "SHARE_NS", 0)
+    with live_server(tmp_path, ConfirmingNode) as server, Peer(server.port) as peer, Peer(server.port) as other:
+        node = prepared(server, peer)
+        ask_all(server, node, peer)
+        other.send(request(216, {"topic": "T"}))
+        assert other.answers(1)[0].code == 0
+        node.at_once = True
+
+        def complete_in_one_turn() -> int:
+            complete(node)
+            return server.metrics.pending_requests
+
+        assert server.do(complete_in_one_turn) > 0
+        assert [answer.code for answer in peer.answers(200)] == [17, 0] * 100
 
 
 def test_unconfirmed_queries_close_the_connection(tmp_path: Path) -> None:

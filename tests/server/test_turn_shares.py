@@ -87,6 +87,24 @@ async def test_an_address_is_alone_while_the_others_have_nothing_to_do() -> None
     assert not share.is_used_up, "its debt is forgotten"
 
 
+async def test_an_address_is_not_alone_while_another_one_waits() -> None:
+    """Otherwise, of two addresses that wait for more than ``ALONE_AFTER_NS``, the first would be forgiven its debt."""
+    now_ns = 0
+    shares = TurnShares(lambda: now_ns)
+    first, second = shares.enter("a"), shares.enter("b")
+    for share in (first, second):
+        shares.spend(share, DEBT_MAX_NS)
+        assert share.is_used_up
+    now_ns = DEBT_MAX_NS * (LIGHT_PART - 1)
+    assert now_ns > ALONE_AFTER_NS
+    shares._due(first)
+    assert first.is_used_up, "three quarters of its debt are paid"
+    now_ns = DEBT_MAX_NS * LIGHT_PART
+    for share in (first, second):
+        shares._due(share)
+        assert not share.is_used_up
+
+
 async def test_an_address_that_uses_little_of_the_processor_never_waits() -> None:
     now_ns, waits = 0, 0
     shares = TurnShares(lambda: now_ns)
