@@ -4,6 +4,7 @@ Exit code 1: a defect was found; its input and the command that repeats it are p
 """
 
 import argparse
+import math
 import secrets
 import sys
 import time
@@ -15,22 +16,22 @@ from tests.fuzz.targets import TARGETS
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--inputs", type=int, default=200_000, help="in all, evenly over the targets")
+    parser.add_argument("--inputs", type=int, default=200_000, help="in all; targets with costly inputs get fewer")
     parser.add_argument("--inputs-per-target", type=int)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32))
     parser.add_argument("--target", choices=TARGETS, action="append")
     given = parser.parse_args()
     names = given.target or list(TARGETS)
-    count = given.inputs_per_target or given.inputs // len(names)
-    print(f"seed {given.seed}, {count} inputs for each of {len(names)} targets", flush=True)
+    shares = sum(1 / TARGETS[name].cost for name in names)
+    counts = {name: given.inputs_per_target or math.ceil(given.inputs / shares / TARGETS[name].cost) for name in names}
+    print(f"seed {given.seed}, {sum(counts.values())} inputs for {len(names)} targets", flush=True)
     failed = False
     for name in names:
         began = time.monotonic()
         try:
-            own = given.inputs_per_target or count // TARGETS[name].cost
-            kept = fuzz(name, TARGETS[name], given.seed, own)
+            kept = fuzz(name, TARGETS[name], given.seed, counts[name])
             seconds = time.monotonic() - began
-            print(f"{name:<16} {own / seconds:>8.0f} inputs/s, {kept} reached new lines", flush=True)
+            print(f"{name:<16} {counts[name] / seconds:>8.0f} inputs/s, {kept} reached new lines", flush=True)
         except FuzzError as error:
             print(error, flush=True)
             failed = True
