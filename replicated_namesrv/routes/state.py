@@ -152,6 +152,7 @@ class RouteInfoManager:
         revisions.clear()
         revisions.update(restored)
         tables.topic_revisions = revisions
+        tables.topic_names_changes = self._tables.topic_names_changes + 1
         tables.kv_index.begin(tables.revision)
         self._tables = tables
         self._digested = None
@@ -238,6 +239,11 @@ class RouteInfoManager:
     def all_topics(self) -> list[str]:
         """Code 206."""
         return list(self._tables.topic_revisions)
+
+    @property
+    def topic_names_changes(self) -> int:
+        """A number that changes whenever ``all_topics`` does. Other nodes may have another one."""
+        return self._tables.topic_names_changes
 
     def topics_by_cluster(self, cluster: str) -> list[str]:
         """Code 224."""

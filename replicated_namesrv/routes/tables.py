@@ -81,6 +81,8 @@ class Tables:
         self.topic_groups: Holders[BrokerGroup] = Holders(attrgetter("broker_name"))
         self.topic_revisions: dict[str, int] = {}
         """Sum over exactly the topics in ``topic_groups``, in their order of creation."""
+        self.topic_names_changes = 0
+        """How often a topic was added or removed. Not part of the state: it validates copies of the names."""
         self.revisions_sum = 0
         """Sum over ``topic_revisions``; not updated without ``keeps_sums``."""
         self.groups: dict[str, BrokerGroup] = {}
@@ -191,7 +193,9 @@ class Tables:
         revisions = self.topic_revisions
         if self.keeps_sums:
             self.revisions_sum += self.next_revision * len(topics) - sum(map(revisions.get, topics, repeat(0)))
+        count = len(revisions)
         revisions.update(zip(topics, repeat(self.next_revision), strict=False))  # half the time of dict.fromkeys
+        self.topic_names_changes += len(revisions) != count
 
     def load_revisions(self, topics: Sequence[str], revisions: Sequence[int]) -> None:
         """Give these revisions to topics that have none; their queue entries follow."""
@@ -389,6 +393,7 @@ class Tables:
         self.moved.append((1, (topic,)))
         if self.topic_groups.leave(topic, [group.broker_name for group in groups]):
             self.revisions_sum -= self.topic_revisions.pop(topic)
+            self.topic_names_changes += 1
         else:
             self._stamp((topic,))
 
@@ -397,6 +402,7 @@ class Tables:
         self.moved.append((len(topics), topics))
         gone = self.topic_groups.unlink(group.broker_name, topics, repeat(group))
         self.revisions_sum -= sum(map(self.topic_revisions.pop, gone, repeat(0)))  # a topic of this command may have none yet
+        self.topic_names_changes += bool(gone)
         if not gone:
             self._stamp(topics)
         elif len(gone) < len(topics):

@@ -70,6 +70,8 @@ class Queries:
         self._other = other_environment
         self._started_s = now_s()
         self._is_ready = False
+        self._topic_names: tuple[int, bytes] | None = None
+        """The answer to 206, and the ``topic_names_changes`` at which it was made."""
 
     def started(self) -> None:
         """needWaitForService counts from here."""
@@ -188,12 +190,15 @@ class Queries:
         """``GET_ALL_TOPIC_LIST_FROM_NAMESERVER`` (206)."""
         return self._read(
             request,
-            lambda: (
-                Answer(body=bodies.encode_topic_list(self._state.all_topics()))
-                if self._state.settings.enable_all_topic_list
-                else Answer(ERROR, "disable")
-            ),
+            lambda: Answer(body=self._all_topics()) if self._state.settings.enable_all_topic_list else Answer(ERROR, "disable"),
         )
+
+    def _all_topics(self) -> bytes:
+        """The body is kept, because 100,000 topics take some 10 ms to encode."""
+        changes = self._state.topic_names_changes
+        if self._topic_names is None or self._topic_names[0] != changes:
+            self._topic_names = changes, bodies.encode_topic_list(self._state.all_topics())
+        return self._topic_names[1]
 
     def topics_by_cluster(self, request: Request) -> Outcome:
         """``GET_TOPICS_BY_CLUSTER`` (224)."""

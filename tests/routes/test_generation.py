@@ -1,4 +1,7 @@
-"""A group's generation is the same only while the outcome of an unchanged registration is the same."""
+"""Numbers that validate what was made of the state earlier.
+
+A group's generation is the same only while the outcome of an unchanged registration is the same, and ``topic_names_changes`` only
+while the list of topics is the same."""
 
 from collections.abc import Callable
 
@@ -106,3 +109,26 @@ def test_as_long_as_it_stands_nothing_changes(before: list[Command], registratio
         state.apply(command, 3)
         if state.group_generation(registration.broker_name) == generation:
             assert state.apply(registration, 4) == applied
+
+
+@settings(max_examples=300)
+@given(st.lists(commands, min_size=1, max_size=12))
+def test_the_list_of_topics_does_not_change_unnoticed(history: list[Command]) -> None:
+    state = RouteInfoManager()
+    for command in history:
+        names, changes = state.all_topics(), state.topic_names_changes
+        state.apply(command, 1)
+        assert state.topic_names_changes > changes or state.all_topics() == names
+    changes = state.topic_names_changes
+    state.restore(state.snapshot())
+    assert state.topic_names_changes > changes
+
+
+def test_other_changes_leave_the_list_of_topics_valid() -> None:
+    state = RouteInfoManager()
+    state.apply(MASTER, 1)
+    changes = state.topic_names_changes
+    state.apply(PutKVConfig("n", "k", "v"), 2)
+    state.apply(ChangeWritePerm("b", writable=False), 3)
+    state.apply(register("b", 1, "s:1", topics=["T"]), 4)
+    assert state.topic_names_changes == changes

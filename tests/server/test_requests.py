@@ -108,6 +108,23 @@ def test_prepared_answers_stay_within_their_bound() -> None:
     assert answers.answer(None, old, 0, []) == 0
 
 
+def test_the_list_of_topics_follows_every_change(tmp_path: Path) -> None:
+    """Its body is kept between changes."""
+    with live_server(tmp_path) as server, Peer(server.port) as peer:
+        seen = []
+        for code, fields, body in (
+            (100, {"namespace": "n", "key": "k", "value": "v"}, b""),
+            (103, broker_fields("b", "1.1.1.1:1"), topic_table("T", "U")),
+            (100, {"namespace": "n", "key": "k", "value": "v"}, b""),
+            (216, {"topic": "T"}, b""),
+        ):
+            peer.send(request(code, fields, body))
+            assert peer.answers(1)[0].code == 0
+            peer.send(request(206, {}))
+            seen.append(json.loads(peer.answers(1)[0].body)["topicList"])
+        assert seen == [[], ["T", "U"], ["T", "U"], ["U"]]
+
+
 def test_long_requests_are_neither_prepared_for_nor_looked_up() -> None:
     answers = RouteAnswers(RouteInfoManager(), load_settings(None, {}, {}), ServerMetrics())
     for remark in ("short", "long" * REQUEST_MAX_BYTES):
