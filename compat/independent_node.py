@@ -48,6 +48,7 @@ from replicated_namesrv.service import (
     Connection,
     DataVersionAnswer,
     Freshness,
+    LogEvents,
     Measurement,
     NodeAddress,
     ReadLevel,
@@ -107,8 +108,8 @@ class IndependentNode:
         """Whether the disk was short at the last check. True: there may be no ballast yet."""
         self._stopping = False
         self._note: Callable[[AppliedChange], None] | None = None
-        self._kv_origins: dict[int, ChangeOrigin] = {}
-        """Callers of the KV commands that are being written, by the command's identity."""
+        self._origins: dict[int, ChangeOrigin] = {}
+        """Callers of the KV commands and settings that are being written, by the identity of what is written."""
 
     @property
     def fenced(self) -> bool:
@@ -162,7 +163,10 @@ class IndependentNode:
         """Raise SettingError. Brokers register again, and the KV config can be imported."""
         raise SettingError(NO_RESTORE)
 
-    def restore(self, snapshot: AsyncIterator[bytes]) -> Future[Result]:
+    async def announce(self, request: str, target: str | None, origin: ChangeOrigin | None) -> None:
+        """No-op: there are no other nodes."""
+
+    def restore(self, snapshot: AsyncIterator[bytes], origin: ChangeOrigin | None = None) -> Future[Result]:
         """Raises SettingError."""
         raise SettingError(NO_RESTORE)
 
@@ -244,6 +248,14 @@ class IndependentNode:
         """``note`` is called with every change."""
         self._note = note
 
+    def on_log_events(self, events: LogEvents) -> None:
+        """No-op: there is no log."""
+
+    @property
+    def group_id(self) -> str:
+        """Empty: there is no cluster."""
+        return ""
+
     def propose(
         self, command: Command, connection: Connection | None, origin: ChangeOrigin | None = None
     ) -> Result | Future[Result]:
@@ -258,10 +270,13 @@ class IndependentNode:
 
     def _submit(self, command: KVCommand, origin: ChangeOrigin | None) -> Future[Result]:
         """Write and apply a KV command."""
-        done = self._kv.submit(command)
+        return self._written(command, origin, self._kv.submit(command))
+
+    def _written(self, change: object, origin: ChangeOrigin | None, done: Future[Result]) -> Future[Result]:
+        """Remember who caused a change until it is written and applied."""
         if origin is not None:
-            self._kv_origins[id(command)] = origin
-            done.add_done_callback(lambda _: self._kv_origins.pop(id(command), None))
+            self._origins[id(change)] = origin
+            done.add_done_callback(lambda _: self._origins.pop(id(change), None))
         return done
 
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
@@ -351,13 +366,13 @@ class IndependentNode:
         (StorageError).
         """
         taken = checked_update(self._settings, self.quotas, values)
-        return taken if isinstance(taken, Result) else self._config.submit(taken)
+        return taken if isinstance(taken, Result) else self._written(taken, origin, self._config.submit(taken))
 
     def _put_in_force(self, values: Mapping[str, str]) -> Result:
         moved = self._settings.change(values)
         replicated = {attribute: bool(value) for attribute, value in moved.items() if attribute in SHARED_ROWS}
         if replicated:
-            self._apply(UpdateSettings(replicated))
+            self._apply(UpdateSettings(replicated), origin=self._origins.get(id(values)))
         return Result(changed=bool(moved))
 
     def config_text(self) -> str:
@@ -370,7 +385,7 @@ class IndependentNode:
         if applied.result.changed:
             self.history.note(self.state, command, now_ms, removal)
             if self._note is not None:
-                origin = origin or self._kv_origins.get(id(command))
+                origin = origin or self._origins.get(id(command))
                 self._note(AppliedChange(command, removal, self.state.revision, origin))
         if applied.effects:
             for effect in applied.effects:

@@ -48,6 +48,12 @@ class UnavailableError(NamesrvError):
     retriable: ClassVar[bool] = True
 
 
+class NoPermissionError(NamesrvError):
+    """The sender of a request that waited may not send it any more. Nothing was applied."""
+
+    response_code: ClassVar[int] = 16
+
+
 class StaleReadError(NamesrvError):
     """The state here is older than the read's staleness bound."""
 

@@ -28,6 +28,14 @@ class ChangeOrigin(NamedTuple):
     node: str
     """The node that received it."""
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether ``check`` may refuse."""
+        return False
+
+    def check(self) -> None:
+        """Call it right before the change is proposed, because the request may have waited. Raises NoPermissionError."""
+
 
 class DataVersion(NamedTuple):
     """Version of a broker's topic table (``DataVersion.java``): equal only when all three numbers are."""

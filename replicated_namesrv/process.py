@@ -23,7 +23,7 @@ from typing import Protocol
 from replicated_namesrv.access.access_control import AccessControl
 from replicated_namesrv.access.identities import AccessRules
 from replicated_namesrv.admin.app import AdminServer, HealthServer
-from replicated_namesrv.admin.change_records import ChangeRecords
+from replicated_namesrv.admin.change_records import ChangeRecords, RecordedCluster
 from replicated_namesrv.admin.context import AdminContext, AdminService, Drained
 from replicated_namesrv.admin.health import Layer
 from replicated_namesrv.admin.json_views import advertised_address
@@ -33,7 +33,7 @@ from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.files import why_unwritable
 from replicated_namesrv.server.server import RemotingServer, RemotingService
 from replicated_namesrv.server.tls import CLIENT_AUTH
-from replicated_namesrv.service import AppliedChange, NodeAddress
+from replicated_namesrv.service import AppliedChange, LogEvents, NodeAddress
 from replicated_namesrv.service_manager import ServiceManager
 from replicated_namesrv.settings import ROWS, Settings
 from replicated_namesrv.tracing import Tracing
@@ -71,6 +71,13 @@ class NodeService(RemotingService, AdminService, Protocol):
 
     def on_change(self, note: Callable[[AppliedChange], None]) -> None:
         """``note`` is called with every change that this node applies, also when it reads its log again at the start."""
+
+    def on_log_events(self, events: LogEvents) -> None:
+        """``events`` gets all else of the log that belongs into an audit log. No-op in AP."""
+
+    @property
+    def group_id(self) -> str:
+        """Identifies the cluster: another one of the same name has another id. Empty while it is unknown, and in AP."""
 
     def on_failure(self, stop: Callable[[str], None]) -> None:
         """``stop(reason)`` is called when the service cannot continue and the process should end."""
@@ -143,8 +150,11 @@ class ServingNode:
         self.tracing = Tracing.of(settings)
         self.service = service_of(settings, self.tracing)
         self.access = AccessControl.of(settings)
+        self._records: ChangeRecords | None = None
         if self.access is not None and self.access.audit is not None:
-            self.service.on_change(ChangeRecords(self.access.audit, self.service.history_id == "").note)
+            self._records = ChangeRecords(self.access.audit, self._cluster if settings.mode == "cp" else None)
+            self.service.on_change(self._records.note)
+            self.service.on_log_events(self._records)
         self.remoting = RemotingServer(settings, self.service, access=self.access)
         if self.tracing is not None:
             self.remoting.dispatcher.trace(self.tracing)
@@ -170,6 +180,11 @@ class ServingNode:
         self.service.on_own_address(lambda: self._own_address(context))
         self._undo: list[Callable[[], object]] = []
 
+    def _cluster(self) -> RecordedCluster | None:
+        """None while it is unknown."""
+        others = [node.node_id for node in self.service.node_addresses() if node.node_id != self.settings.node_id]
+        return RecordedCluster(self.service.group_id, others) if self.service.group_id else None
+
     @property
     def listen_address(self) -> str:
         """host:port of the remoting server."""
@@ -186,13 +201,10 @@ class ServingNode:
         ``UPDATE_NAMESRV_CONFIG`` (318), which 'namesrv config' sends."""
         differing = [row for row in ROWS.values() if not row.replicated and fresh.get(row) != self.settings.get(row)]
         self.settings.update({row.name: row.show(fresh.get(row)) for row in differing if row.live})
-        log.info(
-            "settings read again",
-            extra={
-                "changed": [row.name for row in differing if row.live],
-                "in_force_after_restart": [row.name for row in differing if not row.live],
-            },
-        )
+        changed, waiting = ([row.name for row in differing if row.live is live] for live in (True, False))
+        log.info("settings read again", extra={"changed": changed, "in_force_after_restart": waiting})
+        if self.access is not None:
+            self.access.record("settings-reloaded", changed=changed, inForceAfterRestart=waiting)
 
     async def start(self) -> None:
         """Start everything, or stop what was started and raise StartError."""
@@ -215,6 +227,8 @@ class ServingNode:
                 self._undo.append(self.admin.stop)
             await self.service.start()
             self._undo.append(self.service.stop)
+            if self._records is not None:
+                self._records.started()
             self._service_started = True
             await self.remoting.start()
             self._undo.append(self.remoting.stop)
@@ -351,6 +365,8 @@ def _reload(node: ServingNode, load: Callable[[], Settings], manager: ServiceMan
         node.take(load())
     except (NamesrvError, OSError) as error:
         log.error("the settings could not be read again, the old ones stay", extra={"cause": str(error)})
+        if node.access is not None:
+            node.access.record("settings-reload-failed", why=str(error))
     manager.ready(node.description)
 
 

@@ -10,7 +10,7 @@ returns a Future.
 """
 
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol, TypeVar
@@ -91,6 +91,22 @@ class AppliedChange(NamedTuple):
     revision: int
     origin: ChangeOrigin | None
     """None: no request caused it, or it is unknown."""
+
+
+class LogEvents(Protocol):
+    """Events of the log, besides changes, that belong into an audit log."""
+
+    def requested(self, request: str, target: str, origin: ChangeOrigin | None, serial: int) -> None:
+        """An operation will be executed by the node that received it. ``serial``: its number among the commands."""
+
+    def restore(self, step: str, restore_id: str, revision: int, origin: ChangeOrigin | None) -> None:
+        """A step of a restore was applied. ``revision``: after it."""
+
+    def members(self, index: int, members: Mapping[str, str]) -> None:
+        """The members have changed, by the entry at ``index``. Kind and address by name."""
+
+    def replaced(self, revision: int) -> None:
+        """A snapshot replaced the state, which is now at ``revision``. This node did not apply what led to it."""
 
 
 class Connection(Protocol):

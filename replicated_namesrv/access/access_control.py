@@ -33,6 +33,20 @@ key."""
 DEFAULT_AUDIT_LOG = "audit.log"
 
 
+class CheckedOrigin(ChangeOrigin):
+    """The origin of a request whose right is checked again when it has waited."""
+
+    recheck: Callable[[], None]
+    """Raises NoPermissionError."""
+
+    @property
+    def is_checked(self) -> bool:
+        return True
+
+    def check(self) -> None:
+        self.recheck()
+
+
 class RefusalThrottle:
     """Decides which refusals get a line."""
 

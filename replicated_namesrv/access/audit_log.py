@@ -1,7 +1,8 @@
 """AuditLog: JSON lines about changes, refusals and reloads, in files that are rotated.
 
 Requests without permission have a file of their own, because everyone can cause them: they never displace a line about a change.
-A thread writes, so that a slow disk does not delay requests. Lines that it cannot write are counted and dropped.
+A thread writes, so that a slow disk does not delay requests. Lines that it cannot write are counted and dropped. Before the
+next line that it can write, it writes a line ``audit-gap`` with their number.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
@@ -29,6 +30,8 @@ STOP_TIMEOUT_S = 5.0
 ONLY_OWNER = 0o600
 REFUSALS = ("refused", "observed")
 """Events of requests without permission."""
+GAP = "audit-gap"
+"""Event of a line that says what is not in the log."""
 
 
 class AuditLog:
@@ -39,6 +42,8 @@ class AuditLog:
         self.refusals_path = path.with_name(f"{path.stem}-refusals{path.suffix}")
         self.lost = 0
         """Lines that were not written."""
+        self._told = 0
+        """How many of them a line mentions."""
         self._node, self._wall_clock_s = node, wall_clock_s
         self._waiting: queue.Queue[tuple[RotatedFile, bytes] | None] = queue.Queue(WAITING_MAX)
         self._thread: threading.Thread | None = None
@@ -65,13 +70,15 @@ class AuditLog:
 
     def write(self, event: str, **facts: object) -> None:
         """Add a line. Facts that are None are left out."""
-        moment = datetime.fromtimestamp(self._wall_clock_s(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        known = {name: value for name, value in facts.items() if value is not None}
-        line = json.dumps({"time": moment, "node": self._node, "event": event, **known}, separators=(",", ":"))
         try:
-            self._waiting.put_nowait((self._refusals if event in REFUSALS else self._main, line.encode() + b"\n"))
+            self._waiting.put_nowait((self._refusals if event in REFUSALS else self._main, self._line(event, facts)))
         except queue.Full:
             self.lost += 1
+
+    def _line(self, event: str, facts: Mapping[str, object]) -> bytes:
+        moment = datetime.fromtimestamp(self._wall_clock_s(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        known = {name: value for name, value in facts.items() if value is not None}
+        return json.dumps({"time": moment, "node": self._node, "event": event, **known}, separators=(",", ":")).encode() + b"\n"
 
     def _run(self) -> None:
         is_ending = False
@@ -85,7 +92,14 @@ class AuditLog:
                     break
                 lines.setdefault(more[0], []).append(more[1])
             for file, found in lines.items():
-                self.lost += file.write(found)
+                lost = self.lost
+                gap = file is self._main and lost > self._told
+                if gap:
+                    found.insert(0, self._line(GAP, {"reason": "lines could not be written", "lines": lost - self._told}))
+                if file.write(found):
+                    self.lost += len(found) - gap
+                elif gap:
+                    self._told = lost
         self._main.close()
         self._refusals.close()
 

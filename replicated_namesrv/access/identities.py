@@ -12,7 +12,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any
 
 from replicated_namesrv.access.roles import Role
-from replicated_namesrv.access.signatures import ACCESS_KEY, is_signed
+from replicated_namesrv.access.signatures import ACCESS_KEY, signing_secret
 
 PeerCertificate = Mapping[str, Any]
 """A verified certificate as ``ssl`` describes it (``getpeercert``)."""
@@ -164,13 +164,20 @@ class AccessRules:
         """The identity of an HTTP token. Only its hash is looked up, so the time says nothing about it."""
         return self._by_token.get(hash_of(token))
 
-    def by_signature(self, fields: Mapping[str, str], body: bytes) -> NamedIdentity | None:
-        """The identity of a signed request; None if its key is unknown or the signature is wrong."""
+    def by_signature(self, fields: Mapping[str, str], body: bytes) -> tuple[NamedIdentity, bytes] | None:
+        """The identity of a signed request, and the secret that signed it; None if its key is unknown or the signature is
+        wrong."""
         found = self._by_key.get(fields.get(ACCESS_KEY, ""))
         if found is None:
             return None
         identity, secrets = found
-        return identity if is_signed(fields, body, secrets) else None
+        secret = signing_secret(fields, body, secrets)
+        return None if secret is None else (identity, secret)
+
+    def by_key(self, key: str, secret: bytes) -> NamedIdentity | None:
+        """The identity of an access key, if this is one of its secrets."""
+        identity, secrets = self._by_key.get(key, (None, ()))
+        return identity if secret in secrets else None
 
     @property
     def has_access_keys(self) -> bool:
@@ -183,6 +190,11 @@ def hash_of(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
 
 
+def is_limited(identity: NamedIdentity, allowed: frozenset[Role]) -> bool:
+    """Whether ``identity`` may send a request that ``allowed`` may send only for its own brokers."""
+    return Role.READ not in allowed and identity.roles.isdisjoint(allowed - {Role.BROKER})
+
+
 def refusal(
     identity: NamedIdentity, allowed: frozenset[Role], brokers: Iterable[tuple[str | None, str | None, str | None]] = ()
 ) -> str | None:
@@ -193,7 +205,7 @@ def refusal(
     if not identity.may(allowed):
         needed = " or ".join(sorted(allowed))
         return f"it needs the role {needed}, and {identity.name} has {', '.join(sorted(identity.roles)) or 'none'}"
-    if Role.READ in allowed or not identity.roles.isdisjoint(allowed - {Role.BROKER}):
+    if not is_limited(identity, allowed):
         return None
     for name, address, holder in brokers:
         if name is not None and not identity.owns(name):

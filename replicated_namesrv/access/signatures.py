@@ -18,7 +18,8 @@ def signature_of(fields: Mapping[str, str], body: bytes, secret: bytes) -> str:
     return base64.b64encode(hmac.digest(secret, values.encode("utf-8", "replace") + body, "sha1")).decode()
 
 
-def is_signed(fields: Mapping[str, str], body: bytes, secrets: Iterable[bytes]) -> bool:
-    """Whether the request was signed with one of ``secrets``."""
+def signing_secret(fields: Mapping[str, str], body: bytes, secrets: Iterable[bytes]) -> bytes | None:
+    """The one of ``secrets`` with which the request was signed; None: it was not."""
     given = fields.get(SIGNATURE, "").encode("utf-8", "replace")
-    return any(hmac.compare_digest(signature_of(fields, body, secret).encode(), given) for secret in secrets)
+    signed = (secret for secret in secrets if hmac.compare_digest(signature_of(fields, body, secret).encode(), given))
+    return next(signed, None)

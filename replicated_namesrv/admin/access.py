@@ -15,7 +15,8 @@ here. Therefore a request without a token must name this node in ``Host`` (DNS r
 must name the console.
 
 With ``accessPolicy=enforce`` the roles of the caller decide instead, by certificate, token or source address. The token of
-``adminTokenFile`` then has the role admin. With ``observe`` a request is accepted if the table or the roles accept it.
+``adminTokenFile`` then has the role admin. With ``observe`` the table decides, and requests that the roles would refuse are
+recorded. A token of the access file then neither admits nor hinders a request.
 """
 
 import hmac
@@ -23,15 +24,16 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from replicated_namesrv.access.access_control import AccessControl
+from replicated_namesrv.access.access_control import AccessControl, CheckedOrigin
 from replicated_namesrv.access.identities import AccessRules, NamedIdentity, refusal, subject_of
 from replicated_namesrv.access.roles import Role
-from replicated_namesrv.errors import SettingError
+from replicated_namesrv.errors import NoPermissionError, SettingError
 from replicated_namesrv.model import ChangeOrigin
 
 log = logging.getLogger(__name__)
@@ -39,7 +41,8 @@ log = logging.getLogger(__name__)
 TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
 ADMIN_TOKEN = NamedIdentity("adminTokenFile", frozenset({Role.ADMIN}))
 """The caller that sends the token of ``adminTokenFile``."""
-_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+_FORWARDED = ("forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip")
+"""Headers of proxies in small letters, besides those that begin with x-forwarded."""
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -83,30 +86,47 @@ class Access:
         if control is None:
             by_table(request)
             return
-        identity, by, denied = self._judge(request, control.rules, allowed)
-        if denied is not None and not control.enforces:
+        rules = control.rules
+        identity, by, denied = self._judge(request, rules, allowed)
+        if not control.enforces:
             by_table(request)
-        if denied is None or not control.enforces:
             request[ORIGIN] = ChangeOrigin(identity, request.remote or "?", control.node)
+        elif denied is None:
+            request[ORIGIN] = origin = CheckedOrigin(identity, request.remote or "?", control.node)
+            origin.recheck = partial(self._check_waiting, request, allowed, rules)
         if denied is None:
             return
-        name = f"{request.method} {request.match_info.route.resource.canonical if request.match_info.route.resource else ''}"
-        control.refused(name, request.path, identity, by, request.remote or "?", denied.error, {"needs": sorted(allowed)})
+        self._refused(request, identity, by, denied, allowed)
         if control.enforces:
             raise denied
+
+    def _refused(self, request: web.Request, identity: str, by: str, denied: "AccessError", allowed: frozenset[Role]) -> None:
+        assert self._control is not None
+        name = f"{request.method} {pattern_of(request)}"
+        self._control.refused(name, request.path, identity, by, request.remote or "?", denied.error, {"needs": sorted(allowed)})
+
+    def _check_waiting(self, request: web.Request, allowed: frozenset[Role], rules: AccessRules) -> None:
+        """Check a request again that was allowed by ``rules`` and has waited. Raises NoPermissionError."""
+        control = self._control
+        if control is None or control.rules is rules:
+            return
+        identity, by, denied = self._judge(request, control.rules, allowed)
+        if denied is not None:
+            self._refused(request, identity, by, denied, allowed)
+            raise NoPermissionError(f"{denied.error}; the access file changed while the request waited")
 
     def check_again(self, request: web.Request, allowed: frozenset[Role], by_table: Callable[[web.Request], None]) -> None:
         """Check the caller of an open stream once more. It raises what ``check`` raises, but records no observed request."""
         control = self._control
-        if control is None or control.enforces:
+        if control is not None and control.enforces:
             self.check(request, allowed, by_table)
-        elif self._judge(request, control.rules, allowed)[2] is not None:
+        else:
             by_table(request)
 
     def done(self, request: web.Request, status: int) -> None:
         """Record an operation; changes of KV config and topics are recorded when they are applied."""
         origin = request.get(ORIGIN)
-        recorded = (request.method, request.path) in OPERATIONS or request.path.startswith(MEMBERS_PATH)
+        recorded = (request.method, pattern_of(request)) in OPERATIONS
         if self._control is not None and origin is not None and recorded:
             target = request.get(TARGET) or request.query_string or None
             self._control.requested(f"{request.method} {request.path}", target, origin, status)
@@ -114,8 +134,8 @@ class Access:
     def why_not(self, request: web.Request, allowed: frozenset[Role], by_table: Callable[[web.Request], None]) -> str | None:
         """The reason for which ``check`` would refuse such a request of this caller; None: it would accept it. Nothing is
         recorded."""
-        denied = None if self._control is None else self._judge(request, self._control.rules, allowed)[2]
-        if self._control is not None and (denied is None or self._control.enforces):
+        if self._control is not None and self._control.enforces:
+            denied = self._judge(request, self._control.rules, allowed)[2]
             return None if denied is None else f"{denied.error}; {denied.remedy}"
         try:
             by_table(request)
@@ -158,14 +178,13 @@ class Access:
             return ADMIN_TOKEN, "token"
         self._check_host(request)
         self._check_origin(request)
-        forwarded = any(header in request.headers for header in _FORWARDED)
-        if not forwarded and (identity := rules.by_network(request.remote or "")) is not None:
+        if not is_forwarded(request) and (identity := rules.by_network(request.remote or "")) is not None:
             return identity, "network"
         return rules.anonymous, "anonymous"
 
     def check_view(self, request: web.Request) -> None:
         """Raises AccessError."""
-        if self._token_file or "Authorization" in request.headers:
+        if self._token_file or self._sends_token(request):
             self._check_token(request)
             return
         self._check_host(request)
@@ -178,13 +197,19 @@ class Access:
 
     def check_change(self, request: web.Request) -> None:
         """Raises AccessError."""
-        if self._token_file or "Authorization" in request.headers:
+        if self._token_file or self._sends_token(request):
             self._check_token(request)
             return
         if not is_local(request):
             raise AccessError(403, "changes are accepted from this machine only", "set adminTokenFile and send its token")
         self._check_host(request)
         self._check_origin(request)
+
+    def _sends_token(self, request: web.Request) -> bool:
+        """Whether it has ``Authorization``, other than with a token of the access file."""
+        if "Authorization" not in request.headers:
+            return False
+        return self._control is None or self._control.rules.by_token(given_token(request)) is None
 
     def _check_origin(self, request: web.Request) -> None:
         origin = request.headers.get("Origin")
@@ -221,10 +246,20 @@ TARGET = web.RequestKey("target", str)
 """The object of a request, for the audit log. If it is not set, the query string is recorded."""
 OPERATIONS = {
     *(("POST", "/v1/config"), ("GET", "/v1/backup"), ("POST", "/v1/restore"), ("POST", "/v1/leader/transfer")),
-    *(("POST", "/v1/drain"), ("DELETE", "/v1/drain")),
+    *(("POST", "/v1/drain"), ("DELETE", "/v1/drain"), ("POST", "/v1/members/{node}/{action}")),
 }
-"""Requests that are recorded as such, besides those below ``MEMBERS_PATH``."""
-MEMBERS_PATH = "/v1/members/"
+"""Requests that are recorded as such."""
+
+
+def pattern_of(request: web.Request) -> str:
+    """The pattern that the path of a request matches. Empty: none."""
+    resource = request.match_info.route.resource
+    return "" if resource is None else resource.canonical
+
+
+def is_forwarded(request: web.Request) -> bool:
+    """Whether a proxy says that it forwarded the request."""
+    return any(name.lower() in _FORWARDED or name.lower().startswith("x-forwarded") for name in request.headers)
 
 
 def given_token(request: web.Request) -> bytes:
@@ -237,7 +272,7 @@ def given_token(request: web.Request) -> bytes:
 
 def is_local(request: web.Request) -> bool:
     """Whether the request was made on this machine and not forwarded by a proxy on it."""
-    if any(header in request.headers for header in _FORWARDED):
+    if is_forwarded(request):
         return False
     return request.remote is not None and _is_loopback(request.remote)
 

@@ -32,6 +32,7 @@ from replicated_namesrv.errors import (
     BodyError,
     LimitError,
     NamesrvError,
+    NoPermissionError,
     SettingError,
     StaleReadError,
     StorageError,
@@ -83,6 +84,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return response
     except (BodyError, SettingError, BadConsistencyError) as error:
         return json_error(400, str(error), "correct the request")
+    except NoPermissionError as error:
+        return json_error(403, str(error), "use another identity, or give it the role in the access file")
     except UnavailableError as error:
         return json_error(503, str(error), "ask another node, or this one later, or with ?readConsistency=stale")
     except StaleReadError as error:
@@ -212,7 +215,8 @@ class AdminServer:
         if settings.admin_tls_cert_path:
             tls = ssl.create_default_context()
             tls.load_verify_locations(settings.admin_tls_cert_path)
-        self._others.begin(addresses(settings, bound[1], int(advertised.rpartition(":")[2]), advertised), tls)
+        found = addresses(settings, bound[1], int(advertised.rpartition(":")[2]), advertised)
+        self._others.begin(found, tls, bool(settings.peers) or "nameServerAddresses" not in settings.run_time)
 
 
 def _wall_ms() -> int:

@@ -1,15 +1,20 @@
 """ChangeRecords: a line of the audit log for each change of the routes that this node applied.
 
-Every node of a CP cluster applies every change, so the log of each node names who caused it, and over which node. A node that
-reads its log again at the start, or was down, applies changes late. Changes up to the revision of the last line are not recorded
-again.
+Every node of a CP cluster applies every change, so the log of each node names who caused it, and over which node. The same holds
+for operations that were announced, steps of a restore, and changes of the members. A node that reads its log again at the start,
+or was down, applies them late. What the last lines about this cluster have is not recorded again.
+
+A node that receives a snapshot does not apply the changes before it. Neither does one whose audit log ends before the snapshot on
+its disk. A line ``audit-gap`` says so, and names the nodes whose logs may have these changes.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from replicated_namesrv.access.audit_log import AuditLog
+from replicated_namesrv.access.audit_log import GAP, AuditLog
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.routes.commands import (
     ChangeWritePerm,
     Command,
@@ -26,34 +31,123 @@ from replicated_namesrv.service import AppliedChange
 BROKERS_MAX = 20
 """Brokers of one removal that a line names."""
 TAIL_BYTES = 1 << 20
-"""End of the log in which the last recorded revision is looked for."""
+"""End of a file in which the last lines are looked for."""
+RECEIVED = "this node received a snapshot in place of the changes"
+OPENED = "the audit log ends before the snapshot with which this node started"
+"""Reasons for a gap."""
 CHARACTERS_MAX = 1_000
 
 
-class ChangeRecords:
-    """Records the changes of one node."""
+class RecordedCluster(NamedTuple):
+    """The cluster whose log a node applies."""
 
-    def __init__(self, audit: AuditLog, revisions_last: bool) -> None:
-        """``revisions_last``: revisions are those of the cluster and continue after a restart of this node. Otherwise lines have
-        no revision, because the data directory may be used in a cluster later."""
-        self._audit, self._revisions_last = audit, revisions_last
-        self._recorded = last_revision(audit.path) if revisions_last else 0
+    cluster_id: str
+    """Another cluster of the same name has another one, so that its revisions are not taken for those of this one."""
+    others: Sequence[str]
+    """The other nodes."""
+
+
+class Recorded(NamedTuple):
+    """What the audit log has about one cluster."""
+
+    revision: int = 0
+    """Of the newest change, or up to which a gap is recorded."""
+    serial: int = 0
+    """Of the newest requested operation."""
+    members_at: int = 0
+    """Index of the newest change of the members."""
+    members: Mapping[str, str] | None = None
+    """The members after it."""
+    steps: frozenset[tuple[str, str]] = frozenset()
+    """Steps of restores: (step, restore)."""
+
+
+class ChangeRecords:
+    """Records what one node applies. Implements ``service.LogEvents``."""
+
+    def __init__(self, audit: AuditLog, cluster: Callable[[], RecordedCluster | None] | None) -> None:
+        """``cluster`` returns None while it is unknown. ``cluster`` None: lines of an independent node have no revision, because
+        they would be those of one process, and the data directory may be used in a cluster later."""
+        self._audit, self._cluster = audit, cluster
+        self._recorded: Recorded | None = Recorded() if cluster is None else None
+        """None while the cluster is unknown."""
+        self._cluster_id: str | None = None
+        self._skipped = 0
+        """Revision of the snapshot that the node read before the cluster was known; 0: none."""
 
     def note(self, change: AppliedChange) -> None:
         """Record a change, unless the log has it."""
-        if change.revision <= self._recorded:
-            return
-        self._recorded = change.revision
-        origin = change.origin
-        self._audit.write(
-            "change",
-            change=kind_of(change),
-            revision=change.revision if self._revisions_last else None,
-            identity=None if origin is None else origin.identity,
-            address=None if origin is None else origin.address,
-            receivedBy=None if origin is None else origin.node,
-            **facts_of(change.command),
+        if self._cluster is not None:
+            recorded = self._known()
+            if change.revision <= recorded.revision:
+                return
+            self._recorded = recorded._replace(revision=change.revision)
+        revision = None if self._cluster is None else change.revision
+        self._write("change", change.origin, change=kind_of(change), revision=revision, **facts_of(change.command))
+
+    def requested(self, request: str, target: str, origin: ChangeOrigin | None, serial: int) -> None:
+        """Record an operation before it is executed."""
+        recorded = self._known()
+        if serial > recorded.serial:
+            self._recorded = recorded._replace(serial=serial)
+            self._write("requested", origin, request=request, target=target or None, serial=serial)
+
+    def restore(self, step: str, restore_id: str, revision: int, origin: ChangeOrigin | None) -> None:
+        """Record a step of a restore. The last one replaces the state."""
+        recorded = self._known()
+        if (step, restore_id) not in recorded.steps:
+            steps = recorded.steps | {(step, restore_id)}
+            self._recorded = recorded._replace(revision=max(recorded.revision, revision), steps=steps)
+            self._write("change", origin, change=step, revision=revision, restore=restore_id)
+
+    def members(self, index: int, members: Mapping[str, str]) -> None:
+        """Record the members after a change."""
+        recorded = self._known()
+        if index > recorded.members_at or (index == recorded.members_at and members != recorded.members):
+            self._recorded = recorded._replace(members_at=index, members=members)
+            self._write("members", None, index=index, members=dict(members))
+
+    def replaced(self, revision: int) -> None:
+        """Record that this node did not apply the changes up to a revision one by one."""
+        if self._recorded is None and self._find() is None:
+            self._skipped = revision  # the node is being opened
+        else:
+            self._gap(revision, RECEIVED)
+
+    def started(self) -> None:
+        """The service has started: record what the log lacks."""
+        if self._cluster is not None:
+            self._known()
+
+    def _known(self) -> Recorded:
+        """What the log has. The cluster is known when something is applied."""
+        found = self._find() if self._recorded is None else self._recorded
+        return found or Recorded()
+
+    def _find(self) -> Recorded | None:
+        cluster = None if self._cluster is None else self._cluster()
+        if cluster is None:
+            return None
+        self._cluster_id = cluster.cluster_id
+        self._recorded = recorded_of(self._audit.path, cluster.cluster_id)
+        if self._skipped > self._recorded.revision:
+            self._gap(self._skipped, OPENED)
+        return self._recorded
+
+    def _gap(self, revision: int, reason: str) -> None:
+        assert self._recorded is not None
+        assert self._cluster is not None
+        cluster = self._cluster()
+        first, self._recorded = (
+            self._recorded.revision + 1,
+            self._recorded._replace(revision=max(self._recorded.revision, revision)),
         )
+        others = None if cluster is None else list(cluster.others)
+        self._write(GAP, None, reason=reason, fromRevision=first, toRevision=revision, askNodes=others)
+
+    def _write(self, event: str, origin: ChangeOrigin | None, **facts: object) -> None:
+        known = {} if origin is None else {"identity": origin.identity, "address": origin.address, "receivedBy": origin.node}
+        self._audit.write(event, **known, **facts, cluster=self._cluster_id)
 
 
 def kind_of(change: AppliedChange) -> str:
@@ -102,21 +196,36 @@ def short(text: str) -> str:
     return text[:CHARACTERS_MAX]
 
 
-def last_revision(path: Path) -> int:
-    """The revision in the last line about a change; 0: there is none near the end."""
-    for file in (path, path.with_name(path.name + ".1")):
-        try:
-            with file.open("rb") as source:
-                size = source.seek(0, 2)
-                source.seek(max(0, size - TAIL_BYTES))
-                lines = source.read().splitlines()
-        except OSError:
-            continue
-        for line in reversed(lines):
+def recorded_of(path: Path, cluster_id: str) -> Recorded:
+    """What the end of the log has about a cluster."""
+    recorded, steps = Recorded(), set()
+    for file in (path.with_name(path.name + ".1"), path):
+        for line in tail_of(file):
             try:
                 found = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(found, dict) and found.get("event") == "change" and isinstance(found.get("revision"), int):
-                return int(found["revision"])
-    return 0
+            if not isinstance(found, dict) or found.get("cluster") != cluster_id:
+                continue
+            match found:
+                case {"event": "change", "revision": int(revision)}:
+                    recorded = recorded._replace(revision=max(recorded.revision, revision))
+                    if isinstance(restore_id := found.get("restore"), str):
+                        steps.add((str(found.get("change")), restore_id))
+                case {"event": "audit-gap", "toRevision": int(revision)}:
+                    recorded = recorded._replace(revision=max(recorded.revision, revision))
+                case {"event": "requested", "serial": int(serial)}:
+                    recorded = recorded._replace(serial=max(recorded.serial, serial))
+                case {"event": "members", "index": int(index), "members": dict(members)}:
+                    recorded = recorded._replace(members_at=index, members=members)
+    return recorded._replace(steps=frozenset(steps))
+
+
+def tail_of(file: Path) -> list[bytes]:
+    """The last lines of a file. The first of them may be cut off."""
+    try:
+        with file.open("rb") as source:
+            source.seek(max(0, source.seek(0, 2) - TAIL_BYTES))
+            return source.read().splitlines()
+    except OSError:
+        return []

@@ -56,11 +56,15 @@ class OperatedService(Protocol):
     def check_restore(self) -> None:
         """Raise SettingError if this node cannot restore backups at all, whatever they contain."""
 
-    def restore(self, snapshot: AsyncIterator[bytes]) -> "Future[Result]":
+    async def announce(self, request: str, target: str | None, origin: ChangeOrigin | None) -> None:
+        """Record an operation of ``origin`` in the audit log of every node of a cluster, before it is executed. Raises
+        UnavailableError, OutcomeUnknownError, NoPermissionError."""
+
+    def restore(self, snapshot: AsyncIterator[bytes], origin: ChangeOrigin | None = None) -> "Future[Result]":
         """Replace a fresh cluster's state by the snapshot of a backup. A result code other than 0 means that the restore was
         refused.
 
-        Fails as a proposal does, and with the errors of ``snapshot``."""
+        Fails as a proposal does, with the errors of ``snapshot``, and with NoPermissionError."""
 
     def transfer_leadership(self, to: str | None) -> "Future[None]":
         """Transfer leadership to ``to``, or to the node with the longest log. Raises SettingError if this node is not the leader

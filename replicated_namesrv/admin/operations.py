@@ -9,10 +9,12 @@ from typing import Any
 from aiohttp import web
 
 from replicated_namesrv import __version__
+from replicated_namesrv.access.identities import shown
+from replicated_namesrv.admin.access import ORIGIN
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.json_views import state_for
 from replicated_namesrv.admin.responses import json_error, json_response
-from replicated_namesrv.errors import BodyError, NamesrvError, UnavailableError
+from replicated_namesrv.errors import BodyError, NamesrvError, OutcomeUnknownError, UnavailableError
 from replicated_namesrv.routes import backup as backups
 from replicated_namesrv.routes.encoding import RouteFormatError
 from replicated_namesrv.routes.snapshot import SnapshotReader
@@ -27,6 +29,8 @@ DRAIN_S, DRAIN_S_MAX = 10, 300
 PEERS_WAIT_S, PEERS_LOOK_S = 3.0, 0.05
 """How long a drain waits for the first address message of another node. Nodes send one a second, so a node that has just
 started knows no other node for about a second."""
+TARGET_CHARACTERS_MAX = 1_024
+"""Characters of a request in an audit log."""
 WRITE_TIMEOUT_S = 60.0
 """A client that reads no byte of a backup for this long is disconnected, because a backup keeps the old state in memory."""
 
@@ -78,7 +82,7 @@ async def restore(request: web.Request) -> web.Response:
         await _drop_rest(request)
         raise
     state.compares_content = service.state.compares_content  # nodes of version 0.1 read it, too
-    result = await service.restore(_lines_of(state))
+    result = await service.restore(_lines_of(state), request.get(ORIGIN))
     if result.code:
         remedy = "form a new cluster with empty data directories, or add KV config and settings: namesrv restore --merge FILE"
         return json_error(409, result.remark or "refused", remedy)
@@ -135,8 +139,16 @@ async def _snapshot_in(request: web.Request) -> AsyncIterator[bytes]:
 async def transfer_leadership(request: web.Request) -> web.Response:
     """``POST /v1/leader/transfer?to=NODE``: transfer leadership, without NODE to the follower with the longest log."""
     service = request.app[CONTEXT].service
+    await _announce(request)
     await service.transfer_leadership(request.query.get("to") or None)
     return json_response({"changed": True, "replication": service.replication_status()})
+
+
+async def _announce(request: web.Request) -> None:
+    """Record an operation in the audit logs of all nodes, before it is executed."""
+    name, target = f"{request.method} {request.path}", request.query_string or None
+    target = None if target is None else shown(target, TARGET_CHARACTERS_MAX)
+    await request.app[CONTEXT].service.announce(shown(name, TARGET_CHARACTERS_MAX), target, request.get(ORIGIN))
 
 
 MEMBER_ACTIONS = ("add", "remove", "promote", "move")
@@ -155,6 +167,7 @@ async def change_member(request: web.Request) -> web.Response:
     observer = request.query.get("observer", "false")
     if observer not in ("true", "false") or ("observer" in request.query and action != "add"):
         raise BodyError(f"observer={observer[:40]} with {action}: give true or false, and only with add")
+    await _announce(request)
     await context.service.change_member(action, name, address, observer == "true")
     return json_response({"changed": True, "members": context.service.members()})
 
@@ -171,6 +184,8 @@ async def drain(request: web.Request) -> web.Response:
     if knows_others and not others and not force:
         remedy = "start another node, or give --force (force=true)"
         return json_error(409, "no other node of the cluster serves brokers and clients", remedy)
+    with contextlib.suppress(UnavailableError, OutcomeUnknownError):  # a node is drained without a majority, too
+        await _announce(request)
     done = await context.node.drain(float(text))
     return json_response({"drained": True, "moved": done.moved, "cut": done.cut, "othersServing": others})
 
@@ -188,5 +203,7 @@ async def _others_serving(context: AdminContext, within_s: float) -> list[str]:
 
 async def resume(request: web.Request) -> web.Response:
     """``DELETE /v1/drain``: serve again."""
+    with contextlib.suppress(UnavailableError, OutcomeUnknownError):
+        await _announce(request)
     await request.app[CONTEXT].node.resume()
     return json_response({"drained": False})

@@ -2,8 +2,9 @@
 
 The addresses come from ``peers`` (CP) or ``nameServerAddresses`` (AP). The admin port of another node is assumed to be as far
 from its listed port as on this node, as the commands assume, too. Nodes are asked on request only. A node that is slow does not
-delay an answer: the last answer is kept with its age. Requests carry the caller's ``Authorization``, and only paths that need no
-more rights than the caller has proved are asked.
+delay an answer: the last answer is kept with its age. Only paths that need no more rights than the caller has proved are asked.
+Requests carry the caller's ``Authorization``, unless the addresses were changed at run time. Otherwise everyone who may change
+settings could have the token of an administrator sent to another host.
 """
 
 import asyncio
@@ -96,11 +97,14 @@ class OtherNodes:
     def __init__(self) -> None:
         self.nodes: list[OtherNode] = []
         self._tls: ssl.SSLContext | None = None
+        self._sends_tokens = True
         self._session: aiohttp.ClientSession | None = None
 
-    def begin(self, found: list[tuple[str | None, str]], tls: ssl.SSLContext | None) -> None:
-        """Set the nodes. ``tls``: how they are verified, None for plain HTTP."""
+    def begin(self, found: list[tuple[str | None, str]], tls: ssl.SSLContext | None, sends_tokens: bool = True) -> None:
+        """Set the nodes. ``tls``: how they are verified, None for plain HTTP. ``sends_tokens``: whether the addresses are trusted
+        with tokens of callers."""
         self.nodes, self._tls = [OtherNode(name, address) for name, address in found], tls
+        self._sends_tokens = sends_tokens
 
     async def stop(self) -> None:
         """Close all connections."""
@@ -141,7 +145,7 @@ class OtherNodes:
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit_per_host=4, ssl=self._tls or True))
         scheme = "http" if self._tls is None else "https"
-        headers = {} if authorization is None else {"Authorization": authorization}
+        headers = {} if authorization is None or not self._sends_tokens else {"Authorization": authorization}
         try:
             async with (
                 asyncio.timeout(timeout_s),

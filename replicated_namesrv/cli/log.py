@@ -165,7 +165,7 @@ def described(data: bytes) -> dict[str, Any]:
     """A command of the log in words: kind, what it does, its time."""
     try:
         if data[:1] == bytes((RESTORE_MARK,)):
-            kind, restore_id, number, piece = cluster_restore.decode(data)
+            kind, restore_id, number, piece, _ = cluster_restore.decode(data)
             return {"kind": COMMAND_KINDS[RESTORE_MARK, kind].name, "restore": restore_id, "piece": number, "bytes": len(piece)}
         head, _, rest = data[1:].partition(b"\n")
         number, *arguments = load(head)

@@ -169,6 +169,8 @@ class BrokerCalls:
             async with Budget(REGISTRATION_S):
                 while True:
                     serial = self._machine.serial
+                    if origin is not None:
+                        origin.check()
                     unchanged = self._machine.state.unchanged_result(registration)
                     if unchanged is not None and await self._is_confirmed(registration, unchanged, connection):
                         self._late_copies.forget(key)
@@ -183,6 +185,8 @@ class BrokerCalls:
                 raise UnavailableError("its connection has ended")
             version = registration.data_version
             is_meant = self._late_copies.is_repeated(key, version, received_ms) or not self._defences.repeated_versions
+            if origin is not None and origin.is_checked:  # by the newest registrations
+                await confirm(self._consensus)
             time_ms, replaces = self._leader.leader_time_ms, received if is_meant else 0
             data = encode_register(registration, time_ms, received, replaces, content)
             topics = self._machine.state.topics_concerned(registration)
@@ -266,13 +270,18 @@ class BrokerCalls:
         self, key: Key, data_version: DataVersion | None, connection: Connection
     ) -> "Future[DataVersionAnswer]":
         """``QUERY_DATA_VERSION`` (322): a linearizable read that renews. If a removal is proposed, it waits for the outcome."""
-        return self._converse(connection, self._query_data_version(key, data_version, connection))
+        origin = origin_of(connection)
+        return self._converse(connection, self._query_data_version(key, data_version, connection, origin))
 
-    async def _query_data_version(self, key: Key, data_version: DataVersion | None, connection: Connection) -> DataVersionAnswer:
+    async def _query_data_version(
+        self, key: Key, data_version: DataVersion | None, connection: Connection, origin: ChangeOrigin | None
+    ) -> DataVersionAnswer:
         state = self._machine.state
         async with Budget(self._budget_s):
             while True:
                 await confirm(self._consensus)
+                if origin is not None:
+                    origin.check()
                 registration = state.registration(*key)
                 if registration is None:
                     return DataVersionAnswer(True, None)
@@ -312,6 +321,8 @@ class BrokerCalls:
                 if epoch is not None and (registration is None or registration.epoch != epoch):
                     continue
                 removal = replace(removal, epoch=NO_REGISTRATION if registration is None else registration.epoch)
+                if origin is not None:
+                    origin.check()
                 if self._is_late(key, opened_ms) or await self._leader.remove(removal, opened_ms, origin) == LATE:
                     if connection is not None:
                         self._attachments.detach(key, connection.connection_id)

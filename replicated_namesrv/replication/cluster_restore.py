@@ -22,9 +22,10 @@ from typing import Any
 from uuid import uuid4
 
 from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.raft.interfaces import Restoration
 from replicated_namesrv.raft.raft_errors import UnknownCommandError
-from replicated_namesrv.replication.command_kinds import ABANDON, BEGIN, FINISH, PIECE, RESTORE_MARK
+from replicated_namesrv.replication.command_kinds import ABANDON, BEGIN, COMMAND_KINDS, FINISH, PIECE, RESTORE_MARK
 from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine
 from replicated_namesrv.routes.encoding import RouteFormatError, dump, load
 from replicated_namesrv.routes.results import Result
@@ -41,27 +42,35 @@ request."""
 Propose = Callable[[bytes], Awaitable[ProposalResult]]
 
 
-def encode(kind: int, restore_id: str, number: int = 0, piece: bytes = b"") -> bytes:
-    """Encode a command; ``number``: how many pieces came before."""
-    return bytes((RESTORE_MARK,)) + dump([VERSION, kind, restore_id, number]) + b"\n" + piece
+def encode(kind: int, restore_id: str, number: int = 0, piece: bytes = b"", origin: ChangeOrigin | None = None) -> bytes:
+    """Encode a command; ``number``: how many pieces came before. ``origin``: only if every node knows OPERATION_VERSION."""
+    return bytes((RESTORE_MARK,)) + dump([VERSION, kind, restore_id, number, *(origin or ())]) + b"\n" + piece
 
 
-def decode(data: bytes) -> tuple[int, str, int, bytes]:
+def decode(data: bytes) -> tuple[int, str, int, bytes, ChangeOrigin | None]:
     """Inverse of ``encode``. Raises UnknownCommandError."""
     head, _, piece = data[1:].partition(b"\n")
     try:
-        version, kind, restore_id, number = load(head)
+        version, kind, restore_id, number, *rest = load(head)
         if version != VERSION or kind not in range(4) or not isinstance(restore_id, str) or not isinstance(number, int):
             raise ValueError(f"version {version}, kind {kind}")
+        if not all(isinstance(field, str) for field in rest):
+            raise ValueError("its caller is not named by texts")
+        origin = ChangeOrigin(*rest) if rest else None
     except (ValueError, TypeError) as error:
         raise UnknownCommandError(f"a command of a restore is not known to this version: {error}") from error
-    return kind, restore_id, number, piece
+    return kind, restore_id, number, piece, origin
 
 
-async def restore(propose: Propose, snapshot: AsyncIterator[bytes]) -> Result:
-    """Send the snapshot of a backup through the log. An error of ``snapshot`` abandons the restore and is raised again."""
-    restore_id, number = uuid4().hex, 0
-    begun = await propose(encode(BEGIN, restore_id))
+async def restore(
+    propose: Propose, snapshot: AsyncIterator[bytes], origin: ChangeOrigin | None = None, is_named: bool = False
+) -> Result:
+    """Send the snapshot of a backup through the log. An error of ``snapshot`` abandons the restore and is raised again.
+    ``is_named``: the commands name ``origin``."""
+    restore_id, number, named = uuid4().hex, 0, origin if is_named else None
+    if origin is not None:
+        origin.check()
+    begun = await propose(encode(BEGIN, restore_id, origin=named))
     if begun.result.code:
         if begun.leftover is not None:  # it would be refused at the end, too
             await _abandon(propose, begun.leftover)
@@ -72,10 +81,12 @@ async def restore(propose: Propose, snapshot: AsyncIterator[bytes]) -> Result:
             if result.code:
                 return result
             number += 1
+        if origin is not None:
+            origin.check()
     except Exception:
         await _abandon(propose, restore_id)
         raise
-    return (await propose(encode(FINISH, restore_id, number))).result
+    return (await propose(encode(FINISH, restore_id, number, origin=named))).result
 
 
 async def _abandon(propose: Propose, restore_id: str) -> None:
@@ -132,7 +143,7 @@ class RestorableMachine:
         """Apply one command of the log, of a restore or of the routes. Raises UnknownCommandError."""
         if not data or data[0] != RESTORE_MARK:
             return self.machine.apply(data)
-        kind, restore_id, number, piece = decode(data)
+        kind, restore_id, number, piece, origin = decode(data)
         refusal = self._refusal(kind, restore_id, number)
         if refusal is not None:
             leftover = self.incoming.restore_id if kind == BEGIN and self.incoming is not None else None
@@ -152,6 +163,8 @@ class RestorableMachine:
             except RouteFormatError as error:
                 self.incoming = None
                 return ProposalResult(Result(code=REFUSED, remark=f"the backup cannot be read: {error}"))
+        if kind != PIECE:
+            self.machine.on_restore(COMMAND_KINDS[RESTORE_MARK, kind].name, restore_id, origin)
         return ProposalResult(Result(changed=kind == FINISH))
 
     def _refusal(self, kind: int, restore_id: str, number: int) -> str | None:

@@ -10,14 +10,18 @@ from replicated_namesrv.routes.encoding import load
 
 ENVELOPE_FORMAT, RESTORE_MARK = 1, ord("R")
 """First byte of a command of the routes (``route_machine.py``) or of a restore (``cluster_restore.py``)."""
-PLAIN, REGISTER, UNREGISTER, EXPIRE, LEAD, SUSPECT, ATTRIBUTED = range(7)
+PLAIN, REGISTER, UNREGISTER, EXPIRE, LEAD, SUSPECT, ATTRIBUTED, OPERATION = range(8)
 BEGIN, PIECE, FINISH, ABANDON = range(4)
+RESTORE_FIELDS = 4
+"""Fields in the head of a command of a restore. Those after them name who caused it."""
 BASE_VERSION = 1
 """Version of the commands that every node applies."""
 SUSPICION_VERSION = 2
 """Version of the commands that record the silence of brokers."""
 ORIGIN_VERSION = 3
 """Version of the commands that name who caused them."""
+OPERATION_VERSION = 4
+"""Version of the commands that record operations, and of restores that name who caused them."""
 
 
 class CommandKind(NamedTuple):
@@ -36,6 +40,7 @@ COMMAND_KINDS = {
     (ENVELOPE_FORMAT, LEAD): CommandKind("lead", BASE_VERSION),
     (ENVELOPE_FORMAT, SUSPECT): CommandKind("suspect", SUSPICION_VERSION),
     (ENVELOPE_FORMAT, ATTRIBUTED): CommandKind("attributed", ORIGIN_VERSION),
+    (ENVELOPE_FORMAT, OPERATION): CommandKind("operation", OPERATION_VERSION),
     (RESTORE_MARK, BEGIN): CommandKind("restore-begin", BASE_VERSION),
     (RESTORE_MARK, PIECE): CommandKind("restore-piece", BASE_VERSION),
     (RESTORE_MARK, FINISH): CommandKind("restore-finish", BASE_VERSION),
@@ -51,7 +56,10 @@ def newest_version() -> int:
 def version_of(command: bytes) -> int:
     """The command version that nodes need to apply ``command``."""
     head = load(command[1 : command.index(b"\n")])
-    since = COMMAND_KINDS[command[0], head[1 if command[0] == RESTORE_MARK else 0]].since
-    if command[0] == ENVELOPE_FORMAT and head[0] == ATTRIBUTED:
+    if command[0] == RESTORE_MARK:
+        since = COMMAND_KINDS[RESTORE_MARK, head[1]].since
+        return max(since, OPERATION_VERSION) if len(head) > RESTORE_FIELDS else since
+    since = COMMAND_KINDS[command[0], head[0]].since
+    if head[0] == ATTRIBUTED:
         return max(since, COMMAND_KINDS[ENVELOPE_FORMAT, head[-1][0]].since)
     return since

@@ -22,6 +22,7 @@ import logging
 from asyncio import Future
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
@@ -286,6 +287,20 @@ class RaftConsensus(Observer):
         return self._raft.node.group.removed
 
     @property
+    def group_id(self) -> str:
+        """Identifies the cluster that this data directory belongs to: another cluster of the same name has another one. Empty
+        while it is unknown."""
+        founders = {} if self._node is None else self._node.identity.founders
+        return blake2b(repr(sorted(founders.items())).encode(), digest_size=4).hexdigest() if founders else ""
+
+    @property
+    def applied_members(self) -> tuple[int, dict[str, str]]:
+        """The index of the last applied entry, and the members as applied: kind and address by name."""
+        node = self._raft.node
+        members = node.configuration.applied_members
+        return node.applied_index, {name: f"{m.kind.name.lower()} {m.host}:{m.port}" for name, m in members.items()}
+
+    @property
     def member_names(self) -> list[str]:
         """Names of the members, as applied."""
         return self._raft.node.members
@@ -419,23 +434,26 @@ class CommandProposer:
         """Propose through the log. Raises UnavailableError (certainly not applied) or OutcomeUnknownError, at the latest when
         this node fences itself. ``timeout_ms`` None: the time limit of all requests. ``topics``: number of topics that the
         command concerns. ``origin`` is in the log if every member knows such commands. The time that all nodes need is charged
-        to ``connection``: one address may send commands to each node."""
+        to ``connection``: one address may send commands to each node. The right of ``origin`` is checked again last
+        (NoPermissionError)."""
         if connection is not None and not self._is_fenced():
             connection.charge(self._node_count * (topics * NS_PER_TOPIC + len(data) * NS_PER_COMMAND_BYTE))
         if origin is not None and self._consensus.command_version >= ORIGIN_VERSION:
             data = encode_attributed(data, origin)
         if topics <= HEAVY_TOPICS and len(data) <= HEAVY_BYTES:
-            return await self._propose(data, timeout_ms)
+            return await self._propose(data, timeout_ms, origin)
         async with Budget((timeout_ms or self._budget_ms) / 1000):
             await self._heavy.acquire()
         try:
-            return await self._propose(data, timeout_ms)
+            return await self._propose(data, timeout_ms, origin)
         finally:
             self._heavy.release()
 
-    async def _propose(self, data: bytes, timeout_ms: int | None) -> ProposalResult:
+    async def _propose(self, data: bytes, timeout_ms: int | None, origin: ChangeOrigin | None) -> ProposalResult:
         if self._is_fenced():
             raise UnavailableError(NO_MAJORITY)
+        if origin is not None:
+            origin.check()
         proposed = self._consensus.propose(data, version_of(data), timeout_ms)
         self._waiting[proposed] = None
         try:

@@ -32,7 +32,7 @@ from replicated_namesrv.raft.transport import TransportSettings
 from replicated_namesrv.replication.applied_commands import AppliedCommands
 from replicated_namesrv.replication.broker_calls import BrokerCalls
 from replicated_namesrv.replication.cluster_restore import Leftovers, RestorableMachine, restore
-from replicated_namesrv.replication.command_kinds import newest_version
+from replicated_namesrv.replication.command_kinds import OPERATION_VERSION, newest_version
 from replicated_namesrv.replication.config_updates import ConfigUpdates
 from replicated_namesrv.replication.consensus import (
     NO_MAJORITY,
@@ -52,7 +52,7 @@ from replicated_namesrv.replication.member_list import members_of
 from replicated_namesrv.replication.node_addresses import NodeAddresses
 from replicated_namesrv.replication.peer_settings import known_members
 from replicated_namesrv.replication.read_barrier import ReadBarrier
-from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_plain
+from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_operation, encode_plain
 from replicated_namesrv.replication.running_clock import RunningClock
 from replicated_namesrv.replication.tasks import Tasks
 from replicated_namesrv.replication.traced_raft import traced_raft
@@ -65,6 +65,7 @@ from replicated_namesrv.service import (
     CloseReason,
     Connection,
     DataVersionAnswer,
+    LogEvents,
     Measurement,
     NodeAddress,
     ReadLevel,
@@ -324,6 +325,31 @@ class ReplicatedNode:
             AppliedChange(command, removal, self.state.revision, origin)
         )
 
+    def on_log_events(self, events: LogEvents) -> None:
+        """``events`` gets all else of the log that belongs into an audit log, also when this node reads its log again."""
+        machine = self._machine
+        machine.on_operation = lambda request, target, origin: events.requested(request, target, origin, machine.serial)
+        machine.on_restore = lambda step, restore_id, origin: events.restore(step, restore_id, self.state.revision, origin)
+        machine.on_replaced = lambda: events.replaced(self.state.revision)
+
+        def members_applied() -> None:
+            self._members_changed()
+            events.members(*self.consensus.applied_members)
+
+        self.consensus.on_members = members_applied
+
+    async def announce(self, request: str, target: str | None, origin: ChangeOrigin | None) -> None:
+        """Record an operation in the audit log of every node before it is executed. No-op while not every member knows such
+        commands. Raises UnavailableError, OutcomeUnknownError, NoPermissionError."""
+        if origin is not None and self._applied.is_live and self.consensus.command_version >= OPERATION_VERSION:
+            data = encode_operation(request, target or "", self.liveness.client.leader_time_ms)
+            await self.proposer.propose(data, origin=origin)
+
+    @property
+    def group_id(self) -> str:
+        """Identifies the cluster. Empty while it is unknown."""
+        return self.consensus.group_id
+
     def propose(
         self, command: Command, connection: Connection | None, origin: ChangeOrigin | None = None
     ) -> Result | Future[Result]:
@@ -359,9 +385,10 @@ class ReplicatedNode:
     def check_restore(self) -> None:
         """No-op: whether the cluster is fresh is decided in the log."""
 
-    def restore(self, snapshot: AsyncIterator[bytes]) -> Future[Result]:
+    def restore(self, snapshot: AsyncIterator[bytes], origin: ChangeOrigin | None = None) -> Future[Result]:
         """Replace a fresh cluster's state by the snapshot of a backup. A result with a code other than 0: refused."""
-        return asyncio.ensure_future(restore(self.proposer.propose, snapshot))
+        is_named = self._applied.is_live and self.consensus.command_version >= OPERATION_VERSION
+        return asyncio.ensure_future(restore(self.proposer.propose, snapshot, origin, is_named))
 
     # Brokers
 

@@ -19,6 +19,7 @@ Each rule is decided here, from state and command alone, so that all nodes decid
   names term, epoch and serial as an expiry does. A registration that is taken clears the suspicion, and so does SUSPECT with
   0.
 - ATTRIBUTED wraps a command and names the caller who caused it. The caller has no effect on the state.
+- OPERATION records in the audit log of every node that an operation on the cluster was requested. It has no effect on the state.
 - The time of a command is the leader's clock, as last reported to the proposer. A time before that of a previous command is
   ignored.
 
@@ -41,6 +42,7 @@ from replicated_namesrv.replication.command_kinds import (
     ENVELOPE_FORMAT,
     EXPIRE,
     LEAD,
+    OPERATION,
     PLAIN,
     REGISTER,
     SUSPECT,
@@ -147,6 +149,11 @@ def encode_lead(settings: RouteSettings, time_ms: int, term: int) -> bytes:
     return _encode([LEAD, term], UpdateSettings(asdict(settings)), time_ms)
 
 
+def encode_operation(request: str, target: str, time_ms: int) -> bytes:
+    """``request`` concerning ``target``, before it is executed."""
+    return _encode([OPERATION, request, target], UpdateSettings({}), time_ms)
+
+
 def encode_attributed(command: bytes, origin: ChangeOrigin) -> bytes:
     """``command``, an encoded one, with the caller who caused it."""
     head, _, rest = command[1:].partition(b"\n")
@@ -188,6 +195,12 @@ class RouteStateMachine:
         """Called with the brokers whose suspicion has changed."""
         self.on_changed: Callable[[Command, str, ChangeOrigin | None], None] | None = None
         """Called with each command that changed the state, why it removed brokers, and who caused it. Also in replay."""
+        self.on_operation: Callable[[str, str, ChangeOrigin | None], None] = lambda request, target, origin: None
+        """Called with each OPERATION: request, target, and who sent it. Also in replay."""
+        self.on_restore: Callable[[str, str, ChangeOrigin | None], None] = lambda step, restore_id, origin: None
+        """Called with each accepted step of a restore but its pieces (``cluster_restore.py``). Also in replay."""
+        self.on_replaced: Callable[[], None] = lambda: None
+        """Called when a snapshot has replaced the state."""
         self._origin: ChangeOrigin | None = None
         """The origin of the command that is being applied."""
         self.on_settings: Callable[[], None] = lambda: None
@@ -252,6 +265,10 @@ class RouteStateMachine:
             return handler(self, command, *arguments)
         finally:
             self._origin = None
+
+    def _operation(self, command: Command, request: str, target: str) -> ProposalResult:
+        self.on_operation(request, target, self._origin)
+        return ProposalResult(Result())
 
     def _plain(self, command: Command) -> ProposalResult:
         result = self._apply(command)
@@ -421,6 +438,7 @@ class RouteStateMachine:
         self.history.restart(self.state.revision, self.time_ms)
         self.effects.clear()
         self.expired.clear()
+        self.on_replaced()
         self.on_settings()
 
     def take_over(self, reader: SnapshotReader, revisions_skipped: int) -> None:
@@ -470,5 +488,6 @@ _HANDLERS: dict[int, tuple[Callable[..., ProposalResult], int]] = {
     LEAD: (RouteStateMachine._lead, 1),
     SUSPECT: (RouteStateMachine._suspect, 3),
     ATTRIBUTED: (RouteStateMachine._attributed, 4),
+    OPERATION: (RouteStateMachine._operation, 2),
 }
 """How each kind is applied, and its number of arguments besides the command."""

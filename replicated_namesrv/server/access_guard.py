@@ -9,15 +9,28 @@ The identity of a caller is the first of these that the access file knows:
 
 Route queries from prepared answers pass one comparison: once a read was allowed on a connection, further reads are allowed until
 the rules change. So a connection whose first read was signed need not sign the others.
+
+A change may wait: for its turn, for the leader, for the disk. With ``enforce`` it is checked again right before it is proposed
+(``ChangeOrigin.check``), by the rules and registrations of that moment.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
 
-from replicated_namesrv.access.access_control import AccessControl
-from replicated_namesrv.access.identities import NAME_CHARACTERS_MAX, NamedIdentity, refusal, shown
-from replicated_namesrv.access.roles import READERS, REQUEST_ROLES
+from replicated_namesrv.access.access_control import AccessControl, CheckedOrigin
+from replicated_namesrv.access.identities import (
+    NAME_CHARACTERS_MAX,
+    AccessRules,
+    NamedIdentity,
+    PeerCertificate,
+    is_limited,
+    refusal,
+    shown,
+)
+from replicated_namesrv.access.roles import READERS, REQUEST_ROLES, Role
 from replicated_namesrv.access.signatures import ACCESS_KEY
-from replicated_namesrv.errors import BodyError
+from replicated_namesrv.errors import BodyError, NoPermissionError
 from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.server.connection import RemotingConnection
@@ -29,6 +42,32 @@ from replicated_namesrv.wire.properties import MAX_BODY_BYTES, string_to_propert
 
 TARGET_FIELDS = ("brokerName", "topic", "namespace")
 """Header fields that name the object of a request. The first one that the request has is recorded."""
+
+
+class Claims(NamedTuple):
+    """What a request says about brokers."""
+
+    names: Sequence[str | None]
+    """Broker names that it speaks for; None: not given."""
+    cluster_name: str | None = None
+    broker_addr: str | None = None
+
+
+class Admitted(NamedTuple):
+    """A request that was allowed when it arrived."""
+
+    code: int
+    allowed: frozenset[Role]
+    rules: AccessRules
+    """In force at that time."""
+    identity: NamedIdentity
+    by: str
+    proof: tuple[str, bytes] | None
+    """Access key, and the secret that signed the request. None: the connection identifies the caller."""
+    address: str
+    certificate: PeerCertificate | None
+    claims: Claims | None
+    """None: the identity is not limited to its own brokers."""
 
 
 class AccessGuard:
@@ -45,14 +84,19 @@ class AccessGuard:
         known = connection.access
         if known is None or known.rules is not access.rules:
             known = connection.access = ConnectionAccess(access.rules, connection.source_host, connection.certificate)
-        if known.may_read and allowed is READERS:
+            connection.readable_under = None
+        if allowed is READERS and connection.readable_under is access.rules:
             return None
-        identity, by = self._caller(request, known)
-        why = refusal(identity, allowed, self._brokers(request))
-        if allowed is READERS:
-            known.may_read = why is None or not access.enforces
-        if allowed is not READERS and (why is None or not access.enforces):
-            request.origin = connection.origin = ChangeOrigin(identity.name, known.address, access.node)
+        identity, by, proof = self._caller(request, known)
+        claims = _claims_of(request) if identity.may(allowed) and is_limited(identity, allowed) else None
+        why = refusal(identity, allowed, self._brokers(claims))
+        if why is None or not access.enforces:
+            if allowed is READERS:
+                connection.readable_under = access.rules
+            else:
+                request.origin = connection.origin = self._origin(
+                    Admitted(code, allowed, access.rules, identity, by, proof, known.address, known.certificate, claims)
+                )
             if code == RequestCode.UPDATE_NAMESRV_CONFIG:
                 request.target = _changed_settings(request.body)
         if why is None:
@@ -69,37 +113,70 @@ class AccessGuard:
         if request.header.code == RequestCode.UPDATE_NAMESRV_CONFIG and request.origin is not None:
             self._access.requested("UPDATE_NAMESRV_CONFIG", request.target, request.origin, code)
 
-    def _caller(self, request: Request, known: ConnectionAccess) -> tuple[NamedIdentity, str]:
-        """The identity, and how it was recognised."""
+    def _origin(self, admitted: Admitted) -> ChangeOrigin:
+        """The caller of a change. With ``enforce``, its right is checked again when the request has waited."""
+        fields = admitted.identity.name, admitted.address, self._access.node
+        if not self._access.enforces:
+            return ChangeOrigin(*fields)
+        origin = CheckedOrigin(*fields)
+        origin.recheck = partial(self._check_again, admitted)
+        return origin
+
+    def _check_again(self, admitted: Admitted) -> None:
+        """Raises NoPermissionError if the access file or the registrations have changed so that the request is not allowed."""
+        access, allowed = self._access, admitted.allowed
+        identity, by = admitted.identity, admitted.by
+        if admitted.rules is not access.rules:
+            now = ConnectionAccess(access.rules, admitted.address, admitted.certificate)
+            signer = None if now.is_certain or admitted.proof is None else access.rules.by_key(*admitted.proof)
+            identity, by = (now.identity, now.by) if signer is None else (signer, by)
+        why = refusal(identity, allowed, self._brokers(admitted.claims))
+        if why is None and admitted.claims is None and is_limited(identity, allowed):
+            why = f"{identity.name} is limited to its brokers by the new access file"
+        if why is None:
+            return
+        name = None if admitted.claims is None else next(iter(admitted.claims.names), None)
+        more = {"needs": sorted(allowed), "brokerName": name and shown(name), "hadWaited": True}
+        access.refused(RequestCode(admitted.code).name, name, identity.name, by, admitted.address, why, more)
+        raise NoPermissionError(f"no permission: {why} ({by}); this changed while the request waited")
+
+    def _caller(self, request: Request, known: ConnectionAccess) -> tuple[NamedIdentity, str, tuple[str, bytes] | None]:
+        """The identity, how it was recognised, and the access key and secret if these recognised it."""
         fields = request.fields
         key = fields.get(ACCESS_KEY)
         if known.is_certain or key is None:
-            return known.identity, known.by
+            return known.identity, known.by, None
         if not (request.connection.is_encrypted or self._access.keys_in_plain_text):
-            return known.identity, f"{known.by}, access key {key[:100]} without TLS"
+            return known.identity, f"{known.by}, access key {key[:100]} without TLS", None
         signer = known.rules.by_signature(fields, request.body)
         if signer is None:
-            return known.identity, f"{known.by}, access key {key[:100]} unknown or wrongly signed"
-        return signer, f"access key {key[:100]}"
+            return known.identity, f"{known.by}, access key {key[:100]} unknown or wrongly signed", None
+        return signer[0], f"access key {key[:100]}", (key, signer[1])
 
-    def _brokers(self, request: Request) -> Iterable[tuple[str | None, str | None, str | None]]:
-        """For each broker that the request registers, renews or removes: its name, its address, and a name registered for the
+    def _brokers(self, claims: Claims | None) -> Iterable[tuple[str | None, str | None, str | None]]:
+        """For each broker that a request registers, renews or removes: its name, its address, and a name registered for the
         address, in whatever cluster."""
-        if request.header.code == RequestCode.REGISTER_TOPIC_IN_NAMESRV:
-            for announced, _ in decode_queue_datas(request.body) if request.body else ():
-                yield announced, None, None
+        if claims is None:
             return
-        get = request.fields.get
-        name, cluster_name, broker_addr = get("brokerName"), get("clusterName"), get("brokerAddr")
-        yield name, broker_addr, None
-        if cluster_name is None or broker_addr is None:
+        for name in claims.names:
+            yield name, claims.broker_addr, None
+        if claims.cluster_name is None or claims.broker_addr is None:
             return
-        registered = self._state.registration(cluster_name, broker_addr)
+        (name,) = claims.names
+        registered = self._state.registration(claims.cluster_name, claims.broker_addr)
         if registered is not None and registered.broker_name == name:
             return  # a renewal: no search through all brokers
         for held in self._state.registrations():
-            if held.broker_addr == broker_addr:
-                yield name, broker_addr, held.broker_name
+            if held.broker_addr == claims.broker_addr:
+                yield name, claims.broker_addr, held.broker_name
+
+
+def _claims_of(request: Request) -> Claims:
+    """Raises BodyError."""
+    if request.header.code == RequestCode.REGISTER_TOPIC_IN_NAMESRV:
+        return Claims([announced for announced, _ in decode_queue_datas(request.body)] if request.body else [])
+    get = request.fields.get
+    return Claims((get("brokerName"),), get("clusterName"), get("brokerAddr"))
 
 
 def _changed_settings(body: bytes) -> str | None:
@@ -120,7 +197,6 @@ class GuardedAnswers:
 
     def answer(self, connection: RemotingConnection, data: bytes, start: int, pieces: list[bytes]) -> int:
         """Like ``RouteAnswers.answer``."""
-        known = connection.access
-        if known is None or not known.may_read or known.rules is not self._access.rules:
+        if connection.readable_under is not self._access.rules:
             return start
         return self._answer(connection, data, start, pieces)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Protocol, cast
 
-from replicated_namesrv.access.identities import PeerCertificate
+from replicated_namesrv.access.identities import AccessRules, PeerCertificate
 from replicated_namesrv.errors import FrameError
 from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.server.connection_access import ConnectionAccess
@@ -126,6 +126,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "origin",
         "peer",
         "pending",
+        "readable_under",
         "share",
     )
 
@@ -140,6 +141,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """Share of its address."""
         self.access: ConnectionAccess | None = None
         """Its caller, unless everything is allowed."""
+        self.readable_under: AccessRules | None = None
+        """The rules under which a read was allowed; None: none was."""
         self.origin: ChangeOrigin | None = None
         """Caller of the current change; None: unknown."""
         self.pending = 0

@@ -6,11 +6,11 @@ from replicated_namesrv.access.identities import AccessRules, NamedIdentity, Pee
 class ConnectionAccess:
     """The knowledge about the caller of a connection."""
 
-    __slots__ = ("address", "by", "identity", "is_certain", "may_read", "rules")
+    __slots__ = ("address", "by", "certificate", "identity", "is_certain", "rules")
 
     def __init__(self, rules: AccessRules, address: str, certificate: PeerCertificate | None) -> None:
         self.rules = rules
-        self.address = address
+        self.address, self.certificate = address, certificate
         found = rules.by_certificate(certificate)
         self.is_certain = found is not None
         """The certificate decides, and signatures do not count."""
@@ -19,5 +19,3 @@ class ConnectionAccess:
         if found is None and (found := rules.by_network(address)) is not None:
             self.by = "network" if not certificate else self.by
         self.identity: NamedIdentity = found or rules.anonymous
-        self.may_read = False
-        """A read was allowed."""

@@ -136,6 +136,8 @@ class RequestDispatcher:
             return handler(request) if refused is None else refused
         except Exception as error:  # an exception of a handler must not end the process
             return self._failed(request, error)
+        finally:
+            request.connection.origin = None  # the service has taken it
 
     def _is_overloaded(self, code: int) -> bool:
         if code == ROUTE_QUERY:

@@ -37,7 +37,7 @@ from zlib import crc32
 
 from xxhash import xxh3_128
 
-from replicated_namesrv.errors import BodyError, LimitError
+from replicated_namesrv.errors import BodyError, LimitError, NoPermissionError
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.commands import RegisterBroker
 from replicated_namesrv.routes.results import Result
@@ -208,7 +208,7 @@ class RegistrationQueue:
                     if outcome is None:
                         return
                     settle(job.done, outcome)
-                except (BodyError, LimitError) as error:
+                except (BodyError, LimitError, NoPermissionError) as error:
                     # the traceback refers to the body and is in a reference cycle with the future: the body would stay in memory
                     job.done.set_result(Answer(error.response_code, str(error)))
                 except Exception as error:
@@ -420,9 +420,15 @@ class Registrations:
     def _apply(self, request: Request, reading: Reading, decoded: RegisterBrokerBody) -> Outcome:
         command = registration_of(request, decoded, self._wall_clock_ms())
         generation = self._service.state.group_generation(command.broker_name)
+        if request.origin is not None:
+            request.origin.check()
         request.connection.origin = request.origin  # a later request of the connection may have been received meanwhile
+        try:
+            outcome = self._service.register(command, request.connection)
+        finally:
+            request.connection.origin = None
         return then(
-            self._service.register(command, request.connection),
+            outcome,
             lambda result: self._registered(reading, command, generation, decoded.data_version is not None, result),
         )
 

@@ -17,17 +17,20 @@ from replicated_namesrv.access.access_control import (
 )
 from replicated_namesrv.access.access_file import AccessFileError, parse_access_file
 from replicated_namesrv.access.audit_log import OLD_FILES_MAX, AuditLog
-from replicated_namesrv.admin.change_records import ChangeRecords
+from replicated_namesrv.admin.change_records import ChangeRecords, RecordedCluster
 from replicated_namesrv.errors import StorageError
 from replicated_namesrv.model import ChangeOrigin
+from replicated_namesrv.process import _reload
 from replicated_namesrv.routes.commands import BrokerRemoval, PutKVConfig, UnregisterBrokers
 from replicated_namesrv.service import AppliedChange
+from replicated_namesrv.service_manager import ServiceManager
 from replicated_namesrv.settings import load_settings
 from tests.access.files import token_line, write_access_file
 from tests.support.nodes import http, running_node
 from tests.support.waiting import until, wait_until
 
 ORIGIN = ChangeOrigin("tools", "10.0.0.9", "n2")
+CLUSTER = RecordedCluster("c1", ("n2", "n3"))
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -89,7 +92,7 @@ def test_changes_that_the_log_has_are_not_recorded_again(tmp_path: Path) -> None
     def life(*revisions: int) -> None:
         log = AuditLog(path, "n1")
         log.start()
-        records = ChangeRecords(log, True)
+        records = ChangeRecords(log, lambda: CLUSTER)
         for revision in revisions:
             records.note(AppliedChange(PutKVConfig("n", "k", "secret value"), "", revision, ORIGIN))
         log.stop()
@@ -101,11 +104,61 @@ def test_changes_that_the_log_has_are_not_recorded_again(tmp_path: Path) -> None
     assert "secret value" not in path.read_text()
 
 
+def test_what_a_node_did_not_apply_is_a_gap_in_its_log(tmp_path: Path) -> None:
+    """A snapshot on its disk is newer than the log, or the leader sent one. A gap is recorded once, and covered then."""
+    path = tmp_path / "audit.log"
+
+    def life(opened_at: int, received_at: int, *revisions: int) -> None:
+        log, cluster = AuditLog(path, "n1"), list[RecordedCluster]()
+        log.start()
+        records = ChangeRecords(log, lambda: cluster[0] if cluster else None)
+        records.replaced(opened_at)  # the data directory is being opened
+        cluster.append(CLUSTER)
+        records.started()
+        if received_at:
+            records.replaced(received_at)
+        for revision in revisions:
+            records.note(AppliedChange(PutKVConfig("n", "k", "v"), "", revision, ORIGIN))
+        log.stop()
+
+    life(0, 0, 1, 2)
+    life(2, 0, 3)
+    life(10, 0, 11)
+    life(10, 0, 11, 12)
+    life(12, 20, 21)
+    life(20, 0, 21)
+    gaps = [(line["fromRevision"], line["toRevision"]) for line in lines(path) if line["event"] == "audit-gap"]
+    assert gaps == [(4, 10), (13, 20)]
+    assert [line["revision"] for line in lines(path) if line["event"] == "change"] == [1, 2, 3, 11, 12, 21]
+    assert all(line["askNodes"] == ["n2", "n3"] for line in lines(path) if line["event"] == "audit-gap")
+
+
+def test_operations_restores_and_members_are_recorded_once(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    for _ in range(2):
+        log = AuditLog(path, "n1")
+        log.start()
+        records = ChangeRecords(log, lambda: CLUSTER)
+        records.requested("POST /v1/drain", "force=true", ORIGIN, 5)
+        records.restore("restore-begin", "r", 3, ORIGIN)
+        records.restore("restore-finish", "r", 1_000, ORIGIN)
+        records.note(AppliedChange(PutKVConfig("n", "k", "v"), "", 1_000, ORIGIN))
+        for index, members in ((8, {"n1": "voter"}), (8, {"n1": "voter", "n2": "observer"}), (9, {"n1": "voter"})):
+            records.members(index, members)
+        log.stop()
+    facts = [(line["event"], line.get("request") or line.get("change") or line.get("members")) for line in lines(path)]
+    assert facts == [
+        *(("requested", "POST /v1/drain"), ("change", "restore-begin"), ("change", "restore-finish")),
+        *(("members", {"n1": "voter"}), ("members", {"n1": "voter", "n2": "observer"}), ("members", {"n1": "voter"})),
+    ]
+    assert all(line["identity"] == "tools" for line in lines(path)[:3])
+
+
 def test_a_removal_names_its_brokers_and_its_cause(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "audit.log", "n1")
     log.start()
     removal = UnregisterBrokers((BrokerRemoval("c", "10.0.0.1:1", "a", 0, 1),))
-    ChangeRecords(log, False).note(AppliedChange(removal, "broker-expired", 7, None))
+    ChangeRecords(log, None).note(AppliedChange(removal, "broker-expired", 7, None))
     log.stop()
     (line,) = lines(log.path)
     assert (line["change"], line["brokers"], line["count"]) == ("broker-expired", ["a:0@10.0.0.1:1"], 1)
@@ -148,12 +201,29 @@ async def test_a_flood_of_refusals_displaces_no_line_about_a_change(tmp_path: Pa
     assert [line["change"] for line in lines(tmp_path / "audit.log") if line["event"] == "change"] == ["PUT_KV_CONFIG"]
 
 
-async def test_a_change_of_settings_over_http_names_them_without_values(tmp_path: Path) -> None:
+async def test_a_change_of_settings_names_them_without_values_and_its_caller(tmp_path: Path) -> None:
     async with running_node(tmp_path, accessPolicy="observe") as (_, port):
         settings = b'{"waitSecondsForService": 7, "orderMessageEnable": true}'
         assert (await http(port, "/v1/config", "POST", settings)).status == 200
-    targets = [line["target"] for line in lines(tmp_path / "audit.log") if line["event"] == "request"]
-    assert targets == ["orderMessageEnable, waitSecondsForService"]
+    found = lines(tmp_path / "audit.log")
+    assert [line["target"] for line in found if line["event"] == "request"] == ["orderMessageEnable, waitSecondsForService"]
+    (change,) = (line for line in found if line["event"] == "change")
+    assert (change["change"], change["settings"]) == ("UPDATE_NAMESRV_CONFIG", ["order_message_enable"])
+    assert (change["identity"], change["address"]) == ("anonymous", "127.0.0.1")
+
+
+async def test_reading_the_settings_again_gets_a_line(tmp_path: Path) -> None:
+    """SIGHUP."""
+    async with running_node(tmp_path, accessPolicy="observe") as (node, _):
+        flags = {"dataDir": str(tmp_path), "accessPolicy": "observe", "bindAddress": "127.0.0.1", "listenPort": "0"}
+        flags |= {"adminListen": "127.0.0.1:0", "waitSecondsForService": "8", "maxConnections": "900"}
+        _reload(node, lambda: load_settings(flags=flags, environment={}), ServiceManager())
+        _reload(node, lambda: load_settings(flags={"mode": "none"}, environment={}), ServiceManager())
+    found = [line for line in lines(tmp_path / "audit.log") if str(line["event"]).startswith("settings-")]
+    assert found[0]["changed"] == ["waitSecondsForService"]
+    assert found[0]["inForceAfterRestart"] == ["maxConnections"]
+    assert found[1]["event"] == "settings-reload-failed"
+    assert "mode" in str(found[1]["why"])
 
 
 def test_lines_are_written_again_after_the_disk_was_full(tmp_path: Path) -> None:
@@ -166,18 +236,27 @@ def test_lines_are_written_again_after_the_disk_was_full(tmp_path: Path) -> None
     wait_until(lambda: log.lost == 1, "the write fails")
     log.write("kept", number=2)
     log.stop()
-    assert [line["event"] for line in lines(log.path)] == ["kept"]
+    assert [(line["event"], line.get("lines")) for line in lines(log.path)] == [("audit-gap", 1), ("kept", None)]
 
 
 def test_lines_of_an_independent_node_hide_no_changes_of_a_later_cluster(tmp_path: Path) -> None:
     """``namesrv switch`` leaves the audit log, and the cluster counts its revisions from 1."""
     path = tmp_path / "audit.log"
-    for revisions_last, revision in ((False, 500), (True, 1)):
+    for cluster, revision in (
+        (None, 500),
+        (CLUSTER, 1),
+        (CLUSTER, 7),
+        (RecordedCluster("new", ("n2",)), 1),
+        (RecordedCluster("new", ("n2",)), 2),
+    ):
         log = AuditLog(path, "n1")
         log.start()
-        ChangeRecords(log, revisions_last).note(AppliedChange(PutKVConfig("n", "k", "v"), "", revision, ORIGIN))
+        known = None if cluster is None else partial(lambda cluster: cluster, cluster)
+        ChangeRecords(log, known).note(AppliedChange(PutKVConfig("n", "k", "v"), "", revision, ORIGIN))
         log.stop()
-    assert [line.get("revision") for line in lines(path)] == [None, 1]
+    assert [(line.get("cluster"), line.get("revision")) for line in lines(path)] == [
+        *((None, None), ("c1", 1), ("c1", 7), ("new", 1), ("new", 2)),
+    ]
 
 
 def test_long_names_in_refusals_are_not_kept(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 tests/security/test_role_matrix.py sends every request by every role."""
 
+import asyncio
 import json
 import ssl
 from pathlib import Path
@@ -15,6 +16,7 @@ from replicated_namesrv.admin.paths import HTTP_ROLES, ROUTES
 from tests.access.files import token_line, write_access_file
 from tests.support.authority import Authority
 from tests.support.nodes import http, running_node, status_of
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 TOKENS = {role: f"a long token of {role}" for role in Role}
@@ -86,22 +88,32 @@ async def test_loopback_is_a_network_like_any_other_and_not_for_web_pages(tmp_pa
             {"Host": "evil.example"},
             {"Origin": "http://evil.example"},
             {"X-Forwarded-For": "10.0.0.1"},
+            {"x-forwarded-host": "name-server"},
+            {"VIA": "1.1 proxy"},
         ):
             assert (await http(port, "/v1/kv/n/k", "PUT", b"v", headers)).status in REFUSED, headers
 
 
-async def test_observe_accepts_what_open_accepts_and_named_tokens_too(tmp_path: Path) -> None:
+async def test_observe_accepts_what_open_accepts_and_nothing_else(tmp_path: Path) -> None:
+    local = '[identities.local]\nroles = ["admin"]\nnetworks = ["127.0.0.0/8"]\n'
     path, token = write_access_file(tmp_path, FILE), tmp_path / "token"
     token.write_text("the-token-of-the-admin-port\n")
     async with running_node(tmp_path, accessPolicy="observe", accessFile=str(path)) as (node, port):
         assert (await http(port, "/v1/kv/n/k", "PUT", b"v")).status == 200, "from this machine, as with open"
         assert node.access is not None
-        assert node.access.refusals == {("PUT /v1/kv/{namespace}/{key}", "observed"): 1}
+        assert (await http(port, "/v1/kv/n/k", "PUT", b"v", bearer(Role.READ))).status == 200, "its token does not count yet"
+        assert node.access.refusals == {("PUT /v1/kv/{namespace}/{key}", "observed"): 2}
+        assert (await http(port, "/v1/kv/n/k", "PUT", b"v", {"Authorization": "Bearer something-else"})).status == 401
         status = (await http(port, "/v1/status")).json["access"]
         assert (status["policy"], status["sha256"]) == ("observe", node.access.rules.digest)
+    path.write_text(local + FILE)
     async with running_node(tmp_path, accessPolicy="observe", accessFile=str(path), adminTokenFile=str(token)) as (_, port):
-        assert (await http(port, "/v1/kv/n/k", "PUT", b"v")).status == 401, "as with open"
-        assert (await http(port, "/v1/kv/n/k", "PUT", b"v", bearer(Role.OPERATOR))).status == 200
+        for role in (None, Role.OPERATOR, Role.ADMIN):
+            for method, view in (("PUT", "/v1/kv/n/k"), ("GET", "/v1/kv"), ("GET", "/v1/backup"), ("GET", "/v1/watch")):
+                assert await status_of(port, method, view, bearer(role)) == 401, (role, view, "as with open")
+        assert (
+            await http(port, "/v1/kv/n/k", "PUT", b"v", {"Authorization": "Bearer the-token-of-the-admin-port"})
+        ).status == 200
     lines = [json.loads(line) for line in (tmp_path / "audit-refusals.log").read_text().splitlines()]
     assert next(line["request"] for line in lines if line["event"] == "observed") == "PUT /v1/kv/{namespace}/{key}"
 
@@ -177,3 +189,29 @@ async def test_what_was_revoked_is_refused_at_the_next_request_of_an_open_connec
         await until(lambda: access.reloads == 1, "the file is reloaded")
         assert await status() == 401
     assert len(opened) == 1
+
+
+async def test_tokens_are_not_sent_to_addresses_changed_at_run_time(tmp_path: Path) -> None:
+    """Who may change settings, perhaps everyone by code 318, cannot have the token of an administrator sent to another host."""
+    token, heads = tmp_path / "token", list[bytes]()
+    token.write_text("the-token-of-the-admin-port")
+    right = {"Authorization": "Bearer the-token-of-the-admin-port"}
+
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.close()
+
+    host = await asyncio.start_server(receive, "127.0.0.1", 0)
+    async with host:
+        own, listed = free_port(10), f"127.0.0.1:{host.sockets[0].getsockname()[1] - 10}"
+        flags = {"listenPort": str(own), "adminListen": f"127.0.0.1:{own + 10}", "adminTokenFile": str(token)}
+        for name, is_sent, given in (("configured", True, {"nameServerAddresses": listed}), ("changed", False, {})):
+            if not given:
+                async with running_node(tmp_path / name, **flags) as (_, port):
+                    change = f'{{"nameServerAddresses": "{listed}"}}'.encode()
+                    assert (await http(port, "/v1/config", "POST", change, right)).status == 200
+            heads.clear()
+            async with running_node(tmp_path / name, **flags, **given) as (_, port):
+                assert (await http(port, "/v1/cluster", headers=right)).status == 200
+                await until(lambda: heads, "the other address is asked")
+            assert all((b"the-token" in head) == is_sent for head in heads), name

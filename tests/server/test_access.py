@@ -1,18 +1,22 @@
 """Access control of the remoting port, over TLS and in plain text. tests/security/test_role_matrix.py sends every code."""
 
+import asyncio
 import json
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from replicated_namesrv.access.access_control import AccessControl
-from replicated_namesrv.access.roles import BROKERS, OPERATORS, REQUEST_ROLES
+from replicated_namesrv.access.roles import BROKERS, OPERATORS, REQUEST_ROLES, Role
 from replicated_namesrv.access.signatures import signature_of
 from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.compat.live_table import BrokerKey
 from replicated_namesrv.errors import SettingError
+from replicated_namesrv.raft.interfaces import ReadOutcome
+from replicated_namesrv.replication.consensus import HEAVY_BYTES
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.server.access_guard import GuardedAnswers
@@ -104,11 +108,23 @@ def put_fields(number: int) -> dict[str, str]:
     return {"namespace": "n", "key": "k", "value": str(number)}
 
 
+def without_roles(codes: Iterable[int], roles: Mapping[int, frozenset[Role]] = REQUEST_ROLES) -> list[str]:
+    """What to do about codes that no role may send."""
+    return [
+        f"request code {code} ({RequestCode(code).name}) has no roles: add it to REQUEST_ROLES in access/roles.py, and to "
+        "'What each role may send' in docs/security.md"
+        for code in codes
+        if code not in roles
+    ]
+
+
 def test_every_handled_code_has_roles() -> None:
     """This test fails for a new request code without a role."""
     settings = load_settings(None, {}, {})
-    server = RemotingServer(settings, IndependentNode(settings))
-    assert server.dispatcher._handlers.keys() == REQUEST_ROLES.keys()
+    handled = RemotingServer(settings, IndependentNode(settings)).dispatcher._handlers.keys()
+    assert not without_roles(handled), "\n".join(without_roles(handled))
+    assert not REQUEST_ROLES.keys() - handled, "REQUEST_ROLES has codes without a handler; remove them"
+    assert "request code 105 (GET_ROUTEINFO_BY_TOPIC) has no roles: add it to REQUEST_ROLES" in without_roles({105}, {})[0]
 
 
 def test_nobody_takes_over_the_name_of_another_broker(world: World) -> None:
@@ -353,6 +369,70 @@ def test_each_request_of_a_pipeline_has_its_own_caller(tmp_path: Path) -> None:
         peer.send(request(318, signed({}, body), body, opaque=1) + request(100, theirs, opaque=2))
         assert {answer.code for answer in peer.answers(2)} == {0}
         assert wait_until(line, "the line is written")["identity"] == "tools"  # type: ignore[index]  # it is not None
+
+
+def test_a_request_that_waited_is_checked_again_before_it_is_proposed(tmp_path: Path) -> None:
+    """By the access file and the registrations of that moment. The requests wait for a large command, or for the leader."""
+    authority, path = Authority(tmp_path), write_access_file(tmp_path, FILE)
+    flags = {**tls_flags(authority, path), "mode": "cp", "nodeId": "n1", "fenceAfterMs": "20000"}
+    flags["peers"] = f"n1=127.0.0.1:{free_port()}"
+    own, victim = broker_fields("broker-a", "10.0.0.1:10911"), broker_fields("broker-b", "10.0.0.2:10911")
+    claimed = {**victim, "brokerName": "broker-a"}
+    large = topic_table(*(f"{number:0100}" for number in range(HEAVY_BYTES // 100)))
+    value = {"namespace": "n", "key": "k", "value": "v" * (HEAVY_BYTES + 1)}
+    with live_server(tmp_path, replicated, **flags) as server:
+        world, service, access = World(server, authority, tmp_path), server.service, server.access
+        assert isinstance(service, ReplicatedNode)
+        assert access is not None
+        lock, consensus, gates = service.proposer._heavy, service.consensus, list[asyncio.Future[None]]()
+        ask = consensus.read_index
+
+        def ask_later() -> "asyncio.Future[ReadOutcome]":
+            gate = asyncio.get_running_loop().create_future()
+            gates.append(gate)
+
+            async def asked() -> ReadOutcome:
+                await gate
+                return await ask()
+
+            return asyncio.ensure_future(asked())
+
+        def rewrite(old: str, new: str) -> None:
+            before = access.reloads
+            path.write_text(path.read_text().replace(old, new))
+            wait_until(lambda: access.reloads > before, "the file is reloaded")
+
+        with world.peer("admin") as chief, world.peer("broker-a") as broker, world.peer(None) as tools:
+            wait_until(lambda: chief.call(100, put_fields(0)).code == 0, "the node leads")
+            assert broker.call(103, own, topic_table("T", "U")).code == 0
+            server.wait_for(lock.acquire())
+            tools.send(request(100, signed(value)))
+            broker.send(request(103, claimed, large))
+            wait_until(lambda: len(lock._waiters or ()) == 2, "both wait")
+            assert chief.call(103, victim, topic_table("T", "U")).code == 0
+            rewrite(SECRET, "another secret")
+            server.do(lock.release)
+            for peer in (tools, broker):
+                answer = peer.answers(1)[0]
+                assert (answer.code, "while the request waited" in str(answer.header.remark)) == (NO_PERMISSION, True)
+            held = service.state.registration("C", "10.0.0.2:10911")
+            assert held is not None
+            assert (held.broker_name, service.state.kv_view("n")) == ("broker-b", {"k": "0"})
+            server.do(lambda: setattr(consensus, "read_index", ask_later))
+            broker.send(request(322, own, opaque=1) + request(104, own, opaque=2))
+            wait_until(lambda: len(gates) == 2, "both wait")
+            rewrite('brokers = ["broker-a"]', 'brokers = ["broker-c"]')
+            server.do(lambda: setattr(consensus, "read_index", ask))
+            for gate in gates:
+                server.do(partial(gate.set_result, None))
+            assert [answer.code for answer in broker.answers(2)] == [NO_PERMISSION] * 2
+            assert service.state.registration("C", "10.0.0.1:10911") is not None
+
+        def waited() -> list[object]:
+            return [line["request"] for line in world.audit() if line.get("hadWaited")]
+
+        wanted = ["PUT_KV_CONFIG", "REGISTER_BROKER", "QUERY_DATA_VERSION", "UNREGISTER_BROKER"]
+        wait_until(lambda: sorted(map(str, waited())) == sorted(wanted), "the refusals have lines")
 
 
 def test_a_oneway_change_of_settings_gets_a_line(tmp_path: Path) -> None:
