@@ -37,7 +37,7 @@ def foreign(mode: str) -> ForeignMode | None:
             f"{', '.join(f'{name}:VERSION' for name in FOREIGN)}, as in java:5.5.0"
         )
     if not _VERSION.fullmatch(version):
-        raise SettingError(f"--mode {mode}: '{version}' is no version; give three numbers, as in {product}:5.5.0")
+        raise SettingError(f"--mode {mode}: '{version}' is not a version; give three numbers, as in {product}:5.5.0")
     return ForeignMode(product, version)
 
 

@@ -118,7 +118,7 @@ def find_toxiproxy() -> Path | None:
     found = _first(candidates, ("-version",), r"toxiproxy-server version (2(?:\.\d+)+)", wanted)
     if named and found is None:
         raise ProvisionError(
-            f"TOXIPROXY_SERVER={named} is no Toxiproxy server 2.x of at least {TOXIPROXY_VERSION}; correct or unset it"
+            f"TOXIPROXY_SERVER={named} is not a Toxiproxy server 2.x of at least {TOXIPROXY_VERSION}; correct or unset it"
         )
     return found
 

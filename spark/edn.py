@@ -54,7 +54,7 @@ class _EdnReader:
             if rest.startswith('"'):
                 raise UnfinishedError(f"the string at character {self._at + 1} is not closed")
             if rest:
-                raise EdnError(f"{rest[:20]!r} at character {self._at + 1} is no EDN")
+                raise EdnError(f"{rest[:20]!r} at character {self._at + 1} is not EDN")
             return None
         self._at = found.end()
         return found

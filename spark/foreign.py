@@ -97,7 +97,7 @@ def import_history(path: Path, name: str, mode: str, out: Path, say: Callable[[s
         raise ForeignError(f"--name {name}: a name without / = % : and \\ is expected")
     events, torn = _read(path, say)
     if not events:
-        raise ForeignError(f"{path}: holds no operation; Jepsen's history.edn of a test is expected")
+        raise ForeignError(f"{path}: has no operation; Jepsen's history.edn of a test is expected")
     say(f"{path}: {len(events):,} events")
     pairs, nemesis = _paired(path, events)
     del events  # the pairs keep the events in memory until each has become lines
@@ -129,7 +129,7 @@ def _read(path: Path, say: Callable[[str], None]) -> tuple[list[_Event], int]:
                 if len(events) % SAY_EVERY == 0:
                     say(f"{path}: {len(events):,} events so far")
     except UnicodeDecodeError:
-        raise ForeignError(f"{path}: is no UTF-8 text; Jepsen's history.edn is expected, not the binary test.jepsen") from None
+        raise ForeignError(f"{path}: is not UTF-8 text; Jepsen's history.edn is expected, not the binary test.jepsen") from None
     except OSError as cause:
         raise ForeignError(f"{path}: cannot be read ({cause.strerror}); give a history's file") from cause
     _complete_times(path, events)

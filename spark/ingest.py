@@ -248,7 +248,7 @@ def _together(counts: Iterable[Row]) -> dict[str, dict[str, Any]]:
 def _judge(source: Source, row: dict[str, Any] | None) -> Ingested:
     path = source.trace.path
     if row is None or row["records"] <= 1:
-        raise InputError(f"{path}: holds no record but the header; record the run again")
+        raise InputError(f"{path}: has no record but the header; record the run again")
     if (
         row["backwards"]
         or (row["began_ns"] is not None and row["first_ns"] < row["began_ns"])

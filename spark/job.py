@@ -218,7 +218,7 @@ def main() -> int:
         epilog="every machine must be able to read RUN and write --out; each analysis needs its own --out. "
         "Exit 0: analysed. 2: wrong usage, or a run that cannot be analysed; the line says which and what to do.",
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or a folder that holds such folders")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or a folder that contains such folders")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder for tables and report, for example hdfs:///results")
     arguments = parser.parse_args()
     try:

@@ -68,7 +68,7 @@ def find_runs(files: Files, paths: Sequence[str]) -> list[Source]:
 def check_name(path: str) -> None:
     """Raise InputError for a path that Spark would interpret as a pattern."""
     if set(path) & set("{}[]*?\\"):
-        raise InputError(f"{path}: holds one of {{ }} [ ] * ? \\, which Spark takes for a pattern; rename the folder")
+        raise InputError(f"{path}: contains one of {{ }} [ ] * ? \\, which Spark takes for a pattern; rename the folder")
 
 
 def _below(files: Files, path: str) -> list[str]:
@@ -76,11 +76,11 @@ def _below(files: Files, path: str) -> list[str]:
         raise InputError(f"{path or 'RUN is empty'}: no such file or folder; give the folder of a run or of a suite")
     entry = files.entry(path)
     if not entry.is_folder:
-        raise InputError(f"{path}: is a file; give the folder that holds the run's {TRACE_FILE} and {MANIFEST_FILE}")
+        raise InputError(f"{path}: is a file; give the folder that contains the run's {TRACE_FILE} and {MANIFEST_FILE}")
     found = _runs_below(files, entry.path, DEPTH_MAX)
     if not found:
         raise InputError(
-            f"{path}: holds no run: no {TRACE_FILE} here or up to three folders below; record one with 'namesrv chaos run'"
+            f"{path}: contains no run: no {TRACE_FILE} here or up to three folders below; record one with 'namesrv chaos run'"
         )
     return found
 

@@ -99,7 +99,7 @@ class _Reader:
         owners: dict[object, str] = {}
         for identity in identities:
             if identity.name in (ANONYMOUS, ""):
-                self._fail("identities", f"'{identity.name}' is no name for an identity; choose another")
+                self._fail("identities", f"'{identity.name}' is not allowed as the name of an identity; choose another")
             for what, one in [*(("access key", key) for key in identity.access_keys), *(("token", t) for t in identity.tokens)]:
                 if (what, one) in owners:
                     self._fail(f"identities.{identity.name}", f"its {what} also belongs to {owners[what, one]}; use each once")
@@ -145,7 +145,7 @@ class _Reader:
         found = []
         for value in values:
             if not isinstance(value, str):
-                self._fail(f"{place}.{key}", f"{value!r} is no text; write it in quotation marks")
+                self._fail(f"{place}.{key}", f"{value!r} is not text; write it in quotation marks")
             try:
                 found.append(parse(value))
             except ValueError as cause:
@@ -160,7 +160,7 @@ class _Reader:
 
     def _table(self, place: str, value: object) -> dict[str, Any]:
         if not isinstance(value, dict):
-            self._fail(place, f"it is no table; write [{place}]")
+            self._fail(place, f"it is not a table; write [{place}]")
         return value
 
     def _known(self, place: str, table: dict[str, Any], known: set[str]) -> None:

@@ -72,7 +72,7 @@ class CertificateRule:
         kind, colon, value = text.partition(":")
         if colon and "=" not in kind:
             if kind not in ALTERNATIVE_NAMES:
-                raise PatternError(f"'{kind}' is no kind of alternative name; give one of {', '.join(ALTERNATIVE_NAMES)}")
+                raise PatternError(f"'{kind}' is not a kind of alternative name; give one of {', '.join(ALTERNATIVE_NAMES)}")
             self._alternative = (ALTERNATIVE_NAMES[kind], Pattern(value))
             return
         for part in re.split(r"(?<!\\),", text):

@@ -111,7 +111,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         raise
     except Exception:
         log.exception("unexpected error", extra={"method": request.method, "path": request.path})
-        return json_error(500, "an unexpected error, it is in the node's log", "report it", "unknown")
+        return json_error(500, "an unexpected error; see the node's log", "report it", "unknown")
 
 
 async def _set_headers(request: web.Request, response: web.StreamResponse) -> None:

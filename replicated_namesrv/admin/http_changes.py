@@ -69,7 +69,7 @@ async def update_config(request: web.Request) -> web.Response:
     try:
         given = orjson.loads(await _body(request, CONFIG_BYTES_MAX))
     except orjson.JSONDecodeError as cause:
-        raise BodyError(f"the body is no JSON: {cause}") from cause
+        raise BodyError(f"the body is not JSON: {cause}") from cause
     if not isinstance(given, dict) or not all(isinstance(value, str | bool | int) for value in given.values()):
         raise BodyError('the body is not an object of names and plain values, as in {"orderMessageEnable": true}')
     values = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}

@@ -159,7 +159,7 @@ async def change_member(request: web.Request) -> web.Response:
     (``?address=HOST:PORT``) a member. The leader decides."""
     context, action, name = request.app[CONTEXT], request.match_info["action"], request.match_info["node"]
     if action not in MEMBER_ACTIONS:
-        raise BodyError(f"{action[:40]!r} is no action; give one of {', '.join(MEMBER_ACTIONS)}")
+        raise BodyError(f"{action[:40]!r} is not an action; give one of {', '.join(MEMBER_ACTIONS)}")
     given = request.query.get("address")
     if (given is not None) != (action in ("add", "move")):
         raise BodyError(f"{action} {'needs' if given is None else 'takes no'} address")

@@ -133,7 +133,7 @@ class OtherNodes:
             node.name = str(status["nodeId"])
             node.status, node.answered_s, node.error, node.failing_since_s = status, asked_s, None, None
         except (NodeAnswerError, KeyError, TypeError) as error:
-            node.error = error if isinstance(error, NodeAnswerError) else NodeAnswerError("this is no answer of a name server")
+            node.error = error if isinstance(error, NodeAnswerError) else NodeAnswerError("not an answer of a name server")
             node.failing_since_s = node.failing_since_s or asked_s
         finally:
             node.task = None
@@ -160,7 +160,7 @@ class OtherNodes:
         except (aiohttp.ClientError, OSError, ValueError) as cause:
             raise NodeAnswerError(_reason(cause)) from None
         if not isinstance(answer, dict):
-            raise NodeAnswerError("this is no answer of a name server")
+            raise NodeAnswerError("not an answer of a name server")
         return answer
 
     def named(self, name: str) -> OtherNode | None:

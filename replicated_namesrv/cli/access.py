@@ -56,7 +56,7 @@ def _report(arguments: argparse.Namespace) -> int:
         except OSError as cause:
             raise StorageError(f"{path}: {cause.strerror}; give the audit-refusals.log of a node") from None
     if draft.unreadable:
-        print(f"{draft.unreadable} lines are no JSON objects and are left out", file=sys.stderr)
+        print(f"{draft.unreadable} lines are not JSON objects and are left out", file=sys.stderr)
     print(draft.text(), end="")
     return 0
 

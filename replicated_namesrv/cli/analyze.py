@@ -30,7 +30,7 @@ Exit 0: analysed. 2: wrong usage, or a run that cannot be analysed; the message 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.epilog = "examples:\n" + _EXAMPLES
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or a folder that holds such folders")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or a folder that contains such folders")
     parser.add_argument("--out", metavar="DIR", help="folder for tables and report (default: analysis/ inside the first RUN)")
     parser.add_argument("--master", default="local[*]", metavar="URL", help="Spark master (default: embedded, all cores)")
     parser.add_argument("--memory", default="1600m", metavar="SIZE", help="heap of the embedded JVM (default 1600m)")

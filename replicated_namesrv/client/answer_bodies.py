@@ -116,7 +116,7 @@ def _object(body: bytes) -> dict[str, Any]:
         try:
             value = finish(parse_steps(decode_utf8(body)))
         except MalformedJsonError as error:
-            raise BodyError(f"answer body is no JSON: {error}") from error
+            raise BodyError(f"answer body is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise BodyError(f"answer body is {type(value).__name__}, expected a JSON object")
     return value

@@ -52,9 +52,9 @@ def parse_addresses(text: str) -> tuple[str, ...]:
     parts = [part.strip() for part in text.replace(",", ";").split(";")]
     addresses = tuple(dict.fromkeys(part for part in parts if part))
     if not addresses:
-        raise SettingError(f"name server list {text!r} holds no address: give host:port, several separated by ';'")
+        raise SettingError(f"name server list {text!r} has no address: give host:port, several separated by ';'")
     if len(addresses) > ADDRESSES_MAX:
-        raise SettingError(f"name server list holds {len(addresses)} addresses: at most {ADDRESSES_MAX}")
+        raise SettingError(f"name server list has {len(addresses)} addresses: at most {ADDRESSES_MAX}")
     for address in addresses:
         parse_address(address)
     return addresses

@@ -315,7 +315,7 @@ class Proposals:
                 if pending.copies == 0:
                     self._end(number, Rejected("no leader accepted it in time", self._leader))
                 else:
-                    self._end(number, Indeterminate("not committed in time; it may still be committed"))
+                    self._end(number, Indeterminate("not committed in time; the command may still be applied"))
         self._next_expiry = min(self._expiry) * EXPIRY_STEP_SECONDS if self._expiry else float("inf")
         while self._queue and self._queue[0] not in self._pending:
             self._queue.popleft()  # without a leader nothing else shortens the queue
@@ -341,7 +341,7 @@ class Proposals:
     def on_forward(self, peer: str, message: Forward) -> None:
         groups = unpack_groups(message.proposals)
         if len(groups) != 1 or groups[0][0].node != peer:
-            raise MalformedError("a forward holds one group of its sender")
+            raise MalformedError("a forward has one group of its sender")
         if not self._core.is_leader or message.term != self._core.term:
             self._outbox.send(peer, ForwardReply(*self._outbox.address(peer), message.sequence, 0, 0))
             return
@@ -415,7 +415,7 @@ class Proposals:
         self.origin = origin
         for number, pending in list(self._pending.items()):
             if pending.copies:
-                self._end(number, Indeterminate("this node gave up its incarnation; it may still be applied"))
+                self._end(number, Indeterminate("this node gave up its incarnation; the command may still be applied"))
         self._forwards.clear()
         self._uncommitted.clear()
         self._arrived.clear()

@@ -61,7 +61,7 @@ class Stall:
         if oldest is None or not self._is_stalled(now):
             return None
         waited_ms = (now - oldest) * 1000
-        return f"the disk has not finished a sync that was asked for {waited_ms:.0f} ms ago (limit {self._limit_ms} ms)"
+        return f"the disk has not finished a sync that was requested {waited_ms:.0f} ms ago (limit {self._limit_ms} ms)"
 
     def tick(self, now: float) -> None:
         """Update the judgement of the disk."""

@@ -179,7 +179,7 @@ class RestorableMachine:
                 if kind == FINISH:
                     self.incoming = None
                 content = ", ".join(f"{count} {name}" for name, count in holds.items() if count)
-                return f"this cluster is not fresh, it holds {content}: a backup is restored only into an empty one"
+                return f"this cluster is not fresh, it contains {content}: a backup is restored only into an empty one"
         if kind != BEGIN and (incoming is None or incoming.restore_id != restore_id):
             return "another restore has taken the place of this one"
         if kind in (PIECE, FINISH) and incoming is not None and number != len(incoming.pieces):

@@ -212,7 +212,7 @@ class RouteStateMachine:
         if not data or data[0] != ENVELOPE_FORMAT:
             found = data[0] if data else "none"
             raise UnknownCommandError(
-                f"the log holds a command of format {found}, this version knows {ENVELOPE_FORMAT}: "
+                f"the log contains a command of format {found}, this version knows {ENVELOPE_FORMAT}: "
                 "install the version that the other nodes run"
             )
         try:

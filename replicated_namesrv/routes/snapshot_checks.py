@@ -128,11 +128,11 @@ class SnapshotChecks:
 
     def _overridden(self) -> None:
         if not self._members:
-            raise ValueError("an override stands outside of a group")
+            raise ValueError("an override is outside of a group")
 
     def _queues(self, numbers: object, table: object, queue_numbers: object) -> None:
         if not self._members:
-            raise ValueError("queues stand outside of a group")
+            raise ValueError("queues are outside of a group")
         found = _numbers("topic numbers", numbers, 0, len(self._topics) - 1)
         _add(self._served, found, "a topic of a broker name")
         kinds = _list("queue settings", table)

@@ -71,7 +71,8 @@ class KeyVerdict:
             return f"{self.key}: unknown: the search among {self.operations} operations exceeded its limits"
         origin = self.witness[0].start_ns
         lines = [
-            f"{self.key}: not linearizable as a {self.model}; it fails {self.prefix} operations into {self.operations}.",
+            f"{self.key}: not linearizable as a {self.model}; "
+            f"the first {self.prefix} of its {self.operations} operations have no legal order.",
             f"These {len(self.witness)} have no legal order (times after the first):",
             *(f"  {operation.describe(origin)}" for operation in self.witness),
             *(f"  Nobody wrote {' = '.join(filter(None, token))}." for token in self.unwritten),

@@ -404,7 +404,7 @@ def to_list(value: object, name: str) -> list[object] | None:
     if value is None or value == "":
         return None
     if type(value) is not list:
-        raise MalformedJsonError(f"{name} is no JSON array: {value!r:.60}")
+        raise MalformedJsonError(f"{name} is not a JSON array: {value!r:.60}")
     return value
 
 

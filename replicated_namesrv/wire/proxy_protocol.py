@@ -68,7 +68,7 @@ def _v1_address(host: bytes, port: bytes, version: int) -> str:
     try:
         address = ipaddress.ip_address(host.decode("ascii"))
     except ValueError:
-        raise FrameError(f"PROXY header: {host!r} is no IP address") from None
+        raise FrameError(f"PROXY header: {host!r} is not an IP address") from None
     if address.version != version or not port.isdigit() or len(port) > 5 or int(port) > 65_535:
         raise FrameError(f"PROXY header: {host!r} and {port!r} are not an address and port of IPv{version}")
     return f"{address}:{int(port)}" if version == 4 else f"[{address}]:{int(port)}"

@@ -152,6 +152,6 @@ def test_the_command_prints_the_draft(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run_command("access", ["report", str(log)]) == 0
     printed = capsys.readouterr()
     assert 'networks = ["10.0.0.1"]' in printed.out
-    assert "1 lines are no JSON objects" in printed.err
+    assert "1 lines are not JSON objects" in printed.err
     assert run_command("access", ["report", str(tmp_path / "none")]) == 1
     assert "No such file" in capsys.readouterr().err

@@ -39,7 +39,7 @@ async def test_a_hung_disk_is_shown_with_its_age_until_it_recovers(tmp_path: Pat
             while answer.status == 200:
                 answer = await http(port, "/readyz?format=json")
             assert (answer.status, answer.json["failedLayer"]) == (503, "disk")
-            assert "has not finished a sync that was asked for" in answer.json["layers"][0]["problem"]
+            assert "has not finished a sync that was requested" in answer.json["layers"][0]["problem"]
             assert await unsynced_seconds(port) >= 0.2
             refused = await http(port, "/v1/kv/space/other", "PUT", b"value")
             assert (refused.status, refused.json["outcome"]) == (503, "not done")

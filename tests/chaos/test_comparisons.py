@@ -106,7 +106,7 @@ def test_the_page_stands_next_to_the_runs_and_leads_to_them(tmp_path: Path) -> N
     [
         ("compare no-fault --modes ap,ap", "--modes ap,ap: ap is given twice"),
         ("compare no-fault --modes ap,", "--mode : no such mode"),
-        ("compare no-fault --modes java:5", "--mode java:5: '5' is no version"),
+        ("compare no-fault --modes java:5", "--mode java:5: '5' is not a version"),
         ("suite smoke --modes go:1.0.0", "--mode go:1.0.0: no such mode"),
         ("suite smoke --modes java:5.5.0 --node-command x", "--node-command: java:5.5.0 has a mode with its own command"),
         ("run no-fault --mode java:5.5.0 --node-command x", "--node-command: java:5.5.0 has its own command"),

@@ -344,7 +344,7 @@ async def test_a_backup_is_restored_into_a_fresh_cluster_only(tmp_path: Path) ->
         assert done.code == 0, done
         refused = await run("restore", str(file), "-a", cluster.admin)
         assert refused.code == 1
-        assert "not fresh, it holds 40 KV entries" in refused.err
+        assert "not fresh, it contains 40 KV entries" in refused.err
         old = dict(cluster.nodes[0].service.state.kv_table()["N"])
     async with operated(tmp_path / "new") as cluster:
         damaged = tmp_path / "damaged"

@@ -45,7 +45,7 @@ async def test_brokers_that_registered_stay_and_kv_config_and_settings_are_added
                 await until(partial(knows, node, 1), "the broker")
             refused = await run("restore", str(file), "-a", cluster.admin)
             assert refused.code == 1
-            assert "not fresh, it holds 1 brokers" in refused.err
+            assert "not fresh, it contains 1 brokers" in refused.err
             assert "namesrv restore --merge" in refused.err
             done = await run("restore", "--merge", str(file), "-a", cluster.admin, "--json")
             assert done.code == 0, done

@@ -55,7 +55,7 @@ def test_java_is_taken_by_version(says: str, usable: bool, tmp_path: Path, monke
 def test_a_toxiproxy_that_was_named_is_never_replaced_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = program(tmp_path / "mine", "toxiproxy-server version 2.4.0")
     monkeypatch.setenv("TOXIPROXY_SERVER", str(named))
-    with pytest.raises(provision.ProvisionError, match=r"TOXIPROXY_SERVER=.*mine is no Toxiproxy server"):
+    with pytest.raises(provision.ProvisionError, match=r"TOXIPROXY_SERVER=.*mine is not a Toxiproxy server"):
         provision.find_toxiproxy()
 
 

@@ -251,7 +251,7 @@ def test_only_a_fresh_cluster_takes_a_backup_also_at_the_end() -> None:
     machine.apply(put)
     refused = machine.apply(encode(BEGIN, "r")).result
     assert refused.code == 1
-    assert "not fresh, it holds 1 KV entries" in (refused.remark or "")
+    assert "not fresh, it contains 1 KV entries" in (refused.remark or "")
     machine = fresh()
     *first, last = commands(origin())
     for command in first:

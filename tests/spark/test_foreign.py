@@ -142,7 +142,7 @@ def test_a_torn_last_line_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "holds no operation"),
+        ("", "has no operation"),
         ("{:type :invoke :f}\n", "edn:1: a map has a key without a value"),
         (
             "{:type :invoke, :f :read, :process 0, :time 5}\n{:type :ok, :f :read, :process 0}\n",

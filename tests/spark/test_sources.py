@@ -133,14 +133,14 @@ def test_bad_arguments_are_refused_by_name(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "file").write_text("")
     patterned = made(tmp_path / "runs[1]" / "one")
     for arguments, said in (
-        ([tmp_path / "empty"], f"{tmp_path}/empty: holds no run"),
+        ([tmp_path / "empty"], f"{tmp_path}/empty: contains no run"),
         ([tmp_path / "none"], f"{tmp_path}/none: no such file or folder"),
         ([""], "RUN is empty"),
         ([run / "trace.jsonl"], f"{run}/trace.jsonl: is a file"),
         ([run, f"{run}/"], f"{run}: is given twice"),
         ([tmp_path / "runs", tmp_path / "linked"], f"{run}: is given twice"),
         ([run, copied], f"{copied}: run 'one' is in {run} too"),
-        ([patterned], f"{patterned}: holds one of"),
+        ([patterned], f"{patterned}: contains one of"),
         ([run, "--out", tmp_path / "file"], f"--out {tmp_path}/file: cannot be written to"),
         ([run, "--out", "/proc/nowhere"], "--out /proc/nowhere: cannot be written to"),
         ([run, "--master", "loacl[2]"], "--master loacl[2]: "),

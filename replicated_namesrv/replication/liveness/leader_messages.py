@@ -238,7 +238,7 @@ def _entry(reader: _Reader) -> ReportEntry:
 
 def _check(count: int, switch: int) -> None:
     if count > ENTRIES_MAX or switch > 1:
-        raise MalformedError(f"a message between nodes with {count} entries and flag {switch}")
+        raise MalformedError(f"a malformed message between nodes: {count} entries, flag {switch}")
 
 
 def encode_removal(removal: BrokerRemoval, origin: ChangeOrigin | None = None) -> str:
