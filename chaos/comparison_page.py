@@ -125,5 +125,5 @@ def _page(heading: str, folders: Mapping[str, Path], picture: str) -> str:
 <style>body{{font:14px sans-serif;margin:1.5em}} td,th{{padding:2px 10px;text-align:left;vertical-align:top}}
 td:nth-child(n+2){{max-width:16em}} svg{{border:1px solid #ccc;max-width:100%}}</style>
 <h1>{title}</h1><table><tr><th></th>{head}</tr>{rows}<tr><td>does not hold, promised or not</td>{missed}</tr></table>
-<p>Zero is the begin of the faults. Columns link to the timelines of the runs.</p>{picture}</html>
+<p>Zero is the beginning of the faults. Columns link to the timelines of the runs.</p>{picture}</html>
 """

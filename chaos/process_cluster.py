@@ -44,7 +44,7 @@ class ClusterNode:
     """One name server."""
 
     def __init__(self, name: str, ports: Sequence[int], data_dir: Path, log_file: Path, always_stores: bool) -> None:
-        """``always_stores``: whether it has files from its first start on (CP). An independent node has none before the first
+        """``always_stores``: whether it has files from its first start on (CP). An independent node has no files before the first
         KV entry."""
         self.name = name
         self._always_stores = always_stores

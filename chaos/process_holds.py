@@ -30,6 +30,6 @@ class ProcessHolds:
         self._holds[node].pop(fault, None)
 
     def state(self, node: str) -> str:
-        """The state that the holds in force ask for: running, paused or dead, as ``ChildProcess.state``."""
+        """The state that the holds in force require: running, paused or dead, as ``ChildProcess.state``."""
         strongest = max(self._holds[node].values(), default=None)
         return "running" if strongest is None else strongest.name.lower()

@@ -168,7 +168,7 @@ class FaultRecord(TraceRecord):
 
     record: ClassVar[str] = "fault"
     fault: int
-    """Number of the fault in the run's schedule, the same for begin and end."""
+    """Number of the fault in the run's schedule, the same in the record of its start and in that of its end."""
     edge: str
     """start or end. The record is written when the change is complete."""
     began_ns: int

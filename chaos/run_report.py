@@ -250,7 +250,7 @@ _PAGE_FIGURES = (
 
 
 def _means(by_mode: Mapping[str, Sequence[Verdicts]], name: str) -> str:
-    """Mean over the seeds for each mode that have the figure."""
+    """For each mode the mean over the seeds that have the figure."""
     means = []
     for verdicts in by_mode.values():
         values = [value for verdict in verdicts if (value := verdict["figures"][name]) is not None]

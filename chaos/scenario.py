@@ -68,7 +68,7 @@ PROCESS_KINDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FaultSpec:
-    """One fault of a scenario. Times are seconds after the begin of the phase ``fault``."""
+    """One fault of a scenario. Times are seconds after the beginning of the phase ``fault``."""
 
     kind: FaultKind
     target: str = "leader"

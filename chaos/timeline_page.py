@@ -146,7 +146,7 @@ def _broker_bars(story: Story, broker: str, end_ns: int) -> Iterator[Bar]:
 
 
 def fault_spans(story: Story, end_ns: int) -> Iterator[tuple[FaultRecord, int, int]]:
-    """Each fault with its begin and end."""
+    """Each fault with its beginning and end."""
     started: dict[int, FaultRecord] = {}
     for record in story.trace.records:
         if not isinstance(record, FaultRecord):

@@ -142,7 +142,7 @@ BIN_S = 0.5
 
 
 def _divergence(axes: Sequence[Axes], results: Results) -> Iterable[str]:
-    """Means over the runs of a mode, by time since the begin of the fault. A run without a known divergence counts as zero."""
+    """Means over the runs of a mode, by time since the fault began. A run without a known divergence counts as zero."""
     (axis,) = axes
     ends = {row["run"]: row for row in results.faults}
     mode_of = {run["run"]: run["mode"] for run in results.runs if run["run"] in ends}
@@ -542,7 +542,7 @@ _DRAWINGS = (
              "One run of each mode with the same schedule, chosen because AP's nodes differed much and CP left many requests "
              "unanswered. A cell is the answer that a node certainly gave for most of that time (two observations, or more in a "
              "long run): the answer of more than half of the known nodes, or another one. Unknown: the node did not answer, or "
-             "its answer changed between two observations. Lines mark begin and end of the fault.",
+             "its answer changed between two observations. Lines mark where the fault begins and ends.",
              _standings, 2),
     _Drawing("pair-latency", "One fault, operation by operation",
              "The same runs. Each point is an operation, or several with the same time, latency and outcome (in the legend "

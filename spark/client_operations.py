@@ -101,10 +101,10 @@ def probes(records: RunRecords, done: Iterable[ClientOperation]) -> list[Row]:
 
 def gaps(timeline: Timeline, done: Sequence[ClientOperation]) -> list[Row]:
     """Rows of GAPS (M17): time from one success to the next of the same kind of client and operation at the same node, from the
-    begin of ``steady`` to that of ``final``.
+    beginning of ``steady`` to that of ``final``.
 
-    ``entity`` is the node of a client that asks this node, or ``any`` for clients that choose. A gap that overlaps the phase
-    ``fault`` belongs to it. Its side is that of its node when the gap began or, if later, when the fault began.
+    ``entity`` is the node of a client that asks this node, or ``any`` for clients that choose their node. A gap that overlaps the
+    phase ``fault`` belongs to it. Its side is that of its node when the gap began or, if later, when the fault began.
     """
     steady, whole, fault = timeline.span("steady"), timeline.span("steady", "fault", "heal"), timeline.span("fault")
     if steady is None or whole is None:

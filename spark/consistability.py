@@ -12,7 +12,7 @@ strong to weak:
 - ``eventual``: it returns a written value, however old;
 - ``answered``: it returns anything at all.
 
-Linearizable implies regular, regular implies both bounds; each class implies the last two.
+Linearizable implies regular, regular implies ``one version`` and ``one second``; each class implies the last two.
 """
 
 from collections import Counter, defaultdict

@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def divergence(segments: Iterable[DivergenceSegment], timeline: Timeline) -> list[Row]:
-    """Greatest certain and possible divergence of registrations in each bin: at_s since the begin of the fault, divergence,
+    """Greatest certain and possible divergence of registrations in each bin: at_s since the fault began, divergence,
     possible."""
     fault = timeline.span("fault")
     if fault is None:
@@ -44,7 +44,7 @@ def divergence(segments: Iterable[DivergenceSegment], timeline: Timeline) -> lis
 
 
 def faults(timeline: Timeline) -> list[Row]:
-    """Length of the phases, relative to the begin of the fault: steady_s (negative), end_s, until_s."""
+    """Length of the phases, relative to the beginning of the fault: steady_s (negative), end_s, until_s."""
     fault, steady, heal = (timeline.span(phase) for phase in ("fault", "steady", "heal"))
     if fault is None:
         return []

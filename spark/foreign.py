@@ -2,9 +2,9 @@
 
 An operation is a map with ``type`` (invoke, ok, fail, info), ``f``, ``value``, ``process`` and ``time`` (nanoseconds), as in
 ``history.edn``: one per line, pretty-printed over several lines, or all in one vector. A process's next operation completes its
-invocation. The outcome is unknown if that is ``info`` or missing. The nemesis, any process that is not a number, determines the
-phases: the fault lasts from its first to its last operation. If no operation has a time, they are placed one millisecond apart in
-their order. Checks of order are then valid, durations are not.
+invocation. The outcome is unknown if this next operation is ``info`` or missing. The nemesis, any process that is not a number,
+determines the phases: the fault lasts from its first to its last operation. If no operation has a time, they are placed one
+millisecond apart in their order. Checks of order are then valid, durations are not.
 
 =====================  ================================================================================================
 f                      becomes
@@ -216,7 +216,7 @@ def _event(value: Any, number: int, where: str) -> _Event:
         raise ForeignError(f"{where}: f is {value.get('f')!r}, expected a name such as read")
     time_ns = value.get("time")
     if time_ns is not None and (isinstance(time_ns, bool) or not isinstance(time_ns, int) or not 0 <= time_ns < 2**62):
-        raise ForeignError(f"{where}: time is {time_ns!r}, expected nanoseconds since the begin of the test")
+        raise ForeignError(f"{where}: time is {time_ns!r}, expected nanoseconds since the beginning of the test")
     process = value.get("process")
     if process is None:
         raise ForeignError(f"{where}: process is missing, so the client of this operation is unknown")

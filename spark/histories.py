@@ -79,7 +79,7 @@ class Distance(NamedTuple):
     gamma_max_ns: int
     """M8: for each pair the smallest widening, half of it at either side of each operation; this is the largest of them."""
     gammas_ns: list[int]
-    """All positive widenings, including that of a read that ended before its write began."""
+    """The widenings of all conflicting pairs and, for each write, of the read that ended longest before the write began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def judge(events: Iterable[KeyEvent], atomic: bool = False) -> KeyJudgement:
     """Judge the operations of one key. Failed operations and reads without an answer are left out.
 
     ``atomic``: the history is known to be linearizable, so it has no anomalies. Without deletes the same would result here.
-    With deletes a read of "absent" may have been merged into the wrong one, so the anomalies found are an upper bound.
+    With deletes a read of "absent" may have been attributed to the wrong delete, so the anomalies found are an upper bound.
     """
     ordered = sorted(events, key=lambda event: (event.start_ns, event.op))
     writes = writes_of(ordered)
@@ -211,7 +211,7 @@ def _windows(acknowledged: Sequence[Write], reads: Sequence[KeyEvent], history: 
     for read in reads:
         source = history.source(read)
         if source is None:
-            continue  # a value without a write is older than nothing
+            continue  # no write is known to be newer than a value without a write
         for write in history.missed(read, source):
             assert write.op is not None
             entry = found[write.op]
@@ -246,7 +246,7 @@ def _distance(writes: Sequence[Write], reads: Sequence[KeyEvent], history: _Hist
             continue
         source = history.source(read)
         if source is None:
-            impossible = True  # a value without a write has neither
+            impossible = True  # a value without a write has neither Delta nor Gamma
             continue
         members[id(source)].append(read)
         if read.end_ns < source.start_ns:

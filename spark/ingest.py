@@ -115,7 +115,7 @@ def local_folder(storage: SparkStorage, out: str) -> str | None:
 
 
 PART_BYTES = 128 << 20
-"""Maximum size of a part of a trace. A task uses 32 bytes of memory per line of it."""
+"""Maximum size of a part of a trace. A task uses 32 bytes of memory per line of its part."""
 TASKS_PER_CORE = 4
 PROGRESS_S = 2.0
 

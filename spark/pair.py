@@ -17,7 +17,7 @@ from replicated_namesrv.spark.run_figures import ASKED
 from replicated_namesrv.spark.truth import REGISTRATIONS
 
 BINS_MAX = 400
-"""Cells along the time of a run."""
+"""The time of a run is divided into at most this number of cells."""
 LATENCY_CELLS = 25
 """Cells for each factor of ten in latency."""
 LOOKS_OF_CELL = 2
@@ -76,10 +76,11 @@ def frame(run: Row, phases: Iterable[Row]) -> Frame | None:
 
 
 def standings(states: Iterable[Row], shown: Frame) -> list[Row]:
-    """Each node's main answer in each cell of time: run, node, at_s since the begin of the fault, width_s, answer.
+    """Each node's main answer in each cell of time: run, node, at_s since the fault began, width_s, answer.
 
-    Equal brokers have the same number as answer. Only time for which the answer is certain counts: from its arrival to the
-    question of the last look with it. There is no row if the answer is certain for less than half of the cell."""
+    Equal brokers have the same number as answer. Only time for which the answer is certain counts: from the first arrival of this
+    answer until the question of the last look that got it. There is no row if the answer is certain for less than half of the
+    cell."""
     numbers: dict[str, int] = {}
     cells: defaultdict[tuple[str, int], Counter[int]] = defaultdict(Counter)
     for row in states:
@@ -104,7 +105,7 @@ def standings(states: Iterable[Row], shown: Frame) -> list[Row]:
 
 
 def latencies(operations: Iterable[Row], shown: Frame) -> list[Row]:
-    """Operations in cells of time and latency: run, at_s since the begin of the fault, latency_ms, outcome, operations.
+    """Operations in cells of time and latency: run, at_s since the fault began, latency_ms, outcome, operations.
 
     Both numbers are the middle of a cell. A null latency means that the operation never ended."""
     step = max(1, (shown.until_ns - shown.from_ns) // BINS_MAX)

@@ -138,7 +138,7 @@ def _with_jvm_log(log: Path) -> Iterator[None]:
     """Raise failures together with the output of the JVM in ``log``."""
     try:
         yield
-    except (PySparkException, Py4JError, ConnectionError) as cause:  # the last request: the JVM has ended
+    except (PySparkException, Py4JError, ConnectionError) as cause:  # ConnectionError: the JVM has ended
         said = log.read_text("utf-8", "replace").splitlines() if log.exists() else []
         raise SparkFailedError("\n".join([str(cause), *said[-LOG_LINES:]])) from None
 

@@ -222,8 +222,9 @@ _DRAWN_AGES = 100
 def t_visibility(counts: Iterable[dict[str, Any]], runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of T_VISIBILITY from those of CURVE_VISIBILITY: the age from which on all reads see the given share of writes.
 
-    When a write became visible for good is known only to be between two reads, or after the last one (``survival.turnbull``). The
-    interval draws scenarios, or the runs of a single one. ``high_ms`` is null if the share is not reached in some resamples."""
+    The time at which a write became visible for good is known only to be between two reads, or after the last one
+    (``survival.turnbull``). Resamples for the interval draw whole scenarios or, if there is one scenario only, runs. ``high_ms``
+    is null if the share is not reached in some resamples."""
     about_run = {run["run"]: run for run in runs}
     rows = []
     for (mode, about, level), of_run in sorted(_spans_of(counts, about_run).items()):

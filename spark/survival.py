@@ -92,7 +92,8 @@ class _Sums:
         return sums
 
     def spread(self, values: Reals, ends: "_Sums") -> Reals:
-        """For each cell the sum of the values of the observations that contain it. ``self`` has their first cells."""
+        """For each cell the sum of the values of the observations that contain it. ``self`` has the first cell of each
+        observation, ``ends`` the cell after its last."""
         found: Reals = np.cumsum(self._by_cell(values) - ends._by_cell(values), axis=1)[:, :-1]
         return found
 

@@ -50,11 +50,11 @@ class Timeline:
         ends = [row["time_ns"] for row in faults if row["edge"] == "end"]
         heal = self.span("heal")
         self.repaired_ns: int | None = max(ends, default=heal and heal.start_ns)
-        """When the last link was repaired, as recorded; without such a record the begin of ``heal``. None: the run has
+        """When the last link was repaired, as recorded; without such a record the beginning of ``heal``. None: the run has
         neither."""
 
     def span(self, *phases: str) -> PhaseSpan | None:
-        """From the begin of the first of these phases to the end of the last. None: the run has none of them."""
+        """From the beginning of the first of these phases to the end of the last. None: the run has none of them."""
         found = [span for span in self.phases if span.phase in phases]
         if not found:
             return None

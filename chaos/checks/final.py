@@ -190,7 +190,7 @@ def _listed_until_ns(story: Story, broker: str, gone: BrokerState) -> Callable[[
     """The time until which a broker that is gone may be listed, as known at a given time.
 
     The time-out runs from the broker's end, or from the last moment that extends it (``_renewing_ns``), whichever is later. A new
-    leader may add a third of it; nodes look for silent brokers once per ``scanNotActiveBrokerInterval``. A broker whose
+    leader may add a third of the time-out; nodes look for silent brokers once per ``scanNotActiveBrokerInterval``. A broker whose
     connections closed while no fault was active is removed after ``connectionLossGraceMs``, even if a fault begins later."""
     margin_ns = int(story.manifest["scenario"]["promises"]["ghost_margin_s"] * 1e9)
     look_ns = story.setting_ms("scanNotActiveBrokerInterval", 5_000) * 1_000_000 + margin_ns

@@ -11,7 +11,7 @@ an indeterminate unregistration that begins at the death. Special cases:
 - Requests of a life's last version with unknown outcome may arrive after the life's end and briefly register the broker again.
   Each is an indeterminate registration, and its removal an indeterminate unregistration from that end on. A broker with more
   than LATE_MAX of them is also judged separately, because they make the search long.
-- The pair is left out: two brokers write the one version of their group.
+- The pair of master and slave is left out, because both write the one version of their group.
 
 Late copies of replaced versions are not in the model, because the product promises that they are no-ops. An answer is a
 violation if it lists a broker that is not part of the run, a broker twice, or a version that was never registered.
@@ -32,7 +32,7 @@ class Period(NamedTuple):
     start_ns: int
     end_ns: int
     version: str | None
-    """Registered and acknowledged at its begin. None: the period begins with the run."""
+    """The version that was registered and acknowledged when the period began. None: the period begins with the run."""
 
 
 class Late(NamedTuple):
@@ -56,7 +56,8 @@ class RegistrationHistory(NamedTuple):
 
 
 def registrations(story: Story) -> RegistrationHistory:
-    """Registrations, unregistrations and look-ups by topic. Those of brokers that were exposed are by topic and period."""
+    """Registrations, unregistrations and look-ups by topic. For brokers that were exposed there is a separate history for each
+    topic and period."""
     late, exposed = late_copies(story), story.ever("exposed")
     answers: defaultdict[str, list[Op]] = defaultdict(list)
     for op in story.of_kind("route"):

@@ -231,7 +231,7 @@ class Story:
 
     @property
     def judged(self) -> Span:
-        """From the begin of ``steady`` to the end of ``final``."""
+        """From the beginning of ``steady`` to the end of ``final``."""
         spans = [self.phases[name] for name in JUDGED_PHASES if name in self.phases]
         return Span(spans[0].start_ns, spans[-1].end_ns) if spans else Span(0, 0)
 
@@ -281,8 +281,8 @@ class Story:
         return default
 
     def without_majority(self, node: str) -> list[Span]:
-        """The times in which ``node`` ran and could not reach a majority. The links were completely cut at each begin, and still
-        completely cut at each end."""
+        """The times in which ``node`` ran and could not reach a majority. When each of these times began, the links were
+        completely cut, and they were still completely cut when it ended."""
         return self._cuts.get(node, [])
 
     @cached_property
@@ -314,7 +314,7 @@ class Story:
 
     @cached_property
     def faults(self) -> list[tuple[FaultRecord, int]]:
-        """Each fault's begin, and when its end was complete."""
+        """When each fault began, and when its end was complete."""
         found: list[tuple[FaultRecord, int]] = []
         open_faults: dict[int, FaultRecord] = {}
         for record in self.trace.records:

@@ -32,7 +32,7 @@ def entries_of(file: Path) -> list[tuple[str, str, str]]:
 
 
 def is_backup(file: Path) -> bool:
-    """Whether it is a backup, as far as its beginning says. Raises StorageError."""
+    """Whether the beginning of the file is that of a backup. Raises StorageError."""
     try:
         with file.open("rb") as source:
             return FORMAT.encode() in source.read(len(FORMAT) + 64)

@@ -136,10 +136,10 @@ class Voters(Protocol):
         """Whether the proposals of this node are applied."""
 
     def counts(self, peer: str, incarnation: int) -> bool:
-        """Whether those of this incarnation of ``peer`` count."""
+        """Whether votes and acknowledgements of this incarnation of ``peer`` count."""
 
     def counts_now(self, peer: str) -> bool:
-        """Whether those of the current incarnation of ``peer`` count."""
+        """Whether votes and acknowledgements of the current incarnation of ``peer`` count."""
 
 
 class Committed(NamedTuple):

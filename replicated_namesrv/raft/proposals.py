@@ -5,7 +5,7 @@ data directory does not issue the numbers of the one before it. A leader packs w
 forwards them to the leader. Each append or forward makes a copy of a proposal. After a change of leader, undecided proposals are
 proposed again, and the sessions ensure that only one copy is applied. A proposal ends
 
-- committed, when its number is first applied here, with the result of that;
+- committed, when its number is first applied here, with the result of that application;
 - rejected, when its time is up and no copy of it can exist: it was never sent, or another entry was committed in the place of
   each copy. A forward is for one term. If the network repeated it, all copies are in that term's log at or after the index in the
   reply. If the entry at that index is cut, all copies are cut.

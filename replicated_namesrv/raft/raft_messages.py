@@ -89,7 +89,7 @@ class MemberHint(NamedTuple):
     destination: Identity
     """The incarnation that the sender knows of the receiver, 0 for none. It is not compared."""
     log_index: Ordinal
-    """The sender has applied the log up to here. A receiver that has, too, knows better."""
+    """The sender has applied the log up to here. A receiver that has applied this index itself ignores the hint."""
     members: bytes
     """``pack_members``."""
 

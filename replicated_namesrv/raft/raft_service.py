@@ -134,7 +134,8 @@ class RaftService:
         self.kick()
 
     def _follow_members(self) -> None:
-        """Connect with the present peers, at the addresses in the log, or for those without, in the configuration."""
+        """Connect with the present peers at their addresses in the log. A peer without one has its address in the
+        configuration."""
         node, addresses = self.node, {}
         self._group_version = node.group.version
         for peer in node.peers:

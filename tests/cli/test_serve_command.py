@@ -118,7 +118,7 @@ def test_life_of_a_server(name: str, tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(DEADLINE_S) == 0
     log = errors.read_text()
-    assert "brokerSomething=5" in log  # an unknown key of the file is warned about
+    assert "brokerSomething=5" in log  # a warning about an unknown key of the file
     assert "Traceback" not in log
 
 

@@ -1,4 +1,4 @@
-"""Jars and compiled drivers, once a session; a laboratory a test."""
+"""Fixtures: jars and compiled drivers, made once in a session, and a ``Lab`` of RocketMQ processes for each test."""
 
 from collections.abc import Iterator
 from pathlib import Path

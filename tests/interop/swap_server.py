@@ -1,6 +1,6 @@
 """``swap_server.py PLAN PORT``: stops the server on the port and starts the other kind there. The command of ``adopt --swap``.
 
-PLAN is a JSON file: port to the running process and the two command lines. It is what an operator's script would know.
+PLAN is a JSON file: for each port the running process and the two command lines, which an operator's script would know, too.
 """
 
 import json

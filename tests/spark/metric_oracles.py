@@ -257,7 +257,7 @@ def is_linearizable(run: Run, kind: str, key: str, level: str) -> bool:
 
 
 def windows(run: Run, kind: str) -> Found:
-    """M4: from each acknowledged write to the begin of the last read of something older, if it was read at all afterwards."""
+    """M4: from each acknowledged write to the beginning of the last read of something older, if it was read at all afterwards."""
     ops = {op.op: op for op in run.ops}
     for key, level in run.keys(kind):
         for events in run.histories(kind, key, level):

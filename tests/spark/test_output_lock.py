@@ -36,7 +36,7 @@ def test_the_second_analysis_into_a_folder_is_refused(tmp_path: Path, capsys: py
     generate(10_000, 3, 1, tmp_path / "traces", lambda _: None)
     out = tmp_path / "out"
     with another_process_in(out) as holder:
-        (out / "tables").mkdir()  # as the first one does, empty at first
+        (out / "tables").mkdir()  # the first analysis creates this folder, too, and it is empty at first
         assert main(["analyze", str(tmp_path / "traces"), "--out", str(out)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"namesrv analyze: --out {out}: another analysis (process {holder.pid} on ")
