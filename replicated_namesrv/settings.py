@@ -57,6 +57,7 @@ NEVER_BY_REMOTING = {
     *("accessPolicy", "accessFile", "accessKeysInPlainText", "auditLog"),
     *("peerTlsKeyPath", "peerTlsKeyPassword", "peerTlsCertPath", "peerTlsTrustCertPath"),
     *("mode", "listen", "nodeId", "dataDir", "adminListen", "adminTokenFile", "addressServer"),
+    *("nameServerAddresses", "unitNameServerAddresses"),  # clients, commands and tokens go to these addresses
     *("tls.server.mode", "tls.server.keyPath", "tls.server.keyPassword", "tls.server.certPath", "tls.server.trustCertPath"),
     "tls.config.file",
     *("tls.test.mode.enable", "tls.server.need.client.auth", "tls.server.authClient"),

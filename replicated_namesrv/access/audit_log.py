@@ -114,8 +114,11 @@ class RotatedFile:
 
     def open(self) -> BinaryIO:
         """Raises OSError."""
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, ONLY_OWNER)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, ONLY_OWNER)
         self._file = open(descriptor, "ab")  # noqa: SIM115 - it stays open
+        size = self._file.tell()
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":  # a process was killed while it wrote
+            self._file.write(b"\n")
         return self._file
 
     def write(self, lines: list[bytes]) -> int:

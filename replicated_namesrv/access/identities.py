@@ -61,8 +61,8 @@ class Pattern:
 
 
 class CertificateRule:
-    """Matches certificates: ``CN=broker-a,O=Example`` if the subject has all of these, ``DNS:broker-a.example.org`` by a
-    subject alternative name. Values are patterns; ``\\,`` is a comma in a value."""
+    """Matches certificates: ``CN=broker-a,O=Example`` if the subject has all of these and no other CN;
+    ``DNS:broker-a.example.org`` by a subject alternative name. Values are patterns; ``\\,`` is a comma in a value."""
 
     def __init__(self, text: str) -> None:
         """Raises PatternError."""
@@ -87,16 +87,31 @@ class CertificateRule:
         if self._alternative is not None:
             kind, pattern = self._alternative
             return any(name == kind and pattern.matches(value) for name, value in certificate.get("subjectAltName", ()))
-        subject = [pair for names in certificate.get("subject", ()) for pair in names]
-        return all(any(n == name and pattern.matches(value) for n, value in subject) for name, pattern in self._subject)
+        values: dict[str, list[str]] = {}
+        for name, value in (pair for names in certificate.get("subject", ()) for pair in names):
+            values.setdefault(name, []).append(value)
+        return all(_fits(name, pattern, values.get(name, [])) for name, pattern in self._subject)
+
+
+def _fits(name: str, pattern: Pattern, values: Sequence[str]) -> bool:
+    """Whether one of an attribute's values fits. Of several common names all have to, because any of them may be the caller's."""
+    fitting = [pattern.matches(value) for value in values]
+    return all(fitting) and bool(fitting) if name == ATTRIBUTES["CN"] else any(fitting)
 
 
 def subject_of(certificate: PeerCertificate) -> str:
-    """The subject as a rule would name it, for logs. A backslash is shown as ``?``, because rules cannot name it."""
+    """The subject as a rule would name it, for logs; without one, the first alternative name. A backslash, and a comma in an
+    alternative name, is shown as ``?``, because rules cannot name it."""
     short = {long: name for name, long in ATTRIBUTES.items()}
     pairs = [pair for names in certificate.get("subject", ()) for pair in names]
     parts = (f"{short.get(name, name)}={value}".replace("\\", "?").replace(",", "\\,") for name, value in pairs)
-    return shown(",".join(parts), NAME_CHARACTERS_MAX)
+    return shown(",".join(parts) or _alternative_name(certificate), NAME_CHARACTERS_MAX)
+
+
+def _alternative_name(certificate: PeerCertificate) -> str:
+    short = {long: name for name, long in ALTERNATIVE_NAMES.items()}
+    known = (f"{short[kind]}:{name}" for kind, name in certificate.get("subjectAltName", ()) if kind in short)
+    return next(known, "without a name").replace("\\", "?").replace(",", "?")
 
 
 @dataclass(frozen=True, slots=True)

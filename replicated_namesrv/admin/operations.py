@@ -145,10 +145,13 @@ async def transfer_leadership(request: web.Request) -> web.Response:
 
 
 async def _announce(request: web.Request) -> None:
-    """Record an operation in the audit logs of all nodes, before it is executed."""
+    """Record an operation in the audit logs of all nodes, before it is executed. Raises UnavailableError: it is not executed."""
     name, target = f"{request.method} {request.path}", request.query_string or None
     target = None if target is None else shown(target, TARGET_CHARACTERS_MAX)
-    await request.app[CONTEXT].service.announce(shown(name, TARGET_CHARACTERS_MAX), target, request.get(ORIGIN))
+    try:
+        await request.app[CONTEXT].service.announce(shown(name, TARGET_CHARACTERS_MAX), target, request.get(ORIGIN))
+    except OutcomeUnknownError as error:
+        raise UnavailableError(f"not executed, because it may not be in the audit logs of the other nodes: {error}") from None
 
 
 MEMBER_ACTIONS = ("add", "remove", "promote", "move")
@@ -184,7 +187,7 @@ async def drain(request: web.Request) -> web.Response:
     if knows_others and not others and not force:
         remedy = "start another node, or give --force (force=true)"
         return json_error(409, "no other node of the cluster serves brokers and clients", remedy)
-    with contextlib.suppress(UnavailableError, OutcomeUnknownError):  # a node is drained without a majority, too
+    with contextlib.suppress(UnavailableError):  # a node is drained without a majority, too
         await _announce(request)
     done = await context.node.drain(float(text))
     return json_response({"drained": True, "moved": done.moved, "cut": done.cut, "othersServing": others})
@@ -203,7 +206,7 @@ async def _others_serving(context: AdminContext, within_s: float) -> list[str]:
 
 async def resume(request: web.Request) -> web.Response:
     """``DELETE /v1/drain``: serve again."""
-    with contextlib.suppress(UnavailableError, OutcomeUnknownError):
+    with contextlib.suppress(UnavailableError):
         await _announce(request)
     await request.app[CONTEXT].node.resume()
     return json_response({"drained": False})

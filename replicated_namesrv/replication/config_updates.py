@@ -48,6 +48,8 @@ class ConfigUpdates:
         if not shared:
             return await self._writer.submit(local)
         await self._confirm_majority()
+        if origin is not None:
+            origin.check()
         changed = (await self._writer.submit(local)).changed
         try:
             return Result(changed=(await self._propose(command, origin)).changed or changed)

@@ -239,6 +239,17 @@ def test_lines_are_written_again_after_the_disk_was_full(tmp_path: Path) -> None
     assert [(line["event"], line.get("lines")) for line in lines(log.path)] == [("audit-gap", 1), ("kept", None)]
 
 
+def test_a_half_written_line_does_not_spoil_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    path.write_text('{"event":"whole"}\n{"event":"ha')
+    log = AuditLog(path, "n1")
+    log.start()
+    log.write("next")
+    log.stop()
+    assert path.read_text().splitlines()[:2] == ['{"event":"whole"}', '{"event":"ha']
+    assert json.loads(path.read_text().splitlines()[2])["event"] == "next"
+
+
 def test_lines_of_an_independent_node_hide_no_changes_of_a_later_cluster(tmp_path: Path) -> None:
     """``namesrv switch`` leaves the audit log, and the cluster counts its revisions from 1."""
     path = tmp_path / "audit.log"

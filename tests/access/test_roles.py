@@ -98,6 +98,23 @@ def test_certificates_are_recognised_by_subject_and_alternative_name() -> None:
     assert subject_of(full) == "CN=broker-a,O=Example"
 
 
+def test_one_of_several_common_names_is_not_enough() -> None:
+    rule, twice = CertificateRule("CN=chief*"), (("commonName", "evil"), ("commonName", "chief"))
+    assert not rule.matches(certificate(*twice))
+    assert not rule.matches(certificate(*twice[::-1]))
+    assert not rule.matches(certificate(("organizationName", "chief")))
+    assert rule.matches(certificate(("commonName", "chief"), ("commonName", "chief-2")))
+    assert CertificateRule("DC=org").matches(certificate(("domainComponent", "example"), ("domainComponent", "org")))
+
+
+def test_a_certificate_without_a_subject_is_shown_by_its_alternative_name() -> None:
+    names = (("email", "x@example.org"), ("DNS", "a.example.org"), ("DNS", "b.example.org"))
+    assert subject_of(certificate(names=names)) == "DNS:a.example.org"
+    assert CertificateRule(subject_of(certificate(names=names))).matches(certificate(names=names))
+    assert subject_of(certificate(names=(("URI", "x, access key k"),))) == "URI:x? access key k"
+    assert subject_of({}) == "without a name"
+
+
 def test_networks_are_recognised_in_both_families() -> None:
     assert RULES.by_network("10.0.0.9") is IDENTITIES["fixed"]
     assert RULES.by_network("::ffff:10.0.0.9") is IDENTITIES["fixed"]

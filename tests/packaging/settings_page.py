@@ -1,6 +1,15 @@
 """Builds docs/settings.md from the table of settings: ``python -m tests.packaging.settings_page`` writes it."""
 
-from replicated_namesrv.settings import NAMESRV, NETTY_CLIENT, NETTY_SERVER, OWN, ROWS, Row, environment_name
+from replicated_namesrv.settings import (
+    NAMESRV,
+    NETTY_CLIENT,
+    NETTY_SERVER,
+    NEVER_BY_REMOTING,
+    OWN,
+    ROWS,
+    Row,
+    environment_name,
+)
 from tests.packaging.tree import ROOT
 
 PAGE = ROOT / "docs" / "settings.md"
@@ -27,7 +36,8 @@ A properties file may have been written for RocketMQ. Therefore two kinds of err
   name server, the node does not start.
 
 The column "When" says when a change takes effect. *start*: at the next start; a change at run time is refused. *live*:
-immediately. *replicated*: immediately, and with `mode=cp` on all nodes.
+immediately. *replicated*: immediately, and with `mode=cp` on all nodes. *file*: when the file has changed and the node receives
+SIGHUP; a change over a port is refused.
 """
 
 GROUPS = {
@@ -41,7 +51,8 @@ GROUPS = {
 def line(row: Row) -> str:
     """One line of a table."""
     default = row.show(row.default)
-    when = "replicated" if row.replicated else "live" if row.live else "start"
+    live = "file" if row.name in NEVER_BY_REMOTING else "live"
+    when = "replicated" if row.replicated else live if row.live else "start"
     return f"| `{row.name}` | {f'`{default}`' if default else 'empty'} | {when} | {row.meaning} | `{environment_name(row)}` |"
 
 

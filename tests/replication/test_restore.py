@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from replicated_namesrv.access.access_control import CheckedOrigin
 from replicated_namesrv.admin.operations import _lines_of
-from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
-from replicated_namesrv.model import DataVersion, QueueData
+from replicated_namesrv.errors import NoPermissionError, OutcomeUnknownError, UnavailableError
+from replicated_namesrv.model import ChangeOrigin, DataVersion, QueueData
 from replicated_namesrv.raft.raft_errors import UnknownCommandError
 from replicated_namesrv.replication import cluster_restore as restore_module
 from replicated_namesrv.replication.cluster_restore import (
@@ -23,7 +24,7 @@ from replicated_namesrv.replication.cluster_restore import (
     encode,
     restore,
 )
-from replicated_namesrv.replication.command_kinds import ABANDON, BEGIN, FINISH, PIECE
+from replicated_namesrv.replication.command_kinds import ABANDON, BEGIN, FINISH, OPERATION_VERSION, PIECE, version_of
 from replicated_namesrv.replication.marks import Mark
 from replicated_namesrv.replication.route_machine import (
     ProposalResult,
@@ -321,6 +322,34 @@ def left_over(machine: RestorableMachine) -> None:
     for command in (begin, first, second, encode_plain(PutKVConfig("n", "k", "v"), 1)):
         assert machine.apply(command).result.code == 0
     assert machine.incoming is not None
+
+
+async def test_a_restore_ends_when_its_caller_loses_the_right() -> None:
+    """A large backup takes long. The commands name the caller if every node knows such commands."""
+    machine, seen = fresh(), list[tuple[str, ChangeOrigin | None]]()
+    machine.machine.on_restore = lambda step, restore_id, origin: seen.append((step, origin))
+    caller, left = CheckedOrigin("ops", "10.0.0.9", "n2"), [1]
+
+    def recheck() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise NoPermissionError("no permission")
+
+    async def propose(command: bytes) -> ProposalResult:
+        return machine.apply(command)
+
+    async def parts() -> AsyncIterator[bytes]:
+        for piece in pieces(origin()):
+            yield piece
+
+    caller.recheck = recheck
+    with pytest.raises(NoPermissionError):
+        await restore(propose, parts(), caller, is_named=True)
+    assert (seen, machine.incoming) == ([("restore-begin", caller), ("restore-abandon", None)], None)
+    left[0] = 2
+    assert (await restore(propose, parts(), caller, is_named=True)).code == 0
+    assert seen[2:] == [("restore-begin", caller), ("restore-finish", caller)]
+    assert version_of(encode(BEGIN, "r", origin=caller)) == OPERATION_VERSION > version_of(encode(BEGIN, "r"))
 
 
 async def test_a_restore_that_is_refused_drops_what_a_dead_node_left() -> None:
