@@ -106,7 +106,7 @@ class BrokerGroup:
         return self.topics
 
     def release(self, shared: dict[str, QueueData]) -> None:
-        """A snapshot has read ``shared``, or will not read it."""
+        """A snapshot has finished reading ``shared``, or will not read it."""
         if self.topics is shared:
             self.readers -= 1
 

@@ -2,7 +2,7 @@
 slices.
 
 **Recognised.** Brokers send the same registration every 30 s or less. For each registered broker there is a memo of three values:
-a hash of the header fields on which the outcome depends, a hash of the body without its one time stamp that has no meaning, and
+a hash of the header fields on which the outcome depends, a hash of the body without the one time stamp that has no meaning, and
 the group's generation. The memo is made only if the registration was fully evaluated, changed nothing, and the generation did not
 change during the evaluation. It has a fixed size, and the state drops it when the registration ends.
 ``RouteInfoManager.group_generation`` has the proof that the same registration changes nothing and has the same answer while the
@@ -14,10 +14,9 @@ stamp, its checksum is derived from the remembered one (``wire.crc32``), so that
 
 **Evaluated in slices**, so that no registration delays other connections. A small body is evaluated on arrival, if this turn
 of the loop has time left. The others wait, and so does every large one. So if forty large frames are completed in one turn,
-that turn only receives them. There are two queues, so that small ones do not wait for large ones. Only the first of each is
-being decoded, so that the memory for decoding is used only once. The time is charged to the broker's address. While the
-address waits for its share of the loop, none of its registrations begins, and those of others do not wait for it
-(``turn_shares.py``).
+that turn only receives them. There are two queues, so that small ones do not wait for large ones. Only the first body of each
+queue is decoded at a time, which bounds the memory for decoding. The time is charged to the broker's address. While the address
+waits for its share of the loop, none of its registrations begins, and those of others do not wait for it (``turn_shares.py``).
 
 Reading from the connection of a waiting registration stops until it is applied, which keeps the order of its requests. If the
 peer closes the connection, the kernel reports it. A large registration is then dropped at once and its memory freed, because its
@@ -106,7 +105,7 @@ class RegistrationQueue:
         self._small: deque[Job] = deque()
         self._large: deque[Job] = deque()
         self._jobs: dict[RemotingConnection, list[Job]] = {}
-        """Waiting registrations by connection. If renewals must be confirmed, a connection may have several."""
+        """Waiting registrations by connection. If renewals must be confirmed, several of one connection may wait."""
         self._departures = select.poll()
         self._watched: dict[int, RemotingConnection] = {}
         """Connections of large registrations, by descriptor."""

@@ -1,8 +1,8 @@
 """TurnShares: how much of the event loop's time one address can use.
 
 All work for an address counts as its debt. The debt shrinks by a quarter of the time that passes. When it reaches ``SHARE_NS``,
-the further frames, HTTP requests, registrations and late answers of the address wait, in order, until it is paid. So while other
-addresses cause work, one address uses at most about a quarter of the loop, however many connections and requests it has:
+further frames, HTTP requests, registrations and late answers of the address wait, in order, until the debt is paid. So while
+other addresses cause work, one address uses at most about a quarter of the loop, however many connections and requests it has:
 after a millisecond of work it waits for three. A turn has time for other addresses, for peers and for timers. One host also
 leaves a part of the processor to others, which keeps their waits short: a process that always runs is not preferred when a
 message arrives for it.
@@ -17,8 +17,8 @@ first.
     a command on all nodes of a cluster                       estimated (``consensus.CommandProposer``)
 
 Work that has begun is finished. A registration whose evaluation takes 100 ms is evaluated in slices, and then the address waits
-for up to 400 ms. It waits for at most ``LIGHT_PART`` times ``DEBT_MAX_NS``: then one item that waits is done, even if streams of
-the address, which never wait, cause new debts. A debt outlives the connections of its address.
+for up to 400 ms. An address waits for at most ``LIGHT_PART`` times ``DEBT_MAX_NS``: then one item that waits is done, even if
+streams of the address, which never wait, cause new debts. A debt outlives the connections of its address.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ SHARE_NS = 1_000_000
 """Time of one address before it waits. A request that has begun is finished. On replicated nodes, a read of another host waits
 for about four turns."""
 ALONE_NS = 4_000_000
-"""Time of one turn for an address that is alone. 400 connections with one query each need less. To wait costs as much as one."""
+"""Time of one turn for an address that is alone. 400 connections with one query each need less. The wait for the next turn costs
+as much as one query."""
 ALONE_AFTER_NS = 1_000_000_000
 """An address is alone after this time without work for another address. So only the first request of another address can find the
 processor fully used by the first address."""
@@ -195,7 +196,7 @@ class TurnShares:
         loop.call_later(max(pause_ns / 1e9, PAUSE_MIN_S), self._due, share)
 
     def _due(self, share: Share) -> None:
-        """The address continues if its debt is paid, as far as its next share goes."""
+        """If the debt of the address is paid, do its waiting work until its next share is used up."""
         self._settle(share)
         is_late = bool(share.waiting) and share.since_ns - share.waits_since_ns >= LIGHT_PART * DEBT_MAX_NS
         if self._is_alone(share, share.since_ns):

@@ -142,7 +142,7 @@ class Simulation:
         self.faults = tuple(fault for fault in planned if scenario.faults is None or fault.number in scenario.faults)
         self.catch_up_s = 0.0
         self.minority_down = self.went_on = 0
-        """1 if a minority stayed down; 1 if the others had to commit."""
+        """``minority_down``: 1 if a minority stayed down. ``went_on``: 1 if the other nodes had to commit."""
 
     def members(self) -> list[Machine]:
         """The machines of all members, by the committed configuration."""
