@@ -67,7 +67,9 @@ def test_the_page(lab: Lab, tmp_path: Path) -> None:
     with running_command("cluster", *place, stderr=tmp_path / "cluster.err") as running:
         running.wait_line("namesrvAddr")
         pids = {line.split()[0]: line.split()[3] for line in running.lines if re.match(r"n\d ", line)}
-        lab.processes.append(Process("broker", ["sh", "-ec", here(broker)], home, environment))
+        script = here(broker).replace('sh "$ROCKETMQ_HOME/bin/mqbroker"', 'exec sh "$ROCKETMQ_HOME/bin/mqbroker"')
+        assert "exec" in script, "without it the broker outlives the shell that the test ends"
+        lab.processes.append(Process("broker", ["sh", "-ec", script], home, environment))
         registered = str((home / "broker.properties").read_text().split()[0].partition("=")[2])
         wait_for(lambda: registered in run_command("brokers", environment=environment).stdout, "the broker registers")
         assert registered in run(look)
