@@ -7,14 +7,14 @@ The identity of a caller is the first of these that the access file knows:
 3. its source address, from a PROXY header if that is trusted, once for each connection;
 4. anonymous.
 
-Route queries from prepared answers pass one comparison: once a read was allowed on a connection, further reads are allowed until
-the rules change. So a connection whose first read was signed need not sign the others.
+Once a read was allowed on a connection, further reads are allowed until the rules change. So a connection whose first read was
+signed need not sign the others, and route queries from prepared answers cost the same as without access control.
 
 A change may wait: for its turn, for the leader, for the disk. With ``enforce`` it is checked again right before it is proposed
 (``ChangeOrigin.check``), by the rules and registrations of that moment.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ from replicated_namesrv.access.signatures import ACCESS_KEY
 from replicated_namesrv.errors import BodyError, NoPermissionError
 from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.routes.state import RouteInfoManager
-from replicated_namesrv.server.connection import RemotingConnection
+from replicated_namesrv.server.connection import Prepared, nothing_prepared
 from replicated_namesrv.server.connection_access import ConnectionAccess
 from replicated_namesrv.server.request import Answer, Request
 from replicated_namesrv.wire.bodies import decode_queue_datas
@@ -75,6 +75,8 @@ class AccessGuard:
 
     def __init__(self, access: AccessControl, state: RouteInfoManager) -> None:
         self._access, self._state = access, state
+        self.prepared: Prepared = nothing_prepared
+        """Of connections on which a read was allowed."""
 
     def refuse(self, request: Request) -> Answer | None:
         """The answer to a request that is not allowed; None: it is. Raises BodyError."""
@@ -84,15 +86,15 @@ class AccessGuard:
         known = connection.access
         if known is None or known.rules is not access.rules:
             known = connection.access = ConnectionAccess(access.rules, connection.source_host, connection.certificate)
-            connection.readable_under = None
-        if allowed is READERS and connection.readable_under is access.rules:
+            connection.prepared = nothing_prepared
+        if allowed is READERS and connection.prepared is not nothing_prepared:
             return None
         identity, by, proof = self._caller(request, known)
         claims = _claims_of(request) if identity.may(allowed) and is_limited(identity, allowed) else None
         why = refusal(identity, allowed, self._brokers(claims))
         if why is None or not access.enforces:
             if allowed is READERS:
-                connection.readable_under = access.rules
+                connection.prepared = self.prepared
             else:
                 request.origin = connection.origin = self._origin(
                     Admitted(code, allowed, access.rules, identity, by, proof, known.address, known.certificate, claims)
@@ -187,16 +189,3 @@ def _changed_settings(body: bytes) -> str | None:
         return shown(", ".join(sorted(string_to_properties(body))), NAME_CHARACTERS_MAX) or None
     except BodyError:
         return None
-
-
-class GuardedAnswers:
-    """Prepared answers for connections on which a read was allowed."""
-
-    def __init__(self, access: AccessControl, answer: Callable[[RemotingConnection, bytes, int, list[bytes]], int]) -> None:
-        self._access, self._answer = access, answer
-
-    def answer(self, connection: RemotingConnection, data: bytes, start: int, pieces: list[bytes]) -> int:
-        """Like ``RouteAnswers.answer``."""
-        if connection.readable_under is not self._access.rules:
-            return start
-        return self._answer(connection, data, start, pieces)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Protocol, cast
 
-from replicated_namesrv.access.identities import AccessRules, PeerCertificate
+from replicated_namesrv.access.identities import PeerCertificate
 from replicated_namesrv.errors import FrameError
 from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.server.connection_access import ConnectionAccess
@@ -57,6 +57,15 @@ NO_SHARE = Share("")
 """Share of connections that are not admitted."""
 
 
+Prepared = Callable[["RemotingConnection", bytes, int, list[bytes]], int]
+"""Appends answers of frames from a position on, and returns the position of the first frame that it did not answer."""
+
+
+def nothing_prepared(connection: "RemotingConnection", data: bytes, start: int, pieces: list[bytes]) -> int:
+    """Answers nothing."""
+    return start
+
+
 class Dispatcher(Protocol):
     """Turns request frames into answer frames."""
 
@@ -82,8 +91,8 @@ class Host(Protocol):
     now_s: Callable[[], float]
 
     @property
-    def prepared(self) -> "Callable[[RemotingConnection, bytes, int, list[bytes]], int]":
-        """``RouteAnswers.answer`` or ``ConfirmedAnswers.answer``."""
+    def prepared(self) -> "Prepared":
+        """Of new connections: ``RouteAnswers.answer`` or ``ConfirmedAnswers.answer``, with access control nothing."""
 
     @property
     def dispatcher(self) -> Dispatcher: ...
@@ -126,7 +135,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "origin",
         "peer",
         "pending",
-        "readable_under",
+        "prepared",
         "share",
     )
 
@@ -141,8 +150,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """Share of its address."""
         self.access: ConnectionAccess | None = None
         """Its caller, unless everything is allowed."""
-        self.readable_under: AccessRules | None = None
-        """The rules under which a read was allowed; None: none was."""
+        self.prepared = host.prepared
+        """Answers queries without decoding them. With access control, only while the caller may read."""
         self.origin: ChangeOrigin | None = None
         """Caller of the current change; None: unknown."""
         self.pending = 0
@@ -215,7 +224,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             pieces: list[bytes] = []
             is_sample = metrics.fast_path_hits - metrics.fast_path_observed >= SAMPLED_HITS
             started_ns = perf_counter_ns() if is_sample or count > FEW_BYTES else 0
-            position = host.prepared(self, data, 0, pieces)
+            position = self.prepared(self, data, 0, pieces)
             spent_ns = FEW_NS if count <= FEW_BYTES else perf_counter_ns() - started_ns + count * NS_PER_BYTE
             host.shares.spend(self.share, spent_ns)
             if pieces:
@@ -529,7 +538,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
                 pieces: list[bytes] = []
                 try:
                     if not is_looked_up and isinstance(data, bytes):
-                        position = self._host.prepared(self, data, position, pieces)
+                        position = self.prepared(self, data, position, pieces)
                     is_looked_up = True
                     position, incomplete = self._answer(data, position, pieces, until_ns)
                 finally:
@@ -557,7 +566,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """Answer frames until ``pieces`` are enough for a write. Returns the position, and whether the bytes there are an
         incomplete frame.
         """
-        prepared, request = self._host.prepared, self._host.dispatcher.request
+        request = self._host.dispatcher.request
         size = len(data)
         while self._reading and not self._closing and len(pieces) < PIECES_PER_WRITE:
             bounds = next_frame(data, position, size)
@@ -572,7 +581,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             if self.share.is_used_up or perf_counter_ns() >= until_ns:
                 break
             if position < size and self._reading and isinstance(data, bytes):
-                position = prepared(self, data, position, pieces)
+                position = self.prepared(self, data, position, pieces)
         return position, position == size
 
     def _keep(self, rest: memoryview, incomplete: bool) -> None:

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from replicated_namesrv.access.access_control import AccessControl
 from replicated_namesrv.routes.results import Effect
-from replicated_namesrv.server.access_guard import AccessGuard, GuardedAnswers
+from replicated_namesrv.server.access_guard import AccessGuard
 from replicated_namesrv.server.confirmed import ConfirmedAnswers
-from replicated_namesrv.server.connection import RECEIVE_BUFFER_BYTES, RemotingConnection
+from replicated_namesrv.server.connection import RECEIVE_BUFFER_BYTES, Prepared, RemotingConnection, nothing_prepared
 from replicated_namesrv.server.connection_limits import HeldBytes, Limits, Sources
 from replicated_namesrv.server.dispatch import DispatchedService, RequestDispatcher
 from replicated_namesrv.server.idle import IdleWheel
@@ -67,7 +67,6 @@ class RemotingServer:
         access: AccessControl | None = None,
     ) -> None:
         """``access`` None: everyone may do everything."""
-        self._access = access
         self.metrics = metrics or ServerMetrics()
         self.settings = settings
         self.limits = Limits.of(settings)
@@ -83,6 +82,9 @@ class RemotingServer:
         self._dispatcher = RequestDispatcher(settings, service, self.metrics, self.problems, self.shares, now_s, guard)
         self.prepared = self._prepared(service)
         self.connections: set[RemotingConnection] = set()
+        if access is not None and guard is not None:
+            guard.prepared, self.prepared = self.prepared, nothing_prepared
+            access.on_reload.append(self._forget_reads)
         self._service = service
         self._listener = Listener(settings, self._new_connection)
         self._next_id = 0
@@ -93,13 +95,13 @@ class RemotingServer:
         self._gone = asyncio.Event()
         service.on_effects(self._pushes.perform)
 
-    def _prepared(self, service: RemotingService) -> Callable[[RemotingConnection, bytes, int, list[bytes]], int]:
-        """The cache that answers repeated route queries, for callers that may read."""
-        answer = self._unguarded(service)
-        return answer if self._access is None else GuardedAnswers(self._access, answer).answer
+    def _forget_reads(self) -> None:
+        """Other rules are in force: the next read on each connection is checked."""
+        for connection in self.connections:
+            connection.prepared = nothing_prepared
 
-    def _unguarded(self, service: RemotingService) -> Callable[[RemotingConnection, bytes, int, list[bytes]], int]:
-        """Answers at once if no read waits, otherwise behind the barrier."""
+    def _prepared(self, service: RemotingService) -> Prepared:
+        """The cache that answers repeated route queries: at once if no read waits, otherwise behind the barrier."""
         is_stale = self.settings.read_consistency == ReadLevel.STALE
         if is_stale or not service.confirms_reads:
             self.metrics.reads_at_once = ReadLevel.STALE if service.confirms_reads else ReadLevel.LOCAL

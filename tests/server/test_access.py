@@ -19,7 +19,6 @@ from replicated_namesrv.raft.interfaces import ReadOutcome
 from replicated_namesrv.replication.consensus import HEAVY_BYTES
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
-from replicated_namesrv.server.access_guard import GuardedAnswers
 from replicated_namesrv.server.server import RemotingServer
 from replicated_namesrv.settings import Settings, load_settings
 from replicated_namesrv.wire.codes import RequestCode
@@ -492,7 +491,7 @@ def test_our_commands_present_a_certificate(world: World) -> None:
 def test_open_has_no_part_in_the_path_of_a_query(tmp_path: Path) -> None:
     with live_server(tmp_path) as server:
         assert server.access is None
-        assert not isinstance(getattr(server.server.prepared, "__self__", None), GuardedAnswers)
+        assert getattr(server.server.prepared, "__self__", None) is server.server.dispatcher.answers
         assert server.server.dispatcher._guard is None
         assert not (tmp_path / "audit.log").exists()
 
