@@ -8,19 +8,21 @@ import pytest
 from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.raft.interfaces import Committed, Outcome
 from replicated_namesrv.raft.raft_errors import UnknownCommandError
-from replicated_namesrv.replication.command_kinds import ORIGIN_VERSION, SUSPICION_VERSION, version_of
-from replicated_namesrv.replication.consensus import CommandProposer
+from replicated_namesrv.replication.command_kinds import OPERATION_VERSION, ORIGIN_VERSION, SUSPICION_VERSION, version_of
+from replicated_namesrv.replication.consensus import CommandProposer, RaftConsensus
 from replicated_namesrv.replication.liveness.leader_messages import decode_removal, encode_removal
 from replicated_namesrv.replication.route_machine import (
     ProposalResult,
     RouteStateMachine,
     encode_attributed,
+    encode_operation,
     encode_plain,
     encode_suspect,
 )
 from replicated_namesrv.replication.tasks import Tasks
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, PutKVConfig
 from replicated_namesrv.routes.results import Result
+from tests.replication.virtual import virtual_cluster
 
 ORIGIN = ChangeOrigin("tools", "10.0.0.9", "n2")
 PUT = PutKVConfig("n", "k", "v")
@@ -46,6 +48,36 @@ def test_the_version_is_the_newest_that_it_needs() -> None:
     machine = RouteStateMachine()
     machine.apply(encode_attributed(encode_plain(PUT, 0), ORIGIN))
     assert machine.command_version == ORIGIN_VERSION
+
+
+def test_an_operation_is_reported_on_every_node_and_has_no_effect() -> None:
+    machine, seen = RouteStateMachine(), list[tuple[str, str, ChangeOrigin | None]]()
+    machine.on_operation = lambda request, target, origin: seen.append((request, target, origin))
+    before = machine.state.digest(), machine.state.revision
+    command = encode_attributed(encode_operation("POST /v1/drain", "force=true", 7), ORIGIN)
+    assert not machine.apply(command).result.changed
+    assert (machine.state.digest(), machine.state.revision) == before
+    assert seen == [("POST /v1/drain", "force=true", ORIGIN)]
+    assert version_of(command) == OPERATION_VERSION > ORIGIN_VERSION
+
+
+def test_an_operation_is_announced_only_when_every_member_knows_such_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    with virtual_cluster(1) as cluster:
+        node, seen = cluster.node("n1"), list[str]()
+        node._machine.on_operation = lambda request, target, origin: seen.append(request)
+
+        def announce(origin: ChangeOrigin | None) -> None:
+            cluster.ask(
+                cluster.wire("n1"), lambda server, c: server.node._tasks.keep(node.announce("POST /v1/drain", None, origin))
+            )
+
+        announce(None)
+        monkeypatch.setattr(RaftConsensus, "command_version", property(lambda consensus: ORIGIN_VERSION))
+        announce(ORIGIN)
+        assert seen == []
+        monkeypatch.setattr(RaftConsensus, "command_version", property(lambda consensus: OPERATION_VERSION))
+        announce(ORIGIN)
+        assert seen == ["POST /v1/drain"]
 
 
 def test_unknown_commands_inside_stop_the_node() -> None:

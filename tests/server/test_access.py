@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -383,8 +384,7 @@ def test_a_request_that_waited_is_checked_again_before_it_is_proposed(tmp_path: 
         world, service, access = World(server, authority, tmp_path), server.service, server.access
         assert isinstance(service, ReplicatedNode)
         assert access is not None
-        lock, consensus, gates = service.proposer._heavy, service.consensus, list[asyncio.Future[None]]()
-        ask = consensus.read_index
+        lock, ask, gates = service.proposer._heavy, service.consensus.read_index, list[asyncio.Future[None]]()
 
         def ask_later() -> "asyncio.Future[ReadOutcome]":
             gate = asyncio.get_running_loop().create_future()
@@ -417,11 +417,10 @@ def test_a_request_that_waited_is_checked_again_before_it_is_proposed(tmp_path: 
             held = service.state.registration("C", "10.0.0.2:10911")
             assert held is not None
             assert (held.broker_name, service.state.kv_view("n")) == ("broker-b", {"k": "0"})
-            server.do(lambda: setattr(consensus, "read_index", ask_later))
+            server.do(lambda: setattr(service.broker_calls, "_consensus", SimpleNamespace(read_index=ask_later)))
             broker.send(request(322, own, opaque=1) + request(104, own, opaque=2))
             wait_until(lambda: len(gates) == 2, "both wait")
             rewrite('brokers = ["broker-a"]', 'brokers = ["broker-c"]')
-            server.do(lambda: setattr(consensus, "read_index", ask))
             for gate in gates:
                 server.do(partial(gate.set_result, None))
             assert [answer.code for answer in broker.answers(2)] == [NO_PERMISSION] * 2
