@@ -148,10 +148,30 @@ def test_a_removal_does_not_overtake_a_contact(
         assert cluster.is_shown()
 
 
-def test_a_104_held_between_nodes_is_late_by_its_age_when_it_arrives() -> None:
+def lead_with_clock_ahead(cluster: Cluster, skew_ms: int) -> None:
+    """Commands are applied at the times of a leader whose clock is ahead, and then another node leads."""
+    node = cluster.node(cluster.leader()).liveness._node
+    wall_ms = node.wall_ms
+    object.__setattr__(node, "wall_ms", lambda: wall_ms() + skew_ms)
+    cluster.run(1)
+    for counter in (1, 2):
+        other = replace(registration(counter, address="x:1", timeout_ms=60_000), broker_name="x")
+        assert cluster.register(cluster.wire(cluster.leader()), other).code == 0
+        cluster.run(0.5)
+    cluster.transfer(cluster.followers()[0])
+    cluster.run(1)
+    leader = cluster.node(cluster.leader())
+    assert leader.liveness._node.wall_ms() < leader._machine.time_ms - skew_ms // 2
+
+
+@pytest.mark.parametrize("skew_ms", [0, 2_000_000])
+def test_a_104_held_between_nodes_is_late_by_its_age_when_it_arrives(skew_ms: int) -> None:
     """Follower A receives a 104, and its inquiry is delayed on the link to the leader. The broker is killed and started again,
-    and its new process registers with the two other nodes. 3 s later the inquiry arrives: the new connections are newer."""
+    and its new process registers with the two other nodes. 3 s later the inquiry arrives: the new connections are newer.
+    ``skew_ms``: an earlier leader's clock was ahead by this, so commands have later times than the leader's clock."""
     with virtual_cluster() as cluster:
+        if skew_ms:
+            lead_with_clock_ahead(cluster, skew_ms)
         leader, (near, far) = cluster.leader(), cluster.followers()
         command = registration(timeout_ms=60_000)
         old = [cluster.wire(name) for name in (leader, near, far)]

@@ -102,7 +102,11 @@ class LeaderClient:
         """The leader's clock, milliseconds since 1970, as far as known; never before the time of an applied command."""
         if self._leader_clock is None:
             return self._machine.time_ms
-        return max(self._machine.time_ms, int(self._leader_clock[1] + self._monotonic_ms()))
+        return max(self._machine.time_ms, self._present_ms(self._leader_clock))
+
+    def _present_ms(self, clock: tuple[int, float]) -> int:
+        """The leader's clock now, even if commands have later times: an earlier leader's clock may have been ahead."""
+        return int(clock[1] + self._monotonic_ms())
 
     # Renewals and questions
 
@@ -155,7 +159,7 @@ class LeaderClient:
         if question.kind == REMOVE:
             if self._leader_clock is None or self._leader_clock[0] != self._consensus.term:
                 return  # clocks of leaders differ, so ``tick`` asks only after this leader has answered a report
-            serial = self.leader_time_ms
+            serial = self._present_ms(self._leader_clock)
         question.sent_ms, question.term = now, self._consensus.term
         since_ms = AGE_MAX
         if question.opened_ms is not None:

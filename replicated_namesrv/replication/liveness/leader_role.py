@@ -163,7 +163,7 @@ class LeaderRole:
         self._answer(reported.peer, reported.report, reported.is_taken, refusals)
 
     def _answer(self, peer: str, report: NodeReport, taken: bool, refusals: tuple[tuple[int, int], ...]) -> None:
-        self._send(peer, ReportAnswer(report.session, report.sequence, report.term, not taken, self.term.time_ms(), refusals))
+        self._send(peer, ReportAnswer(report.session, report.sequence, report.term, not taken, self.term.node.wall_ms(), refusals))
 
     # Inquiries
 
@@ -186,7 +186,7 @@ class LeaderRole:
         """``since_ms`` of a REMOVE as a moment of ``clock_ms``. The inquiry may have been delayed."""
         if inquiry.since_ms == AGE_MAX:
             return math.inf
-        way_ms = max(0, self.term.time_ms() - inquiry.serial) if inquiry.serial else 0
+        way_ms = max(0, self.term.node.wall_ms() - inquiry.serial) if inquiry.serial else 0
         return self._clock_ms() - inquiry.since_ms - way_ms
 
     def _decide_all(self, decisions: Iterable[Decided]) -> None:
