@@ -36,11 +36,13 @@ class AppliedCommands:
 
     def _on_registered(self, key: Key, epoch: int | None, content: str) -> None:
         """Report a registration in a later turn. In replay only a leader gets the report, because other nodes may already wait
-        for its decision on a copy; there a registration does not count as a contact.
+        for its decision on a copy. There a registration counts as a contact only after this leader's LEAD: then it is new, and
+        no list of this leader contains it.
         """
-        if self.is_live or self._liveness.role is not None:
-            epoch = epoch if self.is_live else None
-            asyncio.get_running_loop().call_soon(self._liveness.registered, key, epoch, content)
+        role = self._liveness.role
+        if self.is_live or role is not None:
+            is_new = self.is_live or (role is not None and role.silence is not None)
+            asyncio.get_running_loop().call_soon(self._liveness.registered, key, epoch if is_new else None, content)
 
     def _on_lead(self, term: int) -> None:
         asyncio.get_running_loop().call_soon(self._liveness.lead_applied, term)

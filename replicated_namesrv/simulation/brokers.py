@@ -16,6 +16,7 @@ leads for longer than one time-out. In addition to the invariants of Raft, these
   before. Exception: it was fenced with an epoch that had ended, for example because another broker took its id. Then a newer
   registration of the broker itself may be there.
 - Two nodes that have applied the same entries have the same digest, entry by entry.
+- The leader measures the silence of every registered broker.
 - At the end all nodes are equal and show every live broker with its present content, and no dead one. Each dead one was
   removed within two time-outs after the last fault.
 """
@@ -339,6 +340,8 @@ class Brokers:
         self.is_sheltered: Callable[[], bool] = lambda: False
         """Whether a fault strikes that needs connected nodes."""
         self._dead: dict[Key, DeadBroker] = {}
+        self._unwatched: set[tuple[str, str, int]] = set()
+        """Registrations whose silence the leader did not measure at the last sample."""
         self.chase_until_ns = 0
         """The time until which leaders are lost on purpose."""
         self._led: tuple[str, int] | None = None
@@ -497,6 +500,7 @@ class Brokers:
         led = leader.machine.name, leader.node.led_term or 0
         is_change, self._led = led != self._led, led
         state, machine = leader.node.state, leader.node._machine
+        self._check_watched(leader)
         living = {broker.life.key for broker in self.brokers if broker.life.is_running}
         for registration in state.registrations():
             key = registration.cluster_name, registration.broker_addr
@@ -515,6 +519,24 @@ class Brokers:
                 self.invariants.violated("the dead go in time", f"{text} and {dead.changes} leaders")
         for key in [key for key in self._dead if state.registration(*key) is None]:
             del self._dead[key]
+
+    def _check_watched(self, leader: NameServer) -> None:
+        """Check that the leader measures the silence of every registered broker. It learns of a registration in a later turn."""
+        role = leader.node.liveness.role
+        silence = None if role is None else role.silence
+        unwatched = (
+            {
+                (registration.cluster_name, registration.broker_addr, registration.epoch)
+                for registration in leader.node.state.registrations()
+                if not silence.watches((registration.cluster_name, registration.broker_addr))
+            }
+            if silence is not None
+            else set()
+        )
+        lasting = unwatched & self._unwatched
+        self._unwatched = unwatched
+        if lasting:
+            self.invariants.violated("every broker is watched", f"{leader.machine.name} measures no silence of {sorted(lasting)}")
 
     def arrived(self, key: Key) -> None:
         """Record that a request of this broker arrived at a node, or was answered."""

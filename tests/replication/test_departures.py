@@ -3,7 +3,7 @@
 import pytest
 
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
-from replicated_namesrv.replication.liveness.departures import NODE_SILENCE_MS, Departures
+from replicated_namesrv.replication.liveness.departures import LOOK_AGAIN_MS, NODE_SILENCE_MS, Departures
 from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HELD, LOST, RELEASED, NodeReport, ReportEntry
 from replicated_namesrv.replication.liveness.silence import LOOKS_PER_TURN, Lease
 from tests.replication.virtual import KEY
@@ -41,7 +41,7 @@ class Leader:
         until = self.now_ms + ms
         while self.now_ms < until:
             self.now_ms = min(until, self.now_ms + 250)
-            for member in MEMBERS:
+            for member in self.sequences:
                 if member not in unheard:
                     self.report(member)
 
@@ -179,6 +179,38 @@ def test_a_gap_in_the_reports_makes_the_whole_list_necessary() -> None:
     assert leader.is_gone()
     leader.sequences["n3"] -= 1
     assert leader.report("n3", entry(HELD)), "a repeated report says nothing"
+    assert leader.is_gone()
+
+
+def test_an_added_node_counts_before_its_first_report() -> None:
+    """A broker may have found the node in the list of members and attached to it."""
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=(entry(LOST),))
+    leader.departures.set_members((*MEMBERS, "n4"), leader.now_ms)
+    leader.sequences["n4"], leader.sessions["n4"] = 0, 1
+    leader.run(T - 1, unheard=("n4",))
+    assert not leader.is_gone()
+    leader.run(GRACE + 2, unheard=("n4",))
+    assert leader.is_gone()
+
+
+def test_an_attachment_to_an_added_node_counts() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=(entry(LOST),))
+    leader.departures.set_members((*MEMBERS, "n4"), leader.now_ms)
+    leader.sequences["n4"], leader.sessions["n4"] = 0, 1
+    leader.lists(n4=(entry(HELD),))
+    leader.run(2 * T)
+    assert not leader.is_gone()
+
+
+def test_a_removed_node_counts_no_more() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=(entry(HELD),))
+    leader.run(2 * GRACE)
+    assert not leader.is_gone()
+    leader.departures.set_members(("n1", "n2"), leader.now_ms)
+    leader.run(LOOK_AGAIN_MS)
     assert leader.is_gone()
 
 

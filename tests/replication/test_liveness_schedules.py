@@ -397,3 +397,38 @@ def test_a_registration_names_its_own_caller() -> None:
         said = cluster.say(cluster.wire(name), both)
         cluster.until(lambda: said.ended, "an answer")
         assert origins == ["first"]
+
+
+def test_a_broker_that_registers_while_the_leader_catches_up_is_watched() -> None:
+    """A new leader may wait for a read index while another node serves already. The process of the broker ends before its
+    registration is applied, so that no node reports a contact. The leader must measure its silence nevertheless."""
+    with virtual_cluster() as cluster:
+        leader, other = cluster.leader(), cluster.followers()[0]
+        cluster.node(leader)._applied.is_live = False
+        wire, command = cluster.wire(other), registration(timeout_ms=2_000)
+        cluster.say(wire, lambda server, c: server.node.register(command, c))
+        waiting = cluster.node(other).proposer._waiting
+        while not waiting:
+            cluster.world.run_until(cluster.world.now_ns + MS // 50)
+        wire.hang_up()
+        cluster.run(0.5)
+        assert cluster.is_shown(leader)
+        role = cluster.node(leader).liveness.role
+        assert role is not None
+        assert role.silence is not None
+        assert role.silence.watches(KEY)
+        cluster.run(3)
+        assert not cluster.is_shown(leader)
+
+
+def test_the_leader_learns_of_added_and_removed_members() -> None:
+    with virtual_cluster() as cluster:
+        node = cluster.node(cluster.leader())
+        role = node.liveness.role
+        assert role is not None
+        node._members.append("n4")
+        node.liveness.members_changed()
+        assert not role.departures.can_judge(node.liveness._node.running_ms()), "n4 counts as if it had just reported"
+        node._members.remove("n4")
+        node.liveness.members_changed()
+        assert role.departures.can_judge(node.liveness._node.running_ms())

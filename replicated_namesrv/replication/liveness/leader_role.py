@@ -163,7 +163,8 @@ class LeaderRole:
         self._answer(reported.peer, reported.report, reported.is_taken, refusals)
 
     def _answer(self, peer: str, report: NodeReport, taken: bool, refusals: tuple[tuple[int, int], ...]) -> None:
-        self._send(peer, ReportAnswer(report.session, report.sequence, report.term, not taken, self.term.node.wall_ms(), refusals))
+        clock_ms = self.term.node.wall_ms()
+        self._send(peer, ReportAnswer(report.session, report.sequence, report.term, not taken, clock_ms, refusals))
 
     # Inquiries
 

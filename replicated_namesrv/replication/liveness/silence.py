@@ -128,6 +128,10 @@ class Silence:
         self._watched[lease.key] = watched = _Watched(lease, now_ms)
         self._look_at(watched, now_ms + lease.third_ms)
 
+    def watches(self, key: Key) -> bool:
+        """Whether the silence of this broker is measured."""
+        return key in self._watched
+
     def forget(self, key: Key) -> None:
         """The registration ended."""
         self._watched.pop(key, None)
