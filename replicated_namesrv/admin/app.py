@@ -21,7 +21,7 @@ from replicated_namesrv.admin.http_changes import BodyTooLargeError
 from replicated_namesrv.admin.http_listener import HttpListener, ListenerTls
 from replicated_namesrv.admin.json_views import advertised_address
 from replicated_namesrv.admin.open_paths import IMPORT_MAP_HASH
-from replicated_namesrv.admin.other_nodes import OTHER_NODES, OtherNodes, addresses
+from replicated_namesrv.admin.other_nodes import OTHER_NODES, OtherNodes, addresses, has_members
 from replicated_namesrv.admin.paced import in_share
 from replicated_namesrv.admin.paths import HEALTH_ROUTES, ROUTES
 from replicated_namesrv.admin.responses import json_error
@@ -215,8 +215,13 @@ class AdminServer:
         if settings.admin_tls_cert_path:
             tls = ssl.create_default_context()
             tls.load_verify_locations(settings.admin_tls_cert_path)
-        found = addresses(settings, bound[1], int(advertised.rpartition(":")[2]), advertised)
-        self._others.begin(found, tls, bool(settings.peers) or "nameServerAddresses" not in settings.run_time)
+        ports = bound[1], int(advertised.rpartition(":")[2])
+
+        def find() -> list[tuple[str | None, str]]:
+            members = self._context.service.members() if has_members(settings) else ()
+            return addresses(settings, members, *ports, advertised)
+
+        self._others.begin(find, tls, has_members(settings) or "nameServerAddresses" not in settings.run_time)
 
 
 def _wall_ms() -> int:

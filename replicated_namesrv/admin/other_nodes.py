@@ -1,16 +1,17 @@
 """OtherNodes: asks the admin ports of the other nodes, for pages that show all nodes.
 
-The addresses come from ``peers`` (CP) or ``nameServerAddresses`` (AP). The admin port of another node is assumed to be as far
-from its listed port as on this node, as the commands assume, too. Nodes are asked on request only. A node that is slow does not
-delay an answer: the last answer is kept with its age. Only paths that need no more rights than the caller has proved are asked.
-Requests carry the caller's ``Authorization``, unless the addresses were changed at run time. Otherwise everyone who may change
-settings could have the token of an administrator sent to another host.
+The addresses are those of the present members (CP), or come from ``nameServerAddresses`` (AP). The admin port of another node is
+assumed to be as far from its listed port as on this node, as the commands assume, too. Nodes are asked on request only. A slow
+node does not delay an answer: the last answer is kept with its age. Only paths that need no more rights than the caller has
+proved are asked. Requests carry the caller's ``Authorization``, unless ``nameServerAddresses`` was changed at run time. Otherwise
+everyone who may change settings could have the token of an administrator sent to another host. Only administrators can change
+members.
 """
 
 import asyncio
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -47,6 +48,7 @@ class OtherNode:
     """One other node and its last answer."""
 
     def __init__(self, name: str | None, address: str) -> None:
+        self.listed = name, address
         self.name = name
         """Its node id. None until an independent node has answered."""
         self.address = address
@@ -66,15 +68,20 @@ class OtherNode:
         return self.name or self.address
 
 
-def addresses(settings: Settings, admin_port: int, remoting_port: int, advertised: str) -> list[tuple[str | None, str]]:
-    """(node id if known, admin address) of the other nodes."""
-    if settings.peers:
-        named = [part.strip().partition("=")[::2] for part in settings.peers.split(",") if "=" in part]
-        own = next((address for name, address in named if name.strip() == settings.node_id), "")
-        distance = admin_port - _port(own)
-        found: list[tuple[str | None, str]] = [
-            (name.strip(), _moved(address.strip(), distance)) for name, address in named if name.strip() != settings.node_id
-        ]
+def has_members(settings: Settings) -> bool:
+    """Whether this node belongs to a cluster, whose members are the other nodes."""
+    return bool(settings.peers or settings.join)
+
+
+def addresses(
+    settings: Settings, members: Sequence[Mapping[str, Any]], admin_port: int, remoting_port: int, advertised: str
+) -> list[tuple[str | None, str]]:
+    """(node id if known, admin address) of the other nodes. ``members``: the rows of ``/v1/members``."""
+    if has_members(settings):
+        peers = {row["nodeId"]: row["peerAddress"] for row in members}
+        own = peers.pop(settings.node_id, None)  # None: this node was removed
+        distance = admin_port - _port(own or "")
+        found: list[tuple[str | None, str]] = [(name, _moved(address, distance)) for name, address in peers.items() if own]
     else:
         listed = [address.strip() for address in settings.name_server_addresses.split(";") if address.strip()]
         distance = admin_port - remoting_port
@@ -96,15 +103,25 @@ class OtherNodes:
 
     def __init__(self) -> None:
         self.nodes: list[OtherNode] = []
+        self._find: Callable[[], list[tuple[str | None, str]]] = list
         self._tls: ssl.SSLContext | None = None
         self._sends_tokens = True
         self._session: aiohttp.ClientSession | None = None
 
-    def begin(self, found: list[tuple[str | None, str]], tls: ssl.SSLContext | None, sends_tokens: bool = True) -> None:
-        """Set the nodes. ``tls``: how they are verified, None for plain HTTP. ``sends_tokens``: whether the addresses are trusted
-        with tokens of callers."""
-        self.nodes, self._tls = [OtherNode(name, address) for name, address in found], tls
-        self._sends_tokens = sends_tokens
+    def begin(
+        self, find: Callable[[], list[tuple[str | None, str]]], tls: ssl.SSLContext | None, sends_tokens: bool = True
+    ) -> None:
+        """``find``: the names and addresses of the nodes at this moment. ``tls``: how they are verified, None for plain HTTP.
+        ``sends_tokens``: whether the addresses are trusted with tokens of callers."""
+        self._find, self._tls, self._sends_tokens = find, tls, sends_tokens
+
+    def _update(self) -> None:
+        """Members may have been added, moved and removed."""
+        known = {node.listed: node for node in self.nodes}
+        self.nodes = [known.pop(listed) if listed in known else OtherNode(*listed) for listed in self._find()]
+        for gone in known.values():
+            if gone.task is not None:
+                gone.task.cancel()
 
     async def stop(self) -> None:
         """Close all connections."""
@@ -118,6 +135,7 @@ class OtherNodes:
 
     async def look(self, authorization: str | None) -> None:
         """Request the status of every node whose last answer is not fresh; return when all have answered, or after ``WAIT_S``."""
+        self._update()
         now = monotonic()
         for node in self.nodes:
             if node.task is None and (node.answered_s is None or now - node.answered_s > FRESH_S):

@@ -94,11 +94,12 @@ def test_leader_is_that_of_the_newest_term() -> None:
 
 
 def test_admin_addresses_are_as_far_from_the_listed_ports_as_on_this_node() -> None:
-    flags = {"mode": "cp", "nodeId": "n1", "peers": "n1=h1:9896,n2=h2:9896,n3=[::1]:9897"}
-    settings = load_settings(flags=flags, environment={})
-    assert addresses(settings, 9886, 9876, "h1:9876") == [("n2", "h2:9886"), ("n3", "[::1]:9887")]
+    members = [{"nodeId": f"n{at}", "peerAddress": each} for at, each in ((1, "h1:9896"), (2, "h2:9896"), (3, "[::1]:9897"))]
+    for given in ({"peers": "n1=h1:9896,n4=gone:9896"}, {"join": "n2=h2:9896", "peerListen": "h1:9896"}):
+        settings = load_settings(flags={"mode": "cp", "nodeId": "n1", **given}, environment={})
+        assert addresses(settings, members, 9886, 9876, "h1:9876") == [("n2", "h2:9886"), ("n3", "[::1]:9887")]
     settings = load_settings(flags={"nameServerAddresses": "h1:9876; h2:9877"}, environment={})
-    assert addresses(settings, 9886, 9876, "h1:9876") == [(None, "h2:9887")]
+    assert addresses(settings, [], 9886, 9876, "h1:9876") == [(None, "h2:9887")]
 
 
 def contents(brokers: dict[str, list[Any]], topics: dict[str, int], removed: dict[str, int] | None = None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 // The cluster page: the leader, whether the nodes agree, the problems of each node, and in AP the differences of their contents.
+import { useRef } from "preact/hooks";
 import { ask, authorized, bytes, clock, count, duration, html, moment, plural } from "./api.js";
-import { live, poll, useData, useLive } from "./live.js";
+import { dialogIsOpen, live, poll, useData, useLive } from "./live.js";
 import { Action, Problem, Table, change } from "./parts.js";
 import { link } from "./route.js";
 
@@ -143,7 +144,9 @@ async function drain() {
 function Nodes({ cluster }) {
   const { asked, leader, mode } = cluster;
   const { data } = useData(mode !== "cp" ? null : leader && leader !== asked ? `v1/nodes/${encodeURIComponent(leader)}/members` : "v1/members", 2000);
-  const rows = cluster.nodes.map((node) => ({ node, member: data?.members.find((member) => member.nodeId === node.nodeId) }));
+  const nodes = useRef(cluster.nodes); // while a dialog is open its row stays, also that of a member that was removed
+  if (!dialogIsOpen()) nodes.current = cluster.nodes;
+  const rows = nodes.current.map((node) => ({ node, member: data?.members.find((member) => member.nodeId === node.nodeId) }));
   const others = rows.filter(({ node }) => node.nodeId !== asked && node.status?.listen && node.answers).map(({ node }) => node.status.advertisedAddress);
   const serves = ({ node, member }) => (!node.answers ? (member?.serves ? "yes, says the leader" : html`<span class="bad">not known</span>`)
     : node.status.drained ? html`<span class="warn">drained</span>` : node.status.listen ? "yes" : html`<span class="bad">no</span>`);
@@ -151,6 +154,18 @@ function Nodes({ cluster }) {
   const transfer = ({ node }) => html`<${Action} label="Transfer leadership" needs="operate" title=${`Transfer leadership to ${node.nodeId}`} disabled=${cannot(node)} done=${poll}
     preview=${html`<p>${asked} stops leading, and ${node.nodeId} becomes the leader. Requests wait for some milliseconds.</p>`}
     run=${() => change("POST", `v1/leader/transfer?to=${encodeURIComponent(node.nodeId)}`)} />`;
+  // A member that leads hands leadership over before it is removed.
+  const remove = ({ node: { nodeId }, member }) => html`<${Action} label="Remove" needs="operate" title=${`Remove ${nodeId} from the cluster`} confirm=${nodeId} done=${poll}
+    disabled=${!leader ? "No node leads." : nodeId === leader ? "It leads. Transfer leadership first." : leader !== asked ? `Only the leader can: open the console of ${leader}.` : null}
+    preview=${html`<p>${nodeId}, ${member.role === "observer" ? "an observer" : "a voter"} at ${member.peerAddress}, stops serving brokers and clients and keeps its disk. ${rest(nodeId)} To return, it must be added again.</p>`}
+    run=${() => change("POST", `v1/members/${encodeURIComponent(nodeId)}/remove`)} />`;
+  const rest = (without) => {
+    const voters = rows.filter(({ node, member }) => member && member.role !== "observer" && node.nodeId !== without).length;
+    return `${plural(voters, "voter remains", "voters remain")}, of which ${count(Math.floor((voters - 1) / 2))} may fail.`;
+  };
+  const promote = ({ node: { nodeId } }) => html`<${Action} label="Promote" needs="operate" title=${`Make ${nodeId} a voter`} disabled=${leader === asked ? null : leader ? `Only the leader can: open the console of ${leader}.` : "No node leads."} done=${poll}
+    preview=${html`<p>${nodeId} votes from then on. A majority then needs ${plural(Math.floor((rows.filter(({ member }) => member && member.role !== "observer").length + 1) / 2) + 1, "voter")}.</p>`}
+    run=${() => change("POST", `v1/members/${encodeURIComponent(nodeId)}/promote`)} />`;
   const ownDrain = ({ node }) => html`<${Action} label="Drain" needs="operate" title=${`Drain ${asked}`} confirm=${asked} run=${drain} done=${poll} disabled=${node.status?.drained ? "It is drained." : null}
       preview=${html`<p>Closes the ${plural(node.status?.connections ?? 0, "connection")} of brokers and clients to ${asked} once their requests are answered, and takes no new ones until “Serve again” or a restart. Clients use the other name servers: ${others.join(", ") || "none of them is known to serve"}.</p>`} />
     <${Action} label="Serve again" needs="operate" title=${`${asked} serves again after a drain`} done=${poll} disabled=${node.status?.drained ? null : "It is not drained."}
@@ -166,14 +181,33 @@ function Nodes({ cluster }) {
     { title: "RocketMQ address", cell: ({ node, member }) => member?.address ?? node.status?.advertisedAddress ?? "–" },
     { title: "Serves", cell: serves },
     { title: "Actions", cell: (row) => html`${mode === "cp" && row.node.nodeId !== asked && transfer(row)}
+      ${row.member && remove(row)} ${row.member?.role === "observer" && promote(row)}
       ${row.node.nodeId === asked ? ownDrain(row) : html`<${Action} label="Drain" disabled=${`Open the console of ${row.node.nodeId}.`} />`}` },
   ];
   return html`<section class="nodes"><h2>Nodes</h2><${Table} caption="Nodes and actions" columns=${columns} rows=${rows} keyOf=${({ node }) => node.nodeId} /></section>`;
 }
 
+// NAME=HOST:PORT, as in the setting `peers`.
+function changeMember(action, text, suffix = "") {
+  const [name, address] = text.split("=").map((part) => part.trim());
+  if (!name || !address) throw Object.assign(new Error("this is not NAME=HOST:PORT"), { remedy: "Give the peer port, for example n4=10.0.0.4:9896" });
+  return change("POST", `v1/members/${encodeURIComponent(name)}/${action}?address=${encodeURIComponent(address)}${suffix}`);
+}
+
+function MemberOperations({ cluster: { leader, asked } }) {
+  const disabled = !leader ? "No node leads." : leader !== asked ? `Only the leader can: open the console of ${leader}.` : null;
+  const input = { label: "NAME=HOST:PORT of its peer port", rows: 1, value: "" };
+  return html`<${Action} label="Add a voter" needs="operate" title="Add a voter" disabled=${disabled} input=${input} done=${poll} run=${async (text) => changeMember("add", text)}
+      preview=${html`<p>The node receives the state without a vote, and becomes a voter when it keeps up. Start it before, on an empty disk, with <code>join</code>.</p>`} />
+    <${Action} label="Add an observer" needs="operate" title="Add an observer" disabled=${disabled} input=${input} done=${poll} run=${async (text) => changeMember("add", text, "&observer=true")}
+      preview=${html`<p>The node receives the state and never votes. Its loss affects no other node. Start it before, on an empty disk, with <code>join</code>.</p>`} />
+    <${Action} label="Move a member" needs="operate" title="Give a member another address" disabled=${disabled} input=${input} done=${poll} run=${async (text) => changeMember("move", text)}
+      preview=${html`<p>The other nodes look for the member at the new address from then on. Start it there with the same disk.</p>`} />`;
+}
+
 function Operations({ cluster }) {
   return html`<h2>Operations</h2><div class="actions">
-    ${cluster.mode !== "cp" && html`<${Action} label="Transfer leadership" disabled="Independent nodes have no leader." />`}
+    ${cluster.mode === "cp" ? html`<${MemberOperations} cluster=${cluster} />` : html`<${Action} label="Transfer leadership" disabled="Independent nodes have no leader." />`}
     <${Action} label="Back up" needs="backup" title="Back up the state"
       preview=${html`<p>Reads the whole state at one revision: topics, brokers, KV config and shared settings. Nothing is changed. <code>namesrv restore</code> loads the file into a new cluster.</p>`} run=${download} />
     </div>`;

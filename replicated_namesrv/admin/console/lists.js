@@ -19,7 +19,7 @@ export function Topics() {
   const { cluster } = useLive();
   const { data, error } = useData(cluster && ofMode(paged("v1/topics"), cluster.mode));
   const columns = [
-    { title: "Topic", cell: (row) => html`<a href=${link("topics", row.topic)}>${row.topic}</a>` },
+    { title: "Topic", sort: "", cell: (row) => html`<a href=${link("topics", row.topic)}>${row.topic}</a>` },
     { title: "Broker names", sort: "brokerNameCount", number: true, cell: (row) => count(row.brokerNameCount) },
     { title: "Read queues", sort: "readQueueNums", number: true, cell: (row) => count(row.readQueueNums) },
     { title: "Write queues", sort: "writeQueueNums", number: true, cell: (row) => count(row.writeQueueNums) },
@@ -49,6 +49,7 @@ export function Topic({ name }) {
     ...(data.queueDatas.every((row) => brokers.get(row.brokerName)?.brokerAddrs["0"]) ? [] : ["A broker name has no master, so nothing can be written there."]),
   ];
   return html`<h1>Topic ${name}</h1><${Problem} error=${error} />
+    ${error?.status === 404 && html`<p><a href=${link("topics", "", { q: name })}>Topics whose names contain this text</a></p>`}
     ${data && html`<p class="summary">${plural(data.queueDatas.length, "broker name serves", "broker names serve")} this topic, with ${plural(data.queueDatas.reduce((sum, row) => sum + row.writeQueueNums, 0), "write queue")}.
       ${wrong.length ? wrong.map((text) => html`<strong class="bad">${text} </strong>`) : "Every broker name has a master and permits writes."}
       ${data.orderTopicConf && ` Order configuration: ${data.orderTopicConf}.`} Changed at revision ${count(data.revision)}.</p>
@@ -60,7 +61,7 @@ export function Topic({ name }) {
 }
 
 const BROKER_COLUMNS = [
-  { title: "Cluster", cell: (row) => row.clusterName },
+  { title: "Cluster", sort: "", cell: (row) => row.clusterName },
   { title: "Broker name", cell: (row) => html`<a href=${link("brokers", row.brokerName)}>${row.brokerName}</a>` },
   { title: "Id", sort: "brokerId", number: true, cell: (row) => (row.brokerId === 0 ? "0 (master)" : row.brokerId) },
   { title: "Address", cell: (row) => row.brokerAddr },
@@ -84,7 +85,7 @@ export function Broker({ name }) {
 }
 
 function BrokerFacts({ name, cluster }) {
-  const path = `brokers${query({ q: name, limit: 1000, readConsistency: cluster.mode === "cp" ? "stale" : "" })}`;
+  const path = `brokers${query({ q: `|${name}|`, limit: 1000, readConsistency: cluster.mode === "cp" ? "stale" : "" })}`;
   const { data, error, reload } = useData(`v1/${path}`, 5000);
   const line = useData(`v1/timeline${query({ q: name, limit: 200 })}`);
   const rows = data?.brokers.filter((row) => row.brokerName === name) ?? [];
@@ -127,10 +128,10 @@ export function Clusters() {
   const { cluster } = useLive();
   const { data, error } = useData(cluster && `v1/clusters${cluster.mode === "cp" ? "?readConsistency=stale" : ""}`);
   const columns = [
-    { title: "Cluster", cell: (row) => html`<a href=${link("brokers", "", { q: `${row.clusterName}|` })}>${row.clusterName}</a>` },
-    { title: "Broker names", number: true, cell: (row) => count(row.brokerNames) },
-    { title: "Brokers", number: true, cell: (row) => count(row.brokers) },
-    { title: "Without a master", number: true, cell: (row) => html`<span class=${row.withoutMaster ? "bad" : ""}>${count(row.withoutMaster)}</span>` },
+    { title: "Cluster", by: (row) => row.clusterName, cell: (row) => html`<a href=${link("brokers", "", { q: `${row.clusterName}|` })}>${row.clusterName}</a>` },
+    { title: "Broker names", number: true, by: (row) => row.brokerNames, cell: (row) => count(row.brokerNames) },
+    { title: "Brokers", number: true, by: (row) => row.brokers, cell: (row) => count(row.brokers) },
+    { title: "Without a master", number: true, by: (row) => row.withoutMaster, cell: (row) => html`<span class=${row.withoutMaster ? "bad" : ""}>${count(row.withoutMaster)}</span>` },
   ];
   return html`<h1>Broker clusters</h1><${Problem} error=${error} />
     ${data && html`<${Table} caption="Broker clusters" columns=${columns} rows=${data.clusters} keyOf=${(row) => row.clusterName} empty="No broker is registered." />`}`;
@@ -170,9 +171,9 @@ export function Settings() {
   const wanted = q.toLowerCase();
   const rows = data?.settings.filter((row) => `${row.name} ${row.value} ${row.meaning}`.toLowerCase().includes(wanted));
   const columns = [
-    { title: "Setting", cell: (row) => html`<code>${row.name}</code>` },
-    { title: "Value", cell: (row) => html`<span class=${row.value === row.default ? "value" : "value changed"}>${row.value}</span>` },
-    { title: "Default", cell: (row) => row.default },
+    { title: "Setting", by: (row) => row.name, cell: (row) => html`<code>${row.name}</code>` },
+    { title: "Value", by: (row) => String(row.value), cell: (row) => html`<span class=${row.value === row.default ? "value" : "value changed"}>${row.value}</span>` },
+    { title: "Default", by: (row) => String(row.default), cell: (row) => row.default },
     { title: "Meaning", cell: (row) => row.meaning },
     { title: "Change", cell: (row) => (row.atRunTime
       ? html`<${Action} label="Change" title=${`Change ${row.name}`} done=${reload}

@@ -138,7 +138,7 @@ export function begin() {
   follow();
 }
 
-const dialogIsOpen = () => document.querySelector("dialog[open]") !== null;
+export const dialogIsOpen = () => document.querySelector("dialog[open]") !== null;
 
 // Reads `path` at once, when it changes, and when something has changed on the node. Shows the old answer until then. One request
 // is under way at a time, so answers come in order, also if changes come faster than answers. While a dialog is open nothing is

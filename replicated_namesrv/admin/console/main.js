@@ -44,6 +44,19 @@ function Token() {
   </form>`;
 }
 
+// One step from each page to the route of a topic.
+function FindTopic() {
+  const [text, set] = useState("");
+  const submit = (event) => {
+    event.preventDefault();
+    if (!text.trim()) return;
+    location.hash = link("topics", text.trim());
+    set("");
+  };
+  return html`<form class="find" role="search" onSubmit=${submit}><label><span class="hidden">Route of a topic</span>
+    <input placeholder="Topic: show its route" value=${text} onInput=${(event) => set(event.target.value)} /></label></form>`;
+}
+
 function App() {
   const { page, name } = useRoute();
   const { cluster, stream, error } = useLive();
@@ -55,6 +68,7 @@ function App() {
     <header><p class="title">Name server <strong><bdi>${cluster?.asked}</bdi></strong></p>
       ${own && html`<span class="badge">${cluster.mode.toUpperCase()}</span>`}
       <${State} />
+      <${FindTopic} />
       <span class="weak stream">${error?.status === 0 ? "disconnected" : { open: "live", connecting: "connecting", refused: "not live" }[stream]}</span></header>
     <nav aria-label="Pages"><ul>${PAGES.map(([each, label]) => html`<li key=${each}><a href=${link(each)} aria-current=${each === id ? "page" : undefined}>${label}</a></li>`)}</ul></nav>
     <${Token} />

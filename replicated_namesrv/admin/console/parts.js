@@ -35,7 +35,8 @@ export function Search({ label }) {
   return html`<label class="search">${label} <input type="search" value=${text} onInput=${typed} /></label>`;
 }
 
-// columns: {title, sort, number, cell: row => content}. Rows are keyed, so that focus stays on a row when data changes.
+// columns: {title, sort, number, cell: row => content}. Rows are keyed, so that focus stays on a row when data changes. `sort` is
+// the server's name of the order, "" for the order without one. A column with `by: row => value` is sorted here, by the title.
 export function Table({ caption, columns, rows, keyOf, empty }) {
   const { sort = "" } = read().fields;
   const region = useRef(null), focused = useRef(null);
@@ -44,12 +45,16 @@ export function Table({ caption, columns, rows, keyOf, empty }) {
     focused.current = null; // its row is gone: the focus stays at the table
     if (document.activeElement === document.body) region.current.focus({ preventScroll: true });
   });
+  const descends = sort.startsWith("-"), name = descends ? sort.slice(1) : sort;
+  const here = columns.find((column) => column.by && column.title === name);
+  const before = (a, b) => (here.number ? here.by(a) - here.by(b) : here.by(a).localeCompare(here.by(b), "en", { numeric: true }));
+  const ordered = here ? [...rows].sort((a, b) => (descends ? before(b, a) : before(a, b))) : rows;
   const left = ({ target }) => setTimeout(() => { if (target.isConnected && focused.current === target) focused.current = null; });
   const heading = (column) => {
-    if (!column.sort) return html`<th scope="col" class=${column.number ? "number" : ""}>${column.title}</th>`;
-    const name = sort.replace("-", "");
-    const direction = name !== column.sort ? "none" : sort.startsWith("-") ? "descending" : "ascending";
-    const next = direction === "descending" ? column.sort : `-${column.sort}`;
+    const own = column.by ? column.title : column.sort;
+    if (own === undefined) return html`<th scope="col" class=${column.number ? "number" : ""}>${column.title}</th>`;
+    const direction = name !== own ? "none" : descends ? "descending" : "ascending";
+    const next = own === "" ? "" : direction === "descending" || (column.by && direction === "none" && !column.number) ? own : `-${own}`;
     const mark = { none: "", ascending: " ▲", descending: " ▼" }[direction];
     return html`<th scope="col" aria-sort=${direction} class=${column.number ? "number" : ""}>
       <button type="button" class="sort" onClick=${() => setFields({ sort: next, after: "", page: "" })}>${column.title}${mark}</button></th>`;
@@ -59,7 +64,7 @@ export function Table({ caption, columns, rows, keyOf, empty }) {
     <table><caption class="hidden">${caption}</caption>
       <thead><tr>${columns.map(heading)}</tr></thead>
       <tbody>${rows.length === 0 && html`<tr key="none"><td class="empty" colspan=${columns.length}>${empty ?? "Nothing here."}</td></tr>`}
-      ${rows.map((row) => html`<tr key=${keyOf(row)}>${columns.map((column) => html`<td class=${column.number ? "number" : ""}>${column.cell(row)}</td>`)}</tr>`)}</tbody>
+      ${ordered.map((row) => html`<tr key=${keyOf(row)}>${columns.map((column) => html`<td class=${column.number ? "number" : ""}>${column.cell(row)}</td>`)}</tr>`)}</tbody>
     </table></div>`;
 }
 
