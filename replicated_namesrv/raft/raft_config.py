@@ -17,6 +17,8 @@ class Defences:
     """Only a real term conflict above the commit index cuts the log."""
     durable_acks: bool = True
     """No answer is sent before the fsync it depends on: entries, term and vote. The leader counts itself by the same rule."""
+    durable_leadership: bool = True
+    """A leader sends its followers nothing before its own vote is on disk."""
     fresh_acks: bool = True
     """Acknowledgements of another term, or older than the last change of a follower's progress, are ignored."""
     acknowledged_check: bool = True

@@ -166,9 +166,11 @@ class Replication:
         return any(p.commit_sent < commit and p.state == REPLICATE and p.connected for p in self._followers.progress.values())
 
     def _pump(self, progress: Progress, heartbeat: bool) -> None:
+        log = self._log
         if not progress.connected or not progress.incarnation:
             return
-        log = self._log
+        if log.vote_number > log.durable_number and self._defences.durable_leadership:
+            return  # the only voter leads at once; after a loss of power it would lead this term again, with other entries
         if progress.state != SNAPSHOT and progress.next <= log.base_index:
             progress.become_snapshot()
         if progress.state == SNAPSHOT:

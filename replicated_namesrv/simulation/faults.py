@@ -411,7 +411,7 @@ class Nemesis:
     def _all_voters(self) -> bool:
         """Whether all voters are up, know each other's incarnation, and are a majority without one of them."""
         machines = self.voting()
-        if len(machines) == 2:
+        if len(machines) <= 2:
             return False
         incarnations = {machine.name: machine.raft.incarnation for machine in machines if machine.raft is not None}
         views = [dict(getattr(machine.raft, "voters", {})) for machine in machines]

@@ -17,8 +17,7 @@ from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.process_views import Process
 from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
-_VOTERS_MIN = 2
-"""A group of one commits before its disk does, as PySyncObj sees it; ``--nodes 1`` simulates this."""
+_VOTERS_MIN = 1
 _LIMIT_NS = 20 * SECOND
 """A request ends when its entry is applied, or when the leader steps down; on a hung disk after some seconds."""
 

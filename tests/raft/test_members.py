@@ -551,6 +551,43 @@ def test_own_term_first(defended: bool) -> None:
 
 
 @both
+def test_durable_leadership(defended: bool) -> None:
+    """The only voter leads before its vote is on disk, because it needs no other vote. It changes the members, and its power fails
+    before the sync ends. Then it leads the same term again, with another entry at the same index."""
+    world = world_with("durable_leadership", defended, 1)
+    observer = grow(world, "n2", observer=True)
+    commit(world, world.elect(), b"a")
+    equal(world)
+    host = world.hosts["n1"]
+    host.crash()
+    host.sync_delay = 3.0
+    first = host.start()
+    world.run_until(lambda: first.role == "leader")
+    term, last = first.term, observer.last_index
+    outcomes: list[Outcome] = []
+    first.change_member(add("n4", observer=True), outcomes.append)
+    first.tick()
+    reads = world.read("n2")
+    world.run(0.3)
+    assert first.log.vote_number > first.log.durable_number
+    assert not outcomes
+    assert (observer.term, observer.last_index) == ((term - 1, last) if defended else (term, last + 2))
+    host.crash(power=True)
+    host.sync_delay = 0.001
+    second = host.start()
+    world.run_until(lambda: second.role == "leader")
+    assert second.term == term
+    commit(world, second, b"W")
+    world.run(0.3)
+    assert (world.hosts["n2"].machine.commands == [b"a", b"W"]) == defended
+    assert ("n4" in observer.member_table) == (not defended), "no leader has committed this change"
+    if defended:
+        world.run_until(lambda: reads)
+        assert isinstance(reads[0], ReadReady)
+        equal(world)
+
+
+@both
 def test_single_change(defended: bool) -> None:
     """A leader that has not applied its change writes no other one: quorums two changes apart need not intersect."""
     world = world_with("single_change", defended)
