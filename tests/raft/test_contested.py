@@ -1,7 +1,8 @@
 """Directed tests: processes that a peer contests, and nodes that go back, while one peer remembers more than another."""
 
-from replicated_namesrv.raft.raft_messages import Message, TimeoutNow, VoteReply
+from replicated_namesrv.raft.raft_messages import Append, Introduction, Message, TimeoutNow, VoteReply
 from replicated_namesrv.raft.raft_node import RaftNode
+from replicated_namesrv.raft.standing import Standing
 from tests.raft.test_defences import both, commit, hand_over, world_with
 from tests.raft.test_lost_memory import Copied, image_of, others, settle
 from tests.support.raft_world import Host, World
@@ -200,6 +201,49 @@ def test_a_vote_is_remembered() -> None:
     assert candidate.memories.memory(voter.node_id, voter.incarnation).term < candidate.term
     candidate.on_message(voter.node_id, VoteReply(voter.incarnation, candidate.incarnation, candidate.term))
     assert candidate.memories.memory(voter.node_id, voter.incarnation).term == candidate.term
+
+
+def test_a_leader_remembers_what_was_acknowledged_in_an_earlier_term() -> None:
+    """The leader leads a new term, in which no follower has acknowledged anything. Then the disk of a follower goes back to
+    before a command that it acknowledged in the earlier term. It has introduced itself last before this command."""
+    world = world_with("regressions", True)
+    leader = world.elect()
+    commit(world, leader, b"old")
+    settle(world)
+    back, third = others(world, leader)
+    assert third.node is not None
+    introduced: list[Message] = []
+
+    def watch(source: str, target: str, message: Message) -> bool:
+        if (source, target) == (back.name, leader.node_id) and isinstance(message, Introduction):
+            introduced.append(message)
+        return False
+
+    world.drop = watch
+    world.run_until(lambda: introduced)
+    world.run(0.01)  # the next introduction is due later than the commit
+    world.isolate(third.name)
+    image = image_of(back.disk)
+    commit(world, leader, b"X")
+    back.crash()
+    world.cut.clear()
+    # The third node campaigns and lacks the command, so the leader is elected again, in a term in which nobody answers appends.
+    world.drop = lambda source, target, message: source == leader.node_id and isinstance(message, Append)
+    term = leader.term
+    hand_over(world, leader, third.node)
+    world.run_until(lambda: leader.role == "leader" and leader.term > term)
+    back.disk = image
+    node = back.start()
+    world.run_until(lambda: node.counters["rejoined"] or node.membership.own_standings.get(leader.node_id) is Standing.ACCEPTED)
+    assert node.counters["rejoined"] == 1
+    world.hosts[leader.node_id].crash()
+    world.drop = lambda source, target, message: False
+    world.run(5)
+    assert world.leader is None, "it would lack an acknowledged command"
+    world.hosts[leader.node_id].start()
+    world.elect()
+    settle(world)
+    assert back.machine.commands == third.machine.commands == [b"old", b"X"]
 
 
 def test_a_leader_that_rejoins_leads_no_more_at_once() -> None:

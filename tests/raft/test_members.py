@@ -10,7 +10,7 @@ from itertools import combinations
 import pytest
 
 from replicated_namesrv.raft.configuration import Configuration
-from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadReady, Rejected
+from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.members import (
     MEMBERS_ENTRY,
@@ -552,8 +552,8 @@ def test_own_term_first(defended: bool) -> None:
 
 @both
 def test_durable_leadership(defended: bool) -> None:
-    """The only voter leads before its vote is on disk, because it needs no other vote. It changes the members, and its power fails
-    before the sync ends. Then it leads the same term again, with another entry at the same index."""
+    """The only voter leads before its vote is on disk, because it needs no other vote. It changes the members, and its power
+    fails before the sync ends. Then it leads the same term again, with another entry at the same index."""
     world = world_with("durable_leadership", defended, 1)
     observer = grow(world, "n2", observer=True)
     commit(world, world.elect(), b"a")
@@ -585,6 +585,30 @@ def test_durable_leadership(defended: bool) -> None:
         world.run_until(lambda: reads)
         assert isinstance(reads[0], ReadReady)
         equal(world)
+
+
+def test_observers_do_not_extend_the_lease() -> None:
+    """The leader of three voters and two observers loses contact with the voters. A large command keeps it from stepping down
+    for a while. The observers continue to answer, and the others elect a leader."""
+    world = World(3, RaftConfig(lease_reads=True))
+    world.start_all()
+    for name in ("n4", "n5"):
+        grow(world, name, observer=True)
+    leader = world.elect()
+    commit(world, leader, b"a")
+    world.run_until(leader.lease_valid)
+    voters = {"n1", "n2", "n3"} - {leader.node_id}
+    cut_between(world, voters, {leader.node_id})
+    leader.propose(bytes(5_000_000), lambda outcome: None)
+    leader.tick()
+    world.run_until(lambda: any(node.role == "leader" and node is not leader for node in world.nodes))
+    second = next(node for node in world.nodes if node.role == "leader" and node is not leader)
+    commit(world, second, b"X")
+    assert leader.role == "leader", "the large command is not applied yet"
+    reads: list[ReadOutcome] = []
+    leader.lease_read(reads.append)
+    assert not leader.lease_valid()
+    assert not reads, "a linearizable read would miss an acknowledged command"
 
 
 @both
