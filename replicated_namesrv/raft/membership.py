@@ -156,6 +156,10 @@ class Membership:
         introduction = self._introductions.get(peer)
         return introduction.digest_version if introduction else 1
 
+    def boot_of(self, peer: str, incarnation: int) -> int | None:
+        """The boot of the process of this incarnation that was accepted last; None for a peer of protocol 0."""
+        return self._memories.record(peer, incarnation).boot if self.protocol(peer) else None
+
     def standing(self, peer: str, incarnation: int) -> Standing:
         """The standing of the process that last introduced itself as this incarnation of ``peer``."""
         judged = self._judged.get(peer)

@@ -85,14 +85,16 @@ class Proposals:
         state_machine: StateMachine,
         may_append: Callable[[], bool],
         refused: Callable[[], str | None],
+        boot_of: Callable[[str, int], int | None],
     ) -> None:
-        """``may_append``: whether a leader may append now; if not, proposals wait. ``refused``: why none is accepted, or None."""
+        """``may_append``: whether a leader may append now; if not, proposals wait. ``refused``: why none is accepted, or None.
+        ``boot_of``: the boot of the accepted process of a peer's incarnation, None if the peer does not report it."""
         self._context, self._defences, self._now = context, context.defences, context.now
         self.config, self._measurements = context.config, context.measurements
         self._core, self._log, self._voters, self._configuration = core, log, voters, configuration
         self._outbox, self._leadership = outbox, leadership
         self._sessions, self._state_machine = sessions, state_machine
-        self._may_append, self._refused = may_append, refused
+        self._may_append, self._refused, self._boot_of = may_append, refused, boot_of
         self.origin = origin
         self._pending: dict[int, Pending] = {}
         self._pending_bytes = 0
@@ -109,8 +111,8 @@ class Proposals:
         """(index, bytes) of entries appended here as leader and not committed yet."""
         self._unsettled_bytes = 0
         """Bytes of those entries, or of forwards without an answer."""
-        self._arrived: deque[tuple[str, int, bytes]] = deque()
-        """Forwards received: (peer, sequence, group)."""
+        self._arrived: deque[tuple[str, Forward, Origin]] = deque()
+        """Forwards received: (peer, message, origin of its group)."""
         self._arrived_bytes = 0
         self._expiry: dict[int, list[int]] = {}
         self._next_expiry = float("inf")
@@ -229,9 +231,12 @@ class Proposals:
                 group, own = taken
                 answer = None
             elif self._arrived:
-                peer, sequence, group = self._arrived.popleft()
+                peer, message, origin = self._arrived.popleft()
+                group = message.proposals
                 self._arrived_bytes -= len(group)
-                own, answer = [], (peer, sequence)
+                if not self._is_current(peer, message, origin):
+                    continue
+                own, answer = [], (peer, message.sequence)
             else:
                 break
             if parts and size + len(group) > self.config.entry_bytes_max:
@@ -268,8 +273,8 @@ class Proposals:
             self._outbox.send(leader, Forward(*self._outbox.address(leader), self._core.term, self._sequence, group))
 
     def _refuse_forwarded(self) -> None:
-        for peer, sequence, _ in self._arrived:
-            self._outbox.send(peer, ForwardReply(*self._outbox.address(peer), sequence, 0, 0))
+        for peer, message, _ in self._arrived:
+            self._outbox.send(peer, ForwardReply(*self._outbox.address(peer), message.sequence, 0, 0))
         self._arrived.clear()
         self._arrived_bytes = 0
 
@@ -347,8 +352,25 @@ class Proposals:
             return
         if self._refused() or self._arrived_bytes + len(message.proposals) > self.config.pending_proposals_bytes_max:
             return
-        self._arrived.append((peer, message.sequence, message.proposals))
+        origin = groups[0][0]
+        if not self._is_current(peer, message, origin):
+            return
+        self._arrived.append((peer, message, origin))
         self._arrived_bytes += len(message.proposals)
+
+    def _is_current(self, peer: str, message: Forward, origin: Origin) -> bool:
+        """Whether a forward is of this term, and of the process of ``peer`` that is accepted now.
+
+        The session table has one row for each node. After another incarnation has proposed, the row does not show what an earlier
+        boot of this incarnation did.
+        """
+        if not self._defences.current_forwards:
+            return True
+        boot = self._boot_of(peer, message.source)
+        is_current = message.term == self._core.term and origin.incarnation == message.source and boot in (None, origin.boot)
+        if not is_current:
+            self._context.counters["stale_forwards"] += 1
+        return is_current
 
     def on_forward_reply(self, message: ForwardReply) -> None:
         known = self._forwards.pop(message.sequence, None)

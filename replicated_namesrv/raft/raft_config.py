@@ -33,6 +33,8 @@ class Defences:
     """A leader confirms no read before an entry of its own term is committed."""
     at_most_once: bool = True
     """A command that was applied is not applied again, however often it was proposed."""
+    current_forwards: bool = True
+    """A leader appends a forward only in the forward's term, and only from the process of the peer that is accepted now."""
     incarnations: bool = True
     """Votes and acknowledgements of a node that lost its disk are not counted before it is promoted."""
     changes_in_log: bool = True

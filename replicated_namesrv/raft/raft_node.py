@@ -243,7 +243,7 @@ class RaftNode(NodeViews):
         )  # fmt: skip  # items grouped by line
         self.proposals = Proposals(
             context, Origin(self.node_id, self.incarnation, self.boot), core, log, membership, configuration, outbox, leadership,
-            sessions, self.state_machine, self._may_append, lambda: self.writes_refused,
+            sessions, self.state_machine, self._may_append, lambda: self.writes_refused, membership.boot_of,
         )  # fmt: skip  # items grouped by line
 
     def change_member(self, change: MemberChange, done: Callable[[Outcome], None]) -> None:
