@@ -1,4 +1,4 @@
-"""One hostile host next to real clients: their p50 and p99 with and without each attack, role changes, and restarts.
+"""One hostile host next to real clients. Reported: the clients' p50 and p99 with and without each attack, role changes, restarts.
 
     python -m benchmarks.hostile_host [--seconds 10] [--only NAMES] [--mode cp]
 
@@ -58,7 +58,8 @@ class Ports(NamedTuple):
 
 
 Attack = Callable[[Ports, int], Awaitable[None]]
-"""One connection, or a few, of an attacker. The number is different for each of them that runs at the same time."""
+"""Opens one connection, or a few, of an attacker. The int is the number of the attack task; tasks that run at the same time have
+different numbers."""
 
 
 async def connect(port: int, limit: int = RECEIVE_BYTES) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -2,11 +2,11 @@
 
     python -m benchmarks.spark [--rows 10000000] [--nodes 5] [--traces DIR] [--json]
 
-Generates the traces, or uses those in DIR. Each engine runs in its own processes; the CPU time and resident memory of all of
-them (the JVM, Python and its workers) are polled from /proc. The analysis counts from the start of its session. The traces are
-read once before each engine begins, so that both find them in memory: reading them from a disk may take longer than the
-analysis. The analysis writes all tables as Parquet and the report, while DuckDB keeps its tables in memory, so the ratio
-favours DuckDB. CPU seconds can be compared on a busy machine, wall time only on an idle one.
+Generates the traces, or uses those in DIR. Each engine runs in its own processes; the CPU time and resident memory of all of them
+(the JVM, Python and its workers) are polled from /proc. The analysis is measured from the start of its session. The traces are
+read once before each engine begins, so that both find them in memory: reading them from a disk may take longer than the analysis.
+The analysis writes all tables as Parquet and the report, while DuckDB keeps its tables in memory, so the ratio favours DuckDB.
+CPU seconds can be compared on a busy machine, wall time only on an idle one.
 """
 
 import argparse

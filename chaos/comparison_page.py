@@ -1,7 +1,7 @@
 """The page of a comparison: one table and one figure for the runs of a scenario in several modes.
 
-The figure has four rows for each mode: when nodes that answered differed, and which look-ups were wrong. All modes share one time
-axis, with zero where the faults begin.
+The figure has four rows for each mode: when nodes answered differently, and which look-ups lacked a live broker, listed a dead
+one, or were refused or unanswered. All modes share one time axis, with zero where the faults begin.
 """
 
 import html
@@ -24,7 +24,7 @@ ROWS = {
     "ghost": ("look-ups listing a dead broker", "#8a8a8a"),
     "refused": ("look-ups refused or unanswered", "#e0a020"),
 }
-"""Rows of a mode: key to name and colour."""
+"""The rows of each mode: from the key to the name and the colour."""
 _TICK_PX = 1.5
 
 

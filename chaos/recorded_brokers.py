@@ -100,7 +100,7 @@ class ChaosBroker:
 
     @property
     def alive(self) -> bool:
-        """Whether its process would run."""
+        """Whether a real broker would have a running process in this state."""
         return self.state in ("starting", "serving", "exposed", "safe")
 
     @property

@@ -359,7 +359,7 @@ def _commit() -> str | None:
 
 
 def _source_sha256() -> str:
-    """Hash of all code and scenarios of this package, by path. It identifies the code also without git."""
+    """Hash of all code and scenarios of this package, by path. It identifies the code even without git."""
     root, digest = Path(replicated_namesrv.__file__).parent, hashlib.sha256()
     files = [Path(folder, name) for folder, _, names in os.walk(root, followlinks=True) for name in names]
     for path in sorted(path for path in files if path.suffix in (".py", ".toml")):

@@ -1,9 +1,9 @@
 """Runs the chaos suite on a product with one defect, and finds out which scenario and which check detect it.
 
 The defects are those of ``sabotage_list``. Each is made in a copy of the package. The nodes of a run are started from the copy;
-the harness and the checks are those of this package. A defect is found if a promised check is violated that holds in the
-same run without the defect. A node that ends while it starts violates the check "nodes start". If other load of the machine made
-the check unknown, or if the nodes did not start in time, the defect is neither found nor missed.
+the harness and the checks are those of this package. A defect is found if it violates a promised check that holds in the same run
+without the defect. A node that ends while it starts violates the check "nodes start". If other load of the machine made the check
+unknown, or if the nodes did not start in time, the defect is neither found nor missed.
 
 Runs go to ``RUNS/sabotage/NAME-HASH``, where the hash is that of the changed line. Runs in this folder that have a verdict are
 judged again by the current checks and not repeated, unless the verdict is unknown.

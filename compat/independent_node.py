@@ -105,11 +105,11 @@ class IndependentNode:
         self._timers: list[asyncio.TimerHandle] = []
         self._last_scan_ms: float | None = None
         self._disk_was_short = True
-        """Whether the disk was short at the last check. True: there may be no ballast yet."""
+        """Whether the disk was short of space at the last check. Initially True, because there may be no ballast yet."""
         self._stopping = False
         self._note: Callable[[AppliedChange], None] | None = None
         self._origins: dict[int, ChangeOrigin] = {}
-        """Callers of the KV commands and settings that are being written, by the identity of what is written."""
+        """Callers of the KV commands and settings that are being written, by ``id()`` of the change."""
 
     @property
     def fenced(self) -> bool:

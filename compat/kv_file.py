@@ -18,7 +18,8 @@ KVTable = dict[str, dict[str, str | None]]
 Table = Mapping[str, Mapping[str, str | None]]
 NO_CHANGES: Table = {}
 PART_CHARACTERS = 256 << 10
-"""An entry that reaches it ends a part of the file, so a part has at most one entry more."""
+"""Size at which a part of the file ends. The entry that reaches this size is still in the part, so a part is longer by at most
+one entry."""
 ENTRY_CHARACTERS = 6
 """Quotes, colon and comma."""
 

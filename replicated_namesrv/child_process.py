@@ -39,7 +39,7 @@ class UnexpectedExit(NamedTuple):
     """How a process ended that was not stopped by this one."""
 
     by_itself: bool
-    """False: it ended regularly (exit status 0), or by a signal that others send."""
+    """False: the process ended normally (exit status 0), or by a signal that other processes send."""
     how: str
     """``exit status 1``, ``SIGSEGV``."""
 
@@ -194,7 +194,7 @@ def die_with(parent_pid: int) -> Callable[[], None]:
     """A function for a child of ``parent_pid`` to call between fork and exec. It makes the kernel kill the child, paused or
     not, when the parent ends.
 
-    No-op on other systems than Linux. The end of the thread that forks counts as the parent's."""
+    No-op on systems other than Linux. The end of the thread that forks counts as the parent's."""
     if not sys.platform.startswith("linux"):
         return lambda: None
     prctl = ctypes.CDLL(None).prctl  # looked up here because little is allowed between fork and exec

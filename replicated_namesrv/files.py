@@ -30,7 +30,7 @@ DISK_LOOK_S = 0.1
 UNKNOWN_ROOM_BYTES = 1 << 40
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 BALLAST_STEP_BYTES, BALLAST_LEAVES_BYTES = 256 << 10, 64 << 10
-"""Minimum number of bytes released, and minimum number left free when it is filled."""
+"""Minimum number of bytes that one release frees; minimum number left free on the disk when the ballast is filled."""
 
 _turns: dict[Path, threading.Lock] = {}
 """Locks by path. A process writes few paths."""
@@ -80,7 +80,9 @@ def _replace(path: Path, parts: Sequence[bytes], backup: bool, ballast: "Ballast
 
 
 def _is_written(path: Path, parts: Sequence[bytes], mode: int | None, saved: Path, ballast: "Ballast | None") -> bool:
-    """Write the file; False: the disk is full, and ballast or else ``saved`` was given up for another try. Raises OSError."""
+    """Write the file. False: the disk is full, and space was released for another try (the ballast, or else the old content in
+    ``saved``). Raises OSError.
+    """
     try:
         _write_synced(path, parts, mode)
     except OSError as error:

@@ -64,7 +64,7 @@ class Freshness(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """One value of a metric that the kind of the node decides about (``admin/exposition.py`` has the catalogue)."""
+    """One value of a metric that differs between CP and AP nodes (``admin/exposition.py`` has the catalogue)."""
 
     name: str
     value: float | Histogram

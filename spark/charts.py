@@ -422,7 +422,7 @@ def _latency(axes: Sequence[Axes], results: Results) -> Iterable[str]:
 
 
 def _detection(axes: Sequence[Axes], results: Results) -> Iterable[str]:
-    """Survival curves of detection, and the mistakes of each run as a point, beside a box."""
+    """Survival curves of detection, and the mistakes of each run as a point, beside a box plot."""
     for mode in _modes(results.detection):
         rows = [row for row in results.detection if row["mode"] == mode]
         label = f"{mode_name(mode)} ({rows[0]['pairs']:,} deaths seen by a node)"
@@ -452,7 +452,7 @@ def _pair(results: Results) -> list[dict[str, Any]]:
 
 
 def _shared_out(axes: Sequence[Axes], results: Results) -> list[tuple[Axes, dict[str, Any]]]:
-    """One panel for each of these runs. If only one mode was run, the other panel is hidden."""
+    """The axes, each with the run that it shows. If only one mode was run, the other panel is hidden."""
     pair = _pair(results)
     for axis in axes[len(pair) :]:
         axis.set_visible(False)

@@ -48,7 +48,7 @@ class ClientOperation(NamedTuple):
 
 
 def operations(records: RunRecords) -> list[ClientOperation]:
-    """All operations of all phases, by their beginning."""
+    """All operations of all phases, in the order in which they began."""
     completed = {row["op"]: row for row in records.of("complete", "op", "outcome", "node", "value", "members")}
     nothing: Row = {"outcome": "indeterminate", "node": None, "value": None, "members": None, "time_ns": None}
     timeline, own_level = records.timeline, records.about["read_consistency"]

@@ -226,7 +226,7 @@ def _event(value: Any, number: int, where: str) -> _Event:
 
 
 def _complete_times(path: Path, events: list[_Event]) -> None:
-    """Check that all events have a time, or none. In the latter case each event gets a time by its position."""
+    """Check that either all events have a time or none has one. If none has one, each event gets a time by its position."""
     missing = next((event for event in events if event.time_ns is None), None)
     if missing is None:
         return

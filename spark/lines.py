@@ -90,7 +90,7 @@ def _regular(lines: pa.Array) -> tuple[pa.Table, NDArray[np.bool_]]:
     places, time_ns, asked, asked_ns, after = (part[good] for part in (places, time_ns, asked, asked_ns, after))
     if len(places) == 0:
         return OBSERVATIONS.empty_table(), np.zeros(len(lines), bool)
-    # Every other slice between ascending places is a rest.
+    # ``_slices`` cuts at all places. Its even slices are the rests of the lines; the odd ones lie between them.
     rests = _slices(text, np.stack((after, offsets[places + 1]), axis=1).ravel())
     rests = rests.take(np.arange(0, 2 * len(places), 2)).dictionary_encode()
     decoded = [_rest(rest) for rest in rests.dictionary.to_pylist()]

@@ -39,7 +39,7 @@ def choose(per_run: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) ->
                 paid[row["run"]] = max(1 - row["value"], paid.get(row["run"], 0.0))  # at the level with the fewest answers
     schedules: dict[tuple[str, int, int], dict[str, str]] = {}
     for run in sorted(runs, key=lambda run: (paid.get(run["run"], 0.0), str(run["run"]))):
-        # the last one has the highest cost
+        # in ascending order of cost: of several runs of one mode, the most costly is kept
         schedules.setdefault((run["scenario"], run["seed"], run["nodes"]), {})[run["mode"]] = run["run"]
 
     def worth(names: dict[str, str]) -> tuple[int, float, float]:

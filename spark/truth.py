@@ -108,8 +108,8 @@ def _may(topic: str, start_ns: int, span: TruthSpan) -> bool:
 def detections(drops: Iterable[Row], spans: Iterable[TruthSpan], listings: "Listings") -> list[Row]:
     """Rows of DETECTIONS: T_D (Chen, Toueg and Aguilera 2002), one row for each death and each node that listed the broker then
     or dropped it afterwards. ``detected_ns`` is the time from the death to the last drop. A late request may list the dead broker
-    once more, so there may be several drops. Null: no drop was seen. ``observed_ns`` is the time until which one would have been
-    seen."""
+    once more, so there may be several drops. Null: no drop was seen. ``observed_ns``: how long after the death the node was
+    observed; a drop within this time would have been seen."""
     of_broker: defaultdict[str, list[Row]] = defaultdict(list)
     for drop in drops:
         of_broker[drop["broker"]].append(drop)

@@ -100,7 +100,8 @@ def check_final_registrations(story: Story) -> CheckResult:
 
 
 def check_resurrection(story: Story) -> CheckResult:
-    """No deleted KV value returns, no cleanly stopped broker, and no deleted topic that its broker had dropped."""
+    """None of these returns: a deleted KV value, a broker that was stopped cleanly, a deleted topic that its
+    broker had dropped."""
     wrong, looked_at = [], 0
     writes = read_writes(story)
     source = {key: written_once(found) for key, found in writes.items()}

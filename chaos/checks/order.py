@@ -27,7 +27,8 @@ def _broken_kv(story: Story, ops: Sequence[Op]) -> Iterator[str]:
         writes = writes_of([_event(op) for op in written])
         of_value = by_value(writes)
         accesses = [
-            # A client need not read a value it never learned. If several writes may have produced a value, it proves nothing.
+            # A client need not read a value it never learned. If several writes may have produced the value that was read, later
+            # reads need not be as new.
             access._replace(is_certain=len(of_value[by_op[access.op].value]) == 1)
             if access.reads
             else access
@@ -66,7 +67,9 @@ def _broken_routes(story: Story, ops: Sequence[Op]) -> Iterator[str]:
 
 
 def check_revisions(story: Story) -> CheckResult:
-    """An answer to a question asked after another answer arrived has no lower revision, whichever nodes answered."""
+    """If a question is asked after the answer to an earlier one has arrived, its answer does not have a lower revision, whichever
+    nodes answered.
+    """
     answered = [one for one in story.observations if one.answered and one.revision is not None]
     by_end = sorted(answered, key=lambda one: one.time_ns)
     wrong, place, highest = [], 0, 0

@@ -22,7 +22,7 @@ class SeenRemovals(NamedTuple):
     silent_s: tuple[float, ...]
     """For each broker that died silently, and each node: time from its death until the node no longer listed it."""
     live: int
-    """Removals of brokers that were alive, for each node; also of those that were cut off."""
+    """Number of removals of living brokers, counted once per node. It includes brokers that were cut off."""
 
 
 def removals(story: Story) -> SeenRemovals:

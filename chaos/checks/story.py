@@ -71,8 +71,8 @@ FINDINGS_MAX = 5
 NOTHING = "the run contains nothing that it judges"
 STALL_S, SENDS, COVERED_S = 0.5, 3, 2.5
 """The sender does not wait for answers. So if it sends nothing for several of its intervals and at least half a second, the
-harness did not run. If its intervals are long, gaps in the records of the nodes show a stall: each node has a record per second,
-or after the time-out of one second."""
+harness did not run. If the sender's intervals are long, gaps in the records of the nodes show a stall instead: normally there is
+a record of each node every second, or after its time-out of one second."""
 
 SLOWDOWN_MAX = 3.0
 """From this slowdown on, promises in time are not judged. A machine without other load has 1.1 to 2 on two cores."""

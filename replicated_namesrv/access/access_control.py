@@ -20,24 +20,24 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.5
 REPEAT_S = 60.0
-"""Interval of audit lines about equal refusals. Those between are counted in the next line."""
+"""Interval of audit lines about equal refusals. The next line says how many were left out since the last one."""
 KEYS_MAX = 10_000
-"""Different refusals that are remembered for this."""
+"""Maximum number of different refusals that are remembered, to detect equal ones within ``REPEAT_S``."""
 LINES_PER_WINDOW, WINDOW_S = 100, 10.0
-"""Maximum of lines about refusals, equal or not."""
+"""Maximum number of lines about refusals in one window, equal or not."""
 LINES_PER_ADDRESS = 50
-"""The same for one address, so that its flood does not hide the refusals of others."""
+"""The same maximum for one address, so that its flood does not hide the refusals of other addresses."""
 BY_CHARACTERS_MAX = NAME_CHARACTERS_MAX + 200
-"""Longest description of a caller: enough for a whole subject, from which ``namesrv access report`` makes a rule, and an access
-key."""
+"""Maximum length of the description of a caller: enough for an access key, and for a whole subject, from which ``namesrv access
+report`` makes a rule."""
 DEFAULT_AUDIT_LOG = "audit.log"
 
 
 class CheckedOrigin(ChangeOrigin):
-    """The origin of a request whose right is checked again when it has waited."""
+    """The origin of a request whose permission is checked again after the request has waited."""
 
     recheck: Callable[[], None]
-    """Raises NoPermissionError."""
+    """Checks the permission again. Raises NoPermissionError."""
 
     @property
     def is_checked(self) -> bool:
@@ -56,10 +56,10 @@ class RefusalThrottle:
         self._left_out: dict[tuple[object, ...], int] = {}
         self._window_s, self._lines, self._others = 0.0, 0, 0
         self._of_address: dict[str, int] = {}
-        """Lines of this window."""
+        """Number of lines in this window, by address."""
 
     def admit(self, key: tuple[object, ...], address: str) -> int | None:
-        """Number of refusals without a line since the last line, None: this one gets no line."""
+        """The number of refusals left out since the last line, if this refusal gets a line. None: it gets no line."""
         now_s = self._now_s()
         if now_s >= self._window_s + WINDOW_S:
             self._window_s, self._lines = now_s, 0
@@ -98,31 +98,31 @@ class AccessControl:
         """Raises AccessFileError."""
         self.policy = policy
         self.enforces = policy == "enforce"
-        """False: requests without permission are only recorded."""
+        """False: requests without permission are executed and recorded."""
         self.keys_in_plain_text = keys_in_plain_text
-        """Whether signatures count on connections without TLS."""
+        """Whether signatures on connections without TLS identify a caller."""
         self.node = node
         """Name of this node."""
         self.path = path
         self.audit = audit
         self._seen = self._stamp()
         self.rules: AccessRules = read_access_file(path) if path else NOBODY
-        """The rules in force; another object after each reload."""
+        """The rules in force. Each reload replaces the object."""
         self.problem: str | None = None
         """Why the newest file is not in force; None: it is."""
         self.reloads = self.reload_failures = 0
         self.on_reload: list[Callable[[], None]] = []
-        """Called when other rules are in force."""
+        """Functions to call when new rules are in force."""
         self.refusals: dict[tuple[str, str], int] = {}
-        """Number of requests without permission, by request and by what was done: ``refused`` or ``observed``."""
+        """Number of requests without permission, by request and by what the node did: ``refused`` or ``observed``."""
         self._throttle = RefusalThrottle(now_s)
         self._changing: tuple[object, ...] | None = None
-        """The stamp of a newer file at the last look. The file is read when it has not changed since."""
+        """Stamp of a newer file at the last poll. The file is read once its stamp is the same at two polls."""
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> "AccessControl | None":
-        """The access control that the settings ask for; None: everything is allowed. Raises AccessFileError."""
+        """The access control that the settings ask for; None: every request is allowed. Raises AccessFileError."""
         if settings.access_policy == "open":
             if settings.audit_log not in ("", "off"):
                 log.warning("auditLog=%s has no effect with accessPolicy=open; set accessPolicy=observe", settings.audit_log)
@@ -160,12 +160,15 @@ class AccessControl:
     def refused(
         self, request: str, target: str | None, identity: str, by: str, address: str, why: str, facts: Mapping[str, object]
     ) -> None:
-        """Count and record a request without permission. ``by``: how the caller was recognised. ``facts``: more for the line."""
+        """Count and record a request without permission. ``by``: how the caller was recognised. ``facts``: more fields for the
+        line.
+        """
         event = "refused" if self.enforces else "observed"
         self.refusals[request, event] = self.refusals.get((request, event), 0) + 1
-        target = None if target is None else shown(target)  # before it is kept: a caller may send megabytes
+        target = None if target is None else shown(target)  # shortened before it is stored, because a caller may send megabytes
         by, why = shown(by, BY_CHARACTERS_MAX), shown(why)
-        left_out = self._throttle.admit((request, target, identity, hash(by), address), address)  # the text would take 1 KB
+        # hash(by), because the text itself would take 1 KB for each refusal
+        left_out = self._throttle.admit((request, target, identity, hash(by), address), address)
         if left_out is None:
             return
         known = {"identity": identity, "by": by, "address": address, "request": request, "why": why, **facts}
@@ -175,7 +178,7 @@ class AccessControl:
         log.warning("access %s", event, extra=known)
 
     def requested(self, request: str, target: str | None, origin: ChangeOrigin, result: int) -> None:
-        """Record an operation that is no change of the routes. ``result``: response code or HTTP status."""
+        """Record an operation that does not change the routes. ``result``: response code or HTTP status."""
         self.record("request", identity=origin.identity, address=origin.address, request=request, target=target, result=result)
 
     async def poll(self) -> None:
@@ -183,12 +186,12 @@ class AccessControl:
         stamp = self._stamp()
         if stamp == self._seen:
             return
-        if stamp != self._changing:  # it may be half written
+        if stamp != self._changing:  # the file may still be being written; read it at the next poll if it has not changed again
             self._changing = stamp
             return
         self._seen = stamp
         try:
-            rules = await asyncio.to_thread(read_access_file, self.path)  # a large file takes a second
+            rules = await asyncio.to_thread(read_access_file, self.path)  # in a thread, because a large file takes a second
         except AccessFileError as error:
             self.problem = str(error)
             self.reload_failures += 1
@@ -205,7 +208,7 @@ class AccessControl:
                 notify()
 
     def _stamp(self) -> tuple[object, ...]:
-        """Changes whenever the file may have changed."""
+        """A value that changes whenever the file may have changed."""
         if not self.path:
             return ()
         try:

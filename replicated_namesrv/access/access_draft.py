@@ -11,12 +11,12 @@ from replicated_namesrv.access.roles import Role
 
 CLAIMED = "claimed"
 CALLERS_MAX = 1_000
-"""Callers in a draft. Those that come later are only counted."""
+"""Maximum number of callers in a draft. Callers after that are only counted."""
 _CERTIFICATE = re.compile(r"certificate (.+?)(?:(?<!\\), access key .*)?", re.DOTALL)
-"""In a subject, each comma has a backslash."""
+"""A caller recognised by its certificate. In the subject, each comma has a backslash."""
 _KEY = re.compile(r"access key (.*)", re.DOTALL)
 _CLAIMED_KEY = re.compile(r"\w+, access key (.*?) (?:unknown or wrongly signed|without TLS)", re.DOTALL)
-"""A key that the caller only names."""
+"""An access key that the caller claims without proof: unknown, wrongly signed, or sent without TLS."""
 
 
 @dataclass(slots=True)
@@ -28,27 +28,27 @@ class DraftCaller:
     value: str
     """Certificate rule, access key or address."""
     identity: str
-    """Its identity at that time."""
+    """The identity that the caller had when the line was written."""
     roles: set[Role] = field(default_factory=set)
     brokers: set[str] = field(default_factory=set)
     requests: dict[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """A name for the identity."""
+        """A name for the new identity."""
         common = re.search(r"CN=([^,]+)", self.value) if self.kind == "certificates" else None
         return re.sub(r"[^A-Za-z0-9_-]", "-", common[1] if common else self.value).strip("-") or "caller"
 
 
 class AccessDraft:
-    """Collects callers from lines."""
+    """Collects callers from lines of audit logs."""
 
     def __init__(self) -> None:
         self.callers: dict[tuple[str, str], DraftCaller] = {}
         self.left_out = 0
-        """Lines about callers beyond ``CALLERS_MAX``."""
+        """Number of lines about callers beyond ``CALLERS_MAX``."""
         self.unreadable = 0
-        """Lines that are no JSON objects."""
+        """Number of lines that are not JSON objects."""
 
     def read(self, lines: Iterable[bytes]) -> None:
         """Add the lines of one log."""
@@ -83,7 +83,7 @@ class AccessDraft:
             caller.brokers.add(str(line["brokerName"]))
 
     def text(self) -> str:
-        """The draft."""
+        """The draft as the text of an access file."""
         parts = ["# Draft made from audit logs. Remove callers that must not have these roles.\n"]
         names = {ANONYMOUS}
         for caller in self.callers.values():
@@ -99,7 +99,9 @@ def _least(needs: list[object]) -> Role:
 
 
 def _entry(caller: DraftCaller, names: set[str]) -> str:
-    """The identity of a caller; as a comment if it is not certain or not complete. ``names``: those in use."""
+    """The entry for a caller; commented out if the caller is not certain or the entry not complete. ``names``: names already in
+    use.
+    """
     roles = set(caller.roles)
     if len(roles) > 1:
         roles.discard(Role.READ)
@@ -133,7 +135,7 @@ def _entry(caller: DraftCaller, names: set[str]) -> str:
 
 
 def _why_not(caller: DraftCaller, text: str) -> str | None:
-    """Why the operator has to decide about an identity; None: it can be used as it is."""
+    """Why the operator has to decide about the entry of a caller; None: it can be used as it is."""
     if caller.kind == CLAIMED:
         return "the caller only named this access key; check that it is its own"
     if caller.kind == "certificates" and _is_inexact(caller.value):
@@ -146,7 +148,9 @@ def _why_not(caller: DraftCaller, text: str) -> str | None:
 
 
 def _is_inexact(name: str) -> bool:
-    """Whether a name as it is in the log could match others, or matches nothing."""
+    """Whether a name from the log, used as a pattern, could match other names too (it has ``*`` or ``?``) or matches nothing (it
+    was cut off).
+    """
     plain = _plain(name)
     return bool({"*", "?"} & set(plain)) or plain.endswith(CUT_OFF)
 

@@ -33,7 +33,7 @@ T = TypeVar("T")
 FILE_BYTES_MAX = 1 << 20
 IDENTITIES_MAX = 10_000
 ENTRIES_MAX = 1_000
-"""Maximum of entries of one list."""
+"""Maximum number of entries in one list."""
 SECRET_CHARACTERS_MIN = 8
 TOKEN_PREFIX = "sha256:"
 ANONYMOUS = "anonymous"
@@ -70,7 +70,8 @@ def parse_access_file(path: str, data: bytes) -> AccessRules:
         table = tomllib.loads(data.decode())
     except UnicodeDecodeError as cause:
         raise AccessFileError(f"access file {path}: not UTF-8 at byte {cause.start}; save it as UTF-8") from None
-    except (ValueError, RecursionError) as cause:  # an integer of thousands of digits is a plain ValueError
+    # not TOMLDecodeError: tomllib raises a plain ValueError for an integer of thousands of digits
+    except (ValueError, RecursionError) as cause:
         raise AccessFileError(f"access file {path}: no TOML: {cause}") from None
     return _Reader(path).rules(table, hashlib.sha256(data).hexdigest())
 

@@ -23,27 +23,28 @@ log = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 16 << 20
 OLD_FILES_MAX = 4
-"""Each file and its old ones (``audit.log.1`` is the newest) have at most about five times ``FILE_BYTES_MAX``."""
+"""Number of old files that are kept (``audit.log.1`` is the newest). A file and its old ones have at most about five times
+``FILE_BYTES_MAX``."""
 WAITING_MAX = 10_000
-"""Lines that may wait for the disk. Further ones are lost and counted."""
+"""Maximum number of lines that wait for the disk. Further ones are lost and counted."""
 STOP_TIMEOUT_S = 5.0
 ONLY_OWNER = 0o600
 REFUSALS = ("refused", "observed")
 """Events of requests without permission."""
 GAP = "audit-gap"
-"""Event of a line that says what is not in the log."""
+"""Event of a line that describes a gap in the log."""
 
 
 class AuditLog:
-    """The log of one node: ``path``, and ``refusals_path`` for requests without permission."""
+    """The audit log of one node: ``path``, and ``refusals_path`` for requests without permission."""
 
     def __init__(self, path: Path, node: str, wall_clock_s: Callable[[], float] = time.time) -> None:
         self.path = path
         self.refusals_path = path.with_name(f"{path.stem}-refusals{path.suffix}")
         self.lost = 0
-        """Lines that were not written."""
+        """Number of lines that could not be written."""
         self._told = 0
-        """How many of them a line mentions."""
+        """How many of the lost lines the ``audit-gap`` lines have reported so far."""
         self._node, self._wall_clock_s = node, wall_clock_s
         self._waiting: queue.Queue[tuple[RotatedFile, bytes] | None] = queue.Queue(WAITING_MAX)
         self._thread: threading.Thread | None = None
@@ -61,7 +62,7 @@ class AuditLog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what waits, for at most ``STOP_TIMEOUT_S``. Idempotent."""
+        """Write the lines that wait, for at most ``STOP_TIMEOUT_S``. Idempotent."""
         if self._thread is not None:
             with contextlib.suppress(queue.Full):
                 self._waiting.put(None, timeout=STOP_TIMEOUT_S)
@@ -113,16 +114,17 @@ class RotatedFile:
         self._is_failing = False
 
     def open(self) -> BinaryIO:
-        """Raises OSError."""
+        """Open the file, after a line end if its last line was cut off. Raises OSError."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, ONLY_OWNER)
         self._file = open(descriptor, "ab")  # noqa: SIM115 - it stays open
         size = self._file.tell()
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":  # a process was killed while it wrote
+        # the file ends within a line: a process was killed while it wrote
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
             self._file.write(b"\n")
         return self._file
 
     def write(self, lines: list[bytes]) -> int:
-        """Number of lines that could not be written."""
+        """Write lines. Returns the number of lines that could not be written."""
         try:
             file = self._file or self.open()
             if file.tell() >= FILE_BYTES_MAX:
@@ -132,7 +134,7 @@ class RotatedFile:
         except OSError as error:
             broken, self._file = self._file, None
             if broken is not None:
-                with contextlib.suppress(OSError):  # closing writes what is buffered
+                with contextlib.suppress(OSError):  # OSError: closing writes what is buffered, which can fail
                     broken.close()
             if not self._is_failing:
                 self._is_failing = True
@@ -142,7 +144,7 @@ class RotatedFile:
         return 0
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 

@@ -17,10 +17,10 @@ from replicated_namesrv.access.signatures import ACCESS_KEY, signing_secret
 PeerCertificate = Mapping[str, Any]
 """A verified certificate as ``ssl`` describes it (``getpeercert``)."""
 NAME_CHARACTERS_MAX = 1_024
-"""A longer name matches no pattern."""
+"""Maximum length of a name that is compared with a pattern. A longer name matches no pattern."""
 CUT_OFF = "…"
 STARS_MAX = 2
-"""Maximum of ``*`` in a pattern, because the time of a match grows with their number."""
+"""Maximum number of ``*`` in a pattern, because the time of a match grows with this number."""
 ATTRIBUTES = {
     "CN": "commonName",
     "O": "organizationName",
@@ -35,7 +35,7 @@ ATTRIBUTES = {
 }
 """Attributes of a subject by their short names."""
 ALTERNATIVE_NAMES = {"DNS": "DNS", "URI": "URI", "IP": "IP Address"}
-"""Kinds of subject alternative names."""
+"""Kinds of subject alternative names: how a rule names the kind, and how ``ssl`` does."""
 
 
 class PatternError(ValueError):
@@ -56,13 +56,13 @@ class Pattern:
         self._matches = re.compile("".join(parts), re.DOTALL).fullmatch
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name fits."""
+        """Whether the pattern matches the whole name."""
         return len(name) <= NAME_CHARACTERS_MAX and self._matches(name) is not None
 
 
 class CertificateRule:
-    """Matches certificates: ``CN=broker-a,O=Example`` if the subject has all of these and no other CN;
-    ``DNS:broker-a.example.org`` by a subject alternative name. Values are patterns; ``\\,`` is a comma in a value."""
+    """Matches certificates: ``CN=broker-a,O=Example`` for a subject that has all of these and no other CN;
+    ``DNS:broker-a.example.org`` for a subject alternative name. Values are patterns; ``\\,`` is a comma in a value."""
 
     def __init__(self, text: str) -> None:
         """Raises PatternError."""
@@ -83,7 +83,7 @@ class CertificateRule:
             self._subject.append((ATTRIBUTES[name.upper()], Pattern(value.replace("\\,", ","))))
 
     def matches(self, certificate: PeerCertificate) -> bool:
-        """Whether the certificate has all that the rule names."""
+        """Whether the certificate has every name in the rule."""
         if self._alternative is not None:
             kind, pattern = self._alternative
             return any(name == kind and pattern.matches(value) for name, value in certificate.get("subjectAltName", ()))
@@ -94,14 +94,15 @@ class CertificateRule:
 
 
 def _fits(name: str, pattern: Pattern, values: Sequence[str]) -> bool:
-    """Whether one of an attribute's values fits. Of several common names all have to, because any of them may be the caller's."""
+    """Whether one value of an attribute matches the pattern. If there are several common names, all of them must match, because
+    any of them may be the caller's."""
     fitting = [pattern.matches(value) for value in values]
     return all(fitting) and bool(fitting) if name == ATTRIBUTES["CN"] else any(fitting)
 
 
 def subject_of(certificate: PeerCertificate) -> str:
-    """The subject as a rule would name it, for logs; without one, the first alternative name. A backslash, and a comma in an
-    alternative name, is shown as ``?``, because rules cannot name it."""
+    """The subject as a rule would name it, for logs; without one, the first alternative name. A backslash anywhere and a comma in
+    an alternative name are shown as ``?``, because rules cannot contain them."""
     short = {long: name for name, long in ATTRIBUTES.items()}
     pairs = [pair for names in certificate.get("subject", ()) for pair in names]
     parts = (f"{short.get(name, name)}={value}".replace("\\", "?").replace(",", "\\,") for name, value in pairs)
@@ -121,13 +122,13 @@ class NamedIdentity:
     name: str
     roles: frozenset[Role]
     brokers: tuple[Pattern, ...] = ()
-    """Broker names of the role broker."""
+    """Names of the brokers that an identity with the role broker may register."""
     addresses: tuple[Pattern, ...] = ()
-    """Addresses that these brokers may announce. Empty: any that no broker of another name has."""
+    """Addresses that these brokers may announce. Empty: every address that no broker of another name has registered."""
     certificates: tuple[CertificateRule, ...] = ()
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
     access_keys: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
-    """Access key to its secrets, all valid."""
+    """The secrets of each access key; a signature with any of them is valid."""
     tokens: frozenset[bytes] = frozenset()
     """SHA-256 of each token."""
 
@@ -136,11 +137,11 @@ class NamedIdentity:
         return not self.roles.isdisjoint(allowed)
 
     def owns(self, broker_name: str) -> bool:
-        """Whether it may speak for brokers of this name."""
+        """Whether the identity may speak for brokers of this name."""
         return Role.ADMIN in self.roles or any(pattern.matches(broker_name) for pattern in self.brokers)
 
     def announces(self, address: str) -> bool:
-        """Whether the file says that its brokers have this address."""
+        """Whether the file says that the identity's brokers have this address."""
         return any(pattern.matches(address) for pattern in self.addresses)
 
 
@@ -149,7 +150,7 @@ class AccessRules:
 
     def __init__(self, anonymous: NamedIdentity, identities: Sequence[NamedIdentity], digest: str = "") -> None:
         self.anonymous = anonymous
-        """Callers that are recognised by nothing."""
+        """The identity of callers without a known certificate, key, token or address."""
         self.identities = identities
         self.digest = digest
         """Hash of the file; equal on nodes with equal files."""
@@ -176,7 +177,9 @@ class AccessRules:
         return next((identity for network, identity in self._networks if plain in network), None)
 
     def by_token(self, token: bytes) -> NamedIdentity | None:
-        """The identity of an HTTP token. Only its hash is looked up, so the time says nothing about it."""
+        """The identity of an HTTP token. Only its hash is looked up, so the time of the look-up reveals nothing about the
+        token.
+        """
         return self._by_token.get(hash_of(token))
 
     def by_signature(self, fields: Mapping[str, str], body: bytes) -> tuple[NamedIdentity, bytes] | None:
@@ -196,12 +199,12 @@ class AccessRules:
 
     @property
     def has_access_keys(self) -> bool:
-        """Whether signatures can identify anyone."""
+        """Whether any identity can be recognised by a signature."""
         return bool(self._by_key)
 
 
 def hash_of(token: bytes) -> bytes:
-    """The hash that the file has in place of a token. A token is long and random, so a plain hash cannot be inverted."""
+    """The hash that the file contains in place of a token. A token is long and random, so a plain hash cannot be inverted."""
     return hashlib.sha256(token).digest()
 
 
@@ -215,8 +218,8 @@ def refusal(
 ) -> str | None:
     """Why ``identity`` may not send a request that ``allowed`` may send; None: it may.
 
-    ``brokers``: for each broker that the request speaks for, the name that it gives, its address, and the name under which this
-    address is registered. None: not given, or not registered."""
+    ``brokers`` has one item for each broker that the request speaks for: the broker name in the request, the broker's address,
+    and the name under which this address is registered. None in an item: not given, or not registered."""
     if not identity.may(allowed):
         needed = " or ".join(sorted(allowed))
         return f"it needs the role {needed}, and {identity.name} has {', '.join(sorted(identity.roles)) or 'none'}"
@@ -235,5 +238,5 @@ def refusal(
 
 
 def shown(text: str, characters_max: int = 100) -> str:
-    """A name in a message. One that is cut off ends with ``CUT_OFF``."""
+    """A name as a message shows it: a long one is cut off and then ends with ``CUT_OFF``."""
     return text if len(text) <= characters_max else text[:characters_max] + CUT_OFF

@@ -23,7 +23,7 @@ class Role(StrEnum):
 
 READERS = frozenset(Role)
 BROKERS = frozenset({Role.BROKER, Role.ADMIN})
-"""An identity of role broker may send these requests only for its broker names."""
+"""Roles of the requests that an identity with the role broker may send for its own broker names only."""
 OPERATORS = frozenset({Role.OPERATOR, Role.ADMIN})
 ADMINS = frozenset({Role.ADMIN})
 
@@ -42,9 +42,9 @@ REQUEST_ROLES: dict[int, frozenset[Role]] = {
     RequestCode.GET_BROKER_MEMBER_GROUP: READERS,
     RequestCode.REGISTER_BROKER: BROKERS,
     RequestCode.UNREGISTER_BROKER: BROKERS,
-    RequestCode.QUERY_DATA_VERSION: BROKERS,  # it counts as a heartbeat
+    RequestCode.QUERY_DATA_VERSION: BROKERS,  # operators may not send this query, because it counts as a heartbeat
     RequestCode.BROKER_HEARTBEAT: BROKERS,
-    RequestCode.REGISTER_TOPIC_IN_NAMESRV: BROKERS | OPERATORS,  # brokers send it with enableSingleTopicRegister
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: BROKERS | OPERATORS,  # brokers send this request with enableSingleTopicRegister
     RequestCode.PUT_KV_CONFIG: OPERATORS,
     RequestCode.DELETE_KV_CONFIG: OPERATORS,
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: OPERATORS,

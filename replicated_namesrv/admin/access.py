@@ -132,8 +132,7 @@ class Access:
             self._control.requested(f"{request.method} {request.path}", target, origin, status)
 
     def why_not(self, request: web.Request, allowed: frozenset[Role], by_table: Callable[[web.Request], None]) -> str | None:
-        """The reason for which ``check`` would refuse such a request of this caller; None: it would accept it. Nothing is
-        recorded."""
+        """Why ``check`` would refuse such a request from this caller; None: it would accept it. Nothing is recorded."""
         if self._control is not None and self._control.enforces:
             denied = self._judge(request, self._control.rules, allowed)[2]
             return None if denied is None else f"{denied.error}; {denied.remedy}"

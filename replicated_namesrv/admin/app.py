@@ -206,7 +206,7 @@ class AdminServer:
             await self._contexts.stop()
 
     def _find_others(self) -> None:
-        """The other nodes, by the distance between this node's own two ports."""
+        """Find the admin ports of the other nodes. Each is assumed to be as far from its node's remoting port as on this node."""
         settings, bound = self._context.settings, self._listener.address
         if bound is None:
             return

@@ -39,7 +39,7 @@ class Certificates:
         """By port: the version of the file, and its expiry; None: it cannot be read."""
 
     def expiries(self) -> dict[str, float]:
-        """Expiry by port, seconds since 1970. A file that cannot be read is missing."""
+        """Expiry by port, seconds since 1970. A port whose file cannot be read is left out."""
         found = {}
         for port, path in self._files.items():
             try:

@@ -53,7 +53,7 @@ class Recorded(NamedTuple):
     revision: int = 0
     """Of the newest change, or up to which a gap is recorded."""
     serial: int = 0
-    """Of the newest requested operation."""
+    """Serial of the newest requested operation."""
     members_at: int = 0
     """Index of the newest change of the members."""
     members: Mapping[str, str] | None = None

@@ -107,7 +107,7 @@ def digests_equal(views: Sequence[NodeView]) -> bool | None:
 
 
 def leader_of(views: Sequence[NodeView]) -> tuple[str | None, int | None]:
-    """(leader, newest term) by the nodes that answer. A node that says it leads an older term does not count."""
+    """(leader, newest term) according to the nodes that answer. A node that says it leads an older term does not count."""
     standings = [
         (view.status["replication"], view.name)
         for view in views

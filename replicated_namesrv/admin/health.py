@@ -73,7 +73,7 @@ def _line(health: LayerHealth) -> str:
 
 
 def as_json(found: Sequence[LayerHealth]) -> dict[str, object]:
-    """The same for programs."""
+    """The health of all layers as JSON, for programs."""
     failed = next((h for h in found if h.problem is not None), None)
     return {
         "ready": failed is None,

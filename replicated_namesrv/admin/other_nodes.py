@@ -1,8 +1,8 @@
 """OtherNodes: asks the admin ports of the other nodes, for pages that show all nodes.
 
-The addresses are those of the present members (CP), or come from ``nameServerAddresses`` (AP). The admin port of another node is
-assumed to be as far from its listed port as on this node, as the commands assume, too. Nodes are asked on request only. A slow
-node does not delay an answer: the last answer is kept with its age. Only paths that need no more rights than the caller has
+The addresses are those of the present members (CP), or come from ``nameServerAddresses`` (AP). On every node the admin port is
+assumed to have the same distance from the listed port as here. The commands assume this, too. Nodes are asked on request only. A
+slow node does not delay an answer: the last answer is kept with its age. Only paths that need no more rights than the caller has
 proved are asked. Requests carry the caller's ``Authorization``, unless ``nameServerAddresses`` was changed at run time. Otherwise
 everyone who may change settings could have the token of an administrator sent to another host. Only administrators can change
 members.

@@ -1,8 +1,8 @@
 """PacedProtocol and ``in_share``: HTTP requests within the time of the loop that each address may use (``turn_shares.py``).
 
-``PacedProtocol``: a bounded part of what arrives on a connection is parsed in one turn of the event loop. A read of 256 KiB
-can consist of chunks of one byte, each of which costs the parser microseconds: eight such reads took half a second at once.
-The connection of a malformed request is closed in a later turn; until then, the parser gets nothing more.
+``PacedProtocol``: a bounded part of what arrives on a connection is parsed in one turn of the event loop. A read of 256 KiB can
+consist of chunks of one byte, each of which costs the parser microseconds: eight such reads in one turn took half a second. The
+connection of a malformed request is closed in a later turn; until then, the parser gets nothing more.
 
 ``in_share``: a parsed request waits if the share of its address is used up, and the time of its handler is charged to that share.
 """

@@ -68,7 +68,7 @@ class TimeLine:
                 self.note("serving" if standing[0] else "not-serving")
 
     def note(self, kind: str, time_ms: int | None = None, **fields: Any) -> None:
-        """Add an entry; now, if it has no time."""
+        """Add an entry. Without ``time_ms`` it gets the present time."""
         self._number += 1
         entry = {"number": self._number, "timeMs": self._wall_ms() if time_ms is None else time_ms, "kind": kind, **fields}
         self.entries.append(entry)

@@ -215,7 +215,7 @@ async def watch(request: web.Request) -> web.StreamResponse:
     revision, of_history = parse_position(asked)
     if of_history not in ("", history_id):
         return _gone(f"revision {revision} was counted by an earlier process of an independent node", history)
-    if revision > history.newest:  # it may have been seen at another node while this one lags or answers stale
+    if revision > history.newest:  # another node may have sent this revision, while this node lags or gives stale answers
         await passed(context, ReadLevel.LINEARIZABLE, None)
     if revision > history.newest:
         return _gone(f"revision {revision} does not exist here yet: the latest is {history.newest}", history)

@@ -82,7 +82,7 @@ def add_admin_access(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--token-file",
         metavar="FILE",
-        help=f"file with the nodes' admin token (default: {TOKEN_VARIABLE}); needed where a node has one",
+        help=f"file with the nodes' admin token (default: {TOKEN_VARIABLE}); needed if the nodes have a token",
     )
     parser.add_argument(
         "--ca",

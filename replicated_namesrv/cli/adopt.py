@@ -43,7 +43,7 @@ from replicated_namesrv.files import write_atomically
 from replicated_namesrv.settings import OWN, ROWS, RUN_TIME_FILE
 from replicated_namesrv.wire.properties import store_properties
 
-HELP = "replace RocketMQ's own name servers one at a time, and back"
+HELP = "replace RocketMQ's own name servers by ours one at a time, or go back"
 
 WITHIN_S = 180
 LOOK_PAUSE_S = 0.5
@@ -59,8 +59,8 @@ _EXAMPLES = """\
   namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876' --only 10.0.0.2:9876 --swap './back.sh {host} {port}'
 
 COMMAND runs on this machine, without a shell. {host}, {port} and {address} stand for the server. It has to return when the new
-server has been started. Start new servers with needWaitForService=true, and RocketMQ's too: until waitSecondsForService have
-passed they answer no route query, so no client reads an incomplete answer.
+server has been started. Start the new servers with needWaitForService=true, RocketMQ's too. They then answer no route query for
+waitSecondsForService seconds, so no client reads an incomplete answer.
 """
 
 

@@ -43,7 +43,7 @@ _EXAMPLES = """\
   namesrv backup namesrv.backup
   namesrv backup --check namesrv.backup                   check a file; needs no node
   namesrv backup -a 10.0.0.1:9886 --token-file token "namesrv-$(date +%F).backup"
-  namesrv backup --stale -a 10.0.0.1:9886 last.backup     the state of this node, also without a majority
+  namesrv backup --stale -a 10.0.0.1:9886 last.backup     the state of this node, even without a majority
   namesrv backup - | gzip > namesrv.backup.gz             to stdout; use it only if the exit code is 0
 """
 

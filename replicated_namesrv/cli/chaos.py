@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         epilog=_ABOUT_FILES,
     )
     compare.add_argument("scenario", nargs="+", help="names from 'namesrv chaos list', or .toml files")
-    compare.add_argument("--modes", default="ap,cp", help=f"list with commas of {_MODES} (default ap,cp)")
+    compare.add_argument("--modes", default="ap,cp", help=f"comma-separated list of {_MODES} (default ap,cp)")
     for command in (one, compare):
         command.add_argument("--nodes", type=int, choices=(1, 3, 5), help="size of the cluster (default: the scenario's, else 3)")
         command.add_argument("--seed", type=int, default=1, help="seed of all random choices (default 1)")
@@ -110,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     suite = commands.add_parser("suite", help="run many: smoke, full or soak", description=_ABOUT_SUITES)
     suite.add_argument("suite", choices=("smoke", "full", "soak"))
-    suite.add_argument("--modes", default="ap,cp", help=f"list with commas of {_MODES} (default ap,cp)")
+    suite.add_argument("--modes", default="ap,cp", help=f"comma-separated list of {_MODES} (default ap,cp)")
     suite.add_argument("--nodes", type=int, choices=(3, 5), action="append", help="full: only this size; repeatable")
     suite.add_argument("--seed", type=int, help="full: only this seed; soak: the first one (default 1000)")
     suite.add_argument("--hours", type=float, help=f"soak: how long (default {SOAK_HOURS})")
@@ -120,8 +120,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sabotage.add_argument("--list", action="store_true", help="list the defects, and run nothing")
     sabotage.add_argument("--only", action="append", metavar="NAME", help="only this defect; repeatable")
     extent = sabotage.add_mutually_exclusive_group()
-    extent.add_argument("--full", action="store_true", help="then also the scenarios of the full suite, with three nodes")
-    extent.add_argument("--targeted", action="store_true", help="only the scenarios that are likely to find each, with one seed")
+    extent.add_argument(
+        "--full", action="store_true", help="after the smoke suite, also run the scenarios of the full suite (three nodes)"
+    )
+    extent.add_argument(
+        "--targeted", action="store_true", help="for each defect, only the scenarios that are likely to find it, with one seed"
+    )
     sabotage.add_argument("--runs", type=int, metavar="N", help="at most N runs for each sabotage, the likeliest first")
     sabotage.add_argument(
         "--share",
@@ -289,7 +293,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _modes(text: str) -> list[str]:
-    """The modes of a list with commas. Raises SettingError."""
+    """The modes of a comma-separated list. Raises SettingError."""
     from replicated_namesrv.chaos.run_modes import foreign
 
     modes = text.split(",")

@@ -61,7 +61,7 @@ def add_credentials_arguments(parser: argparse.ArgumentParser | argparse._Argume
     parser.add_argument(
         "--access-key-file",
         metavar="FILE",
-        help="sign requests, for accessPolicy=enforce; the file has accessKey and secretKey, as mqadmin's conf/tools.yml",
+        help="sign requests, for accessPolicy=enforce; the file has accessKey and secretKey, as in mqadmin's conf/tools.yml",
     )
 
 

@@ -53,7 +53,7 @@ examples:
   namesrv cluster --mode ap                         three independent nodes, like RocketMQ's own
   namesrv cluster --listen 0.0.0.0:9876             reachable from other machines
   namesrv cluster --nodes 5 --listen 127.0.0.1:19876 --data-dir /tmp/five
-  namesrv cluster --once --json                     a health check: start, ask each node, stop; exit code 0, 1, or 2: interrupted
+  namesrv cluster --once --json                     a health check: start, ask each node, stop; exit 0 good, 1 bad, 2 interrupted
 
 To connect a broker, put the printed namesrvAddr line into its broker.conf.
 """
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data-dir", metavar="DIR", help="folder for logs and data, with one subfolder per node")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set a setting on every node; repeatable")
-    access = parser.add_argument_group("identity of this command, if --set makes the nodes ask for one")
+    access = parser.add_argument_group("how this command identifies itself, if the settings in --set require it")
     add_credentials_arguments(access)
     add_admin_access(access)
     parser.add_argument("--once", action="store_true", help="start, check that every node serves, print, stop")

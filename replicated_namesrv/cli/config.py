@@ -46,7 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("action", choices=("get", "set", "export", "import"))
     parser.add_argument(
-        "settings", nargs="*", metavar="KEY[=VALUE]|FILE", help="get: only these keys; set: what to change; else a file"
+        "settings",
+        nargs="*",
+        metavar="KEY[=VALUE]|FILE",
+        help="get: keys to show; set: KEY=VALUE to change; export, import: FILE",
     )
     parser.add_argument("--force", action="store_true", help="export: replace FILE if it exists")
     add_client_arguments(parser, _EXAMPLES)

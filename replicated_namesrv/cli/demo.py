@@ -45,7 +45,7 @@ exit codes: 0 the demo ran; 2 it could not run, or was stopped
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument("--mode", choices=("both", "cp", "ap"), default="both", help="which mode to show (default: both)")
-    parser.add_argument("--simulated", action="store_true", help="simulate the brokers, also where RocketMQ's can run")
+    parser.add_argument("--simulated", action="store_true", help="simulate the brokers, even where RocketMQ's can run")
     parser.add_argument("--pause", action="store_true", help="pause the leader's process, do not use Toxiproxy")
     parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
 

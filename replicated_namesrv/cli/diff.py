@@ -226,13 +226,15 @@ def _admin_port_of(address: str) -> str:
 async def known_namespaces(
     admin: Admin, ports: Sequence[str] | None, servers: Sequence[str], more: Sequence[str]
 ) -> tuple[list[str], dict[str, str]]:
-    """The namespaces to compare, and the admin ports that did not list theirs with the reason. ``ports`` None: derived."""
+    """The namespaces to compare, and for each admin port that did not list its namespaces the reason. ``ports`` None: the admin
+    ports are derived from ``servers``.
+    """
     listed, unlisted = await asyncio.to_thread(_namespaces, admin, ports or tuple(map(_admin_port_of, servers)))
     return list(dict.fromkeys([ORDER_TOPIC_CONFIG, *more, *listed])), unlisted
 
 
 def _namespaces(admin: Admin, addresses: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """All KV namespaces that the admin ports list, and the ports that did not answer with the reason."""
+    """All KV namespaces that the admin ports list, and for each port that did not answer the reason."""
     found: dict[str, None] = {}
     failed: dict[str, str] = {}
     for address, names in zip(addresses, ask_all(addresses, lambda address: _namespaces_of(admin, address)), strict=True):

@@ -36,9 +36,10 @@ GOOD, BAD = 0, 1
 TIMEOUT_MS = 3_000
 SYNCS_MAX, SYNCS_SECONDS, SYNC_BYTES = 200, 5.0, 4_096
 SYNC_WARNING_S = 0.025
-"""Limit of the 99th percentile. Each write waits for a sync of a majority, and a leader's heartbeats come every 50 ms."""
+"""From this 99th percentile of sync times on, doctor warns. Each write waits for a sync of a majority, and a leader's heartbeats
+come every 50 ms."""
 CLOCK_WARNING_S = 2.0
-"""The Date header has whole seconds."""
+"""Clock difference from which on doctor warns. The Date header, from which it is computed, has whole seconds."""
 EXPIRY_WARNING_DAYS = 14
 OF_ONE_NODE = {
     *("nodeId", "listen", "bindAddress", "listenPort", "adminListen", "healthListen", "peerListen", "peerDial", "dataDir"),

@@ -33,7 +33,7 @@ examples:
   namesrv log inspect /var/lib/namesrv --entries 1200:     entries from index 1200 on
   namesrv log inspect /var/lib/namesrv --json
 
-It may be used while the node runs. The end of the log can then be incomplete.
+The node should be stopped. While it runs, nothing is harmed, but the end of the log can be shown incomplete.
 
 exit codes: 0 no damage (a torn tail is not damage); 1 damaged: the lines that begin with 'damage:' say where; 2 usage
 """

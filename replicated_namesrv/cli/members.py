@@ -38,7 +38,7 @@ _EXAMPLES = """\
   namesrv members add n4 10.0.0.4:9896              then: namesrv serve --node-id n4 --join n1=10.0.0.1:9896,…
   namesrv members add n5 10.0.1.5:9896 --observer   no vote: it serves reads, and its loss does not affect the others
   namesrv members promote n5                        the observer becomes a voter
-  namesrv members remove n2                         also the leader: it hands leadership over first
+  namesrv members remove n2                         works for the leader too: it hands leadership over first
   namesrv members replace n3 n6 10.0.0.6:9896       add n6, wait until it votes, remove n3
   namesrv members move n1 10.0.2.1:9896             another address, same disk
 """

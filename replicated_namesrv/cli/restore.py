@@ -52,7 +52,7 @@ _EXAMPLES = """\
   namesrv restore namesrv.backup
   namesrv restore namesrv.backup -a 10.0.0.1:9886 --token-file token
   namesrv restore --merge namesrv.backup             brokers have already registered: add KV config and shared settings
-  namesrv restore --merge -a '10.0.0.1:9886;10.0.0.2:9886' namesrv.backup       the same for independent nodes, all of them
+  namesrv restore --merge -a '10.0.0.1:9886;10.0.0.2:9886' namesrv.backup       the same for independent nodes; name all of them
 
 A cluster that already has brokers, topics or KV entries refuses a restore without --merge. With it, brokers and topics stay as
 they are registered, and keys with different values are refused and listed.

@@ -256,7 +256,7 @@ def _run_time(file: Path) -> dict[str, str]:
 
 
 def _check_log(directory: Path, backup: Side, file: Path) -> None:
-    """The log on this disk has no KV entry and no shared setting that is newer than the backup. Raises DisagreementError,
+    """Check that the log on this disk has no KV entry and no shared setting newer than the backup. Raises DisagreementError,
     StorageError."""
     if not directory.is_dir():
         return

@@ -2,9 +2,9 @@
 
 Copied behaviour (``BrokerController``, ``BrokerOuterAPI``, ``SlaveSynchronize``; 4.9.8 and 5.3.3):
 
-- A round registers with all servers in parallel and waits for every one of them, so a server that does not answer delays the
-  next round by the time-out (6 s; 24 s in 5.3). Rounds come at a fixed rate; the second at most 10 s after the first, which is
-  at start.
+- A round registers with all servers in parallel and waits for every one of them, so a server that does not answer delays the next
+  round by the time-out (6 s; 24 s in 5.3). The first round is at the start, the second at most 10 s later, and further ones at a
+  fixed rate.
 - 4.9 registers with every configured server, and connects for that. 5.3 scans every 3 s for servers to which it can connect, and
   registers with these. So it connects to a returning server within 3 s, but registers there only in the next round.
 - Without ``force_register`` a round first sends ``QUERY_DATA_VERSION`` (322) to every server. It registers only if an answer
@@ -529,7 +529,7 @@ class BrokerAgent:
 
 
 def _complain(task: "asyncio.Task[None]") -> None:
-    """Report a background task that ended. Tasks never end regularly, so this is a defect, reported at once."""
+    """Report a background task that ended. These tasks never end in normal operation, so this is a defect, reported at once."""
     if not task.cancelled() and (error := task.exception()) is not None:
         context = {"message": "a broker agent's background task failed", "exception": error, "task": task}
         task.get_loop().call_exception_handler(context)

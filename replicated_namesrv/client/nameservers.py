@@ -1,7 +1,8 @@
 """A list of name servers, used as RocketMQ's clients use theirs (``NettyRemotingClient.getAndCreateNameserverChannel``).
 
-- The list is shuffled when it is set. A client keeps the chosen server while its connection is up. Every answer counts, also an
-  error code. Only a broken connection, a refusal or a time-out makes a client choose another server.
+- The list is shuffled when it is set. A client keeps the chosen server while its connection is up. Any answer is accepted, even
+  an error code: it does not make the client choose another server. Only a broken connection, a refusal or a time-out makes a
+  client choose another server.
 - One call goes through the whole list at most once, as 4.9 does for servers that refuse. With ``attempts=1`` the call fails as in
   5.x, and only the next call uses another server.
 - ``query`` is for requests that may be repeated: it also tries the next server after a time-out. ``submit`` is for the others: it
@@ -146,7 +147,9 @@ class NameServers:
             self._next = (self._next + 1) % len(self._order)
 
     async def ask_all(self, request: RemotingCommand, addresses: Sequence[str] | None = None) -> tuple[RequestOutcome, ...]:
-        """Ask every server (or those of ``addresses``) the same at the same time; outcomes in that order."""
+        """Send the same request to all servers (or to ``addresses``) at the same time. The outcomes are in the order of the
+        servers.
+        """
         asked = (self._outcome(address, request) for address in (self.addresses if addresses is None else addresses))
         return tuple(await asyncio.gather(*asked))
 

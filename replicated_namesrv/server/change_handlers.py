@@ -36,11 +36,11 @@ class ChangeService(Protocol):
 
     def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
         """Apply ``command``; the result is Java's answer. Errors: LimitError, UnavailableError (both certainly not applied),
-        OutcomeUnknownError, StorageError. ``connection``: the one it arrived over; None for our own commands."""
+        OutcomeUnknownError, StorageError. ``connection``: the one that the command arrived over; None for our own commands."""
 
     def update_config(self, values: Mapping[str, str], origin: ChangeOrigin | None = None) -> Result | Future[Result]:
-        """``UPDATE_NAMESRV_CONFIG`` (318) of ``origin`` after parsing: write the values, then apply them (``config_writer``
-        decides which are accepted).
+        """``UPDATE_NAMESRV_CONFIG`` (318), sent by ``origin`` and already parsed: write the values, then apply them
+        (``config_writer`` decides which are accepted).
         """
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:

@@ -21,7 +21,8 @@ from replicated_namesrv.service import Freshness, FreshState, ReadLevel
 from replicated_namesrv.wire.frame import next_frame
 
 PIECES_MAX = 2_048
-"""Pieces of the answers to one read of one connection. Its further queries are looked up one by one."""
+"""Maximum number of answer pieces that are prepared for one read of a connection. Further queries of this read are looked up one
+by one."""
 
 
 class _Batch:

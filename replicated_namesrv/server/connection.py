@@ -54,7 +54,7 @@ SAMPLED_HITS = 16
 
 
 NO_SHARE = Share("")
-"""Share of connections that are not admitted."""
+"""The ``Share`` object of connections that are not admitted (``turn_shares``)."""
 
 
 Prepared = Callable[["RemotingConnection", bytes, int, list[bytes]], int]
@@ -149,7 +149,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.share = NO_SHARE
         """Share of its address."""
         self.access: ConnectionAccess | None = None
-        """Its caller, unless everything is allowed."""
+        """The identity of the caller; None if every request is allowed."""
         self.prepared = host.prepared
         """Answers queries without decoding them. With access control, only while the caller may read."""
         self.origin: ChangeOrigin | None = None
@@ -169,7 +169,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._filled = 0
         """Bytes in it."""
         self._needed = FIRST_JUDGED_BYTES
-        """Bytes that must have arrived before it is processed."""
+        """Number of bytes that must have arrived before the next frame is processed."""
         self._reading = True
         self._unwritable = False
         self._unsent = 0

@@ -22,7 +22,7 @@ class Idler(Protocol):
     last_active_tick: int
     """Tick of the last read or write: ``IdleWheel.tick`` at that moment."""
     idle_slot: int
-    """Owned by the wheel."""
+    """The slot of the timer wheel that this connection is in; only the wheel changes it."""
 
 
 class IdleWheel:

@@ -31,7 +31,8 @@ DRAIN_STEP_S = 0.05
 DRAIN_PASS_S, DRAIN_PASSES_MAX = 1.0, 8
 """A client of three nodes chooses the same node again with a probability of one third, so 8 passes leave one in 6,000."""
 FENCE_DRAIN_S = 0.2
-"""The same at a fence: confirmed requests need a few turns of the loop, and others must not keep their client here."""
+"""Time limit for answering at a fence. Requests that are already confirmed need a few turns of the loop. Unconfirmed ones must
+not keep their clients at this node for longer."""
 FLUSH_MAX_S = 1.0
 """Time limit for sending written bytes before the remaining connections are cut."""
 OTHER_FILES = 1_024
@@ -250,7 +251,7 @@ class RemotingServer:
         self._service.connection_lost(connection, reason)
 
     def tick(self, now_s: float) -> None:
-        """Close connections that have been idle, or incomplete, for too long at ``now_s``."""
+        """Close connections that at ``now_s`` have been idle, or have had an incomplete frame, for too long."""
         for idler in self.idle.advance(now_s):
             assert isinstance(idler, RemotingConnection)
             if idler.has_sent_something():

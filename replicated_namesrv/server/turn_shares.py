@@ -33,14 +33,14 @@ ALONE_NS = 4_000_000
 """Time of one turn for an address that is alone. 400 connections with one query each need less. The wait for the next turn costs
 as much as one query."""
 ALONE_AFTER_NS = 1_000_000_000
-"""An address is alone after this time without work for another address. So only the first request of another address can find the
-processor fully used by the first address."""
+"""An address is alone after this time without work for another address. An address can use the whole processor only until another
+address sends a request. So only this one request can find the processor fully used."""
 LIGHT_PART = 4
 """An address that uses at most this part (a quarter) of the loop does not wait."""
 DEBT_MAX_NS = 500_000_000
 """A larger debt is reduced to this, so that no address waits for more than 2 s: several brokers may share one address."""
 PAUSE_MIN_S = 0.001
-"""A timer of uvloop is not more exact."""
+"""Timers of uvloop are not more accurate."""
 
 
 class Share:
@@ -50,18 +50,19 @@ class Share:
 
     def __init__(self, name: str, since_ns: int = 0) -> None:
         self.name = name
-        """The address, or what else its connections have in common."""
+        """The address, or another name for what its connections have in common."""
         self.connections = 0
         """Open connections of the address."""
         self.debt_ns = 0
-        """Debt at ``since_ns``, and what was spent since then."""
+        """Debt at ``since_ns`` plus the time spent since then."""
         self.since_ns = since_ns
         self.is_used_up = False
         """Whether frames and answers have to wait."""
         self.turn_ns = 0
-        """The time that it spent in this turn while it was alone, in units of ``SHARE_NS`` or more."""
+        """The time that the address spent in this turn while it was alone. It is moved here from ``debt_ns`` each time the debt
+        reaches ``SHARE_NS``."""
         self.waits_since_ns = since_ns
-        """The time since which something waits, or at which something that waited was last done."""
+        """When the oldest waiting work began to wait, or when waiting work was last done."""
         self.waiting: deque[Callable[[], object]] = deque()
         """Work for later. Each item spends its own time."""
 
@@ -74,9 +75,9 @@ class TurnShares:
         self._now_ns = now_ns
         self._shares: dict[str, Share] = {}
         self._latest: Share | None = None
-        """The last one that spent something."""
+        """The share that spent time last."""
         self._has_others = False
-        """Whether two addresses spent something since the last look."""
+        """Whether two addresses have spent time since this was last checked."""
         self._others_until_ns = now_ns()
         """The time until which no address is alone."""
         self._used_up = 0
@@ -95,7 +96,8 @@ class TurnShares:
         """A connection has ended."""
         share.connections -= 1
         if not share.connections and not share.is_used_up:
-            if share.debt_ns:  # another connection of the address would start without debts otherwise
+            # the debt must outlive the connection, or the next connection of the address would start without it
+            if share.debt_ns:
                 pause_s = max(share.debt_ns * LIGHT_PART / 1e9, PAUSE_MIN_S)
                 asyncio.get_running_loop().call_later(pause_s, self._forget_unused, share)
             else:
@@ -191,7 +193,8 @@ class TurnShares:
             loop.call_soon(self._due, share)
             return
         pause_ns = share.debt_ns * LIGHT_PART
-        if not self._others_wait(share):  # it may be alone before it has paid
+        # the other addresses may stop sending before this debt is paid; the pause then ends with their time
+        if not self._others_wait(share):
             pause_ns = min(pause_ns, self._others_until_ns - now_ns)
         loop.call_later(max(pause_ns / 1e9, PAUSE_MIN_S), self._due, share)
 
@@ -211,7 +214,7 @@ class TurnShares:
             while share.waiting and not share.is_used_up:
                 if share.waiting.popleft()() or is_late:
                     break
-        finally:  # also after an error of one item
+        finally:  # also if one item raises an exception
             if not share.is_used_up:
                 if share.waiting:
                     self._use_up(share)

@@ -3,18 +3,18 @@ fail.
 
 Each broker registers periodically with every node, as RocketMQ's do. Some are *frugal*: they register with one node, every third
 of their time-out, and use another node when that one fails. At seeded times a broker changes its topics, restarts, swaps its id
-with its partner, unregisters, falls silent with its connections open, or is cut off from a node. A restart keeps its content or
-loses it, or moves it to another address. The old process is killed, or stopped with its UNREGISTER_BROKER requests delayed. In
-some runs many brokers fall silent, or close their connection, at once. Leaders are lost as often as a time-out allows, and none
-leads for longer than one time-out. In addition to the invariants of Raft, these are checked:
+with its partner, unregisters, falls silent with its connections open, or is cut off from a node. A restarted broker keeps its
+content, has lost it, or returns at another address. The old process is killed, or stopped with its UNREGISTER_BROKER requests
+delayed. In some runs many brokers fall silent, or close their connection, at once. Leaders are lost as often as a time-out
+allows, and none leads for longer than one time-out. In addition to the invariants of Raft, these are checked:
 
 - A linearizable read on any node shows each broker that was acknowledged and is still in contact with a majority, with the
   newest acknowledged version or a newer one.
 - A broker that was acknowledged by any node within half of its time-out is never dropped.
 - A dead broker is dropped within its time-out and a third of it for each change of leader, counting time in which somebody leads.
 - A broker whose unregistration was answered stays away until a registration reaches a node after that, if it was acknowledged
-  before. Exception: it was fenced with an epoch that had ended, for example because another broker took its id. Then a newer
-  registration of the broker itself may be there.
+  before. Exception: the unregistration named an epoch that had already ended, for example because another broker took the id.
+  Then a newer registration of the broker itself may be there.
 - Two nodes that have applied the same entries have the same digest, entry by entry.
 - The leader measures the silence of every registered broker.
 - At the end all nodes are equal and show every live broker with its present content, and no dead one. Each dead one was

@@ -58,7 +58,7 @@ def _ignore_interrupts() -> None:
 
 
 class Shrinker:
-    """Reduces a failing run while the same invariant breaks: less time, fewer faults, fewer clients."""
+    """Makes a failing run smaller (less time, fewer faults, fewer clients) as long as it still breaks the same invariant."""
 
     def __init__(self, failing: RunResult, seconds: float, tell: Callable[[str], None]) -> None:
         self._best, self._tell = failing, tell

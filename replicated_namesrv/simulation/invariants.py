@@ -83,7 +83,7 @@ class Invariants:
         """The voters, and their quorum, by the newest configuration in the log of a node, if it is known. None: the members do
         not change."""
         self.joined: dict[str, int] = {}
-        """Node -> incarnation of the newest committed vacancy (0) or join."""
+        """For each node: the incarnation in its newest committed JOIN entry; 0 if that entry made its place vacant."""
         self._joined_at: dict[str, int] = {}
         self.on_join: Callable[[str, str], None] = lambda name, joined: None
         """Called when ``name`` is the first that knows a join of ``joined`` to be committed."""

@@ -21,14 +21,14 @@ class KeyEvent(NamedTuple):
     op: int
     client: str
     kind: str
-    """put, delete or get."""
+    """The operation: put, delete or get."""
     value: str | None
     start_ns: float
     end_ns: float
     """NEVER if the outcome is indeterminate."""
     outcome: str
     final: bool
-    """A read after the faults, when nothing is written any more."""
+    """True for a read after the faults, when nothing is written any more."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Write:
     first_end: float = field(init=False)
     """End of the member that ended first."""
     last_start: float = field(init=False)
-    """Begin of the member that began last."""
+    """Start of the member that started last. Members are the write and its reads."""
 
     def __post_init__(self) -> None:
         self.first_end, self.last_start = self.end_ns, self.start_ns
@@ -74,8 +74,8 @@ def by_value(writes: Iterable[Write]) -> dict[str | None, list[Write]]:
 def candidates(
     reads: Iterable[KeyEvent], of_value: Mapping[str | None, list[Write]]
 ) -> Iterator[tuple[KeyEvent, Sequence[Write]]]:
-    """Reads by end, each with the writes that it may have seen, the latest last. The only write of a value is always a
-    candidate, even if it began after the read. The sequence is valid until the next step."""
+    """The reads in the order of their ends, each with the writes that it may have seen, the latest write last. The only write of
+    a value is always a candidate, even if it began after the read. The sequence is valid until the next step."""
     waiting = {value: sorted(group, key=lambda w: w.start_ns, reverse=True) for value, group in of_value.items() if group[1:]}
     begun: dict[str | None, list[Write]] = defaultdict(list)
     for read in sorted(reads, key=lambda event: (event.end_ns, event.op)):

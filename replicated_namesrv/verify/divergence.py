@@ -28,9 +28,9 @@ class Look(NamedTuple, Generic[_Answer]):
     """Consecutive looks at one node with the same answer. For a single look the last times equal the first ones."""
 
     asked_ns: int
-    """Question of the first look."""
+    """Time of the question of the first look."""
     from_ns: int
-    """Arrival of the first answer, or its question if there was no answer."""
+    """Arrival of the first answer, or the time of its question if no answer came."""
     last_asked_ns: int
     last_ns: int
     answer: _Answer | None
@@ -44,9 +44,9 @@ class Known(NamedTuple, Generic[_Answer]):
     until_ns: int
     answer: _Answer
     last_asked_ns: int
-    """Question of the last look with this answer. Until then the node had this state for certain."""
+    """Question of the last look with this answer. Until then the node certainly had this state."""
     follows: bool
-    """Whether the node was known to have another answer at the look before."""
+    """Whether the node is known to have had another answer at the look before."""
 
 
 def known_answers(looks: Iterable[Look[_Answer]]) -> Iterator[Known[_Answer]]:
@@ -152,7 +152,7 @@ def _edges(answers: Iterable[NodeAnswer]) -> Iterator[tuple[int, int, str, State
 
 
 CACHED_MAX = 10_000
-"""Number of pairs of standings whose bounds are remembered."""
+"""Maximum number of cached results. A result has the bounds for one pair of standings."""
 
 
 class _Bounds:

@@ -184,7 +184,9 @@ class _Witness:
         return self._failing
 
     def _begin_late(self) -> None:
-        """Remove operations before one of the last writes of each component."""
+        """For each component: try to remove all operations before one of its last writes, and keep the shortest rest that still
+        fails.
+        """
         writes: defaultdict[str, list[_Judged]] = defaultdict(list)
         for item in self._failing:
             if item.action.writes is not None and item.end_ns is not None:

@@ -30,7 +30,7 @@ from replicated_namesrv.verify.models import Token
 
 _NEVER = -1
 _WRITES_PER_STEP, _SETS_PER_STEP = 16, 16
-"""Number of open writes, or of sets of indeterminate ones, whose processing takes about as long as one step."""
+"""Number of open writes, and number of sets of indeterminate writes, whose processing takes about as long as one step."""
 _BITS = 512
 """Number of operations that fit into the about 200 bytes assumed for a configuration. If there are more, fewer configurations
 are kept.
@@ -42,7 +42,7 @@ class Step(NamedTuple):
 
     start_ns: int
     end_ns: int | None
-    """None: it never returns."""
+    """When the operation returned; None: it never returns."""
     writes: Token | None
     reads: tuple[Token, ...] | None
 
@@ -73,11 +73,11 @@ class Bounds(NamedTuple):
 
 
 _Configuration = tuple[int, int, int]
-"""State, bits of open operations that have taken effect, bits of indeterminate writes that have."""
+"""State; bits of the open operations that have taken effect; bits of the indeterminate writes that have taken effect."""
 
 
 def search(steps: Sequence[Step], bounds: Bounds) -> Found:
-    """Search a legal order of ``steps``. Open reads must have been left out."""
+    """Search for a legal order of ``steps``. Open reads must have been left out."""
     return _Search(steps, bounds).run()
 
 
@@ -302,7 +302,9 @@ class _Search:
         )
 
     def _least(self, configurations: set[_Configuration]) -> set[_Configuration]:
-        """The configurations that no other one covers. One covers an equal one that used more indeterminate writes."""
+        """The configurations that no other one covers. A configuration covers another one that differs only in having used more
+        indeterminate writes.
+        """
         if len(configurations) < 2:
             return configurations
         used: defaultdict[tuple[int, int], list[int]] = defaultdict(list)

@@ -5,7 +5,7 @@ require at least:
 
 - read your writes: the version that the client had written;
 - monotonic reads: the version that the client had read before;
-- monotonic writes: the version of the same writer that it had read before;
+- monotonic writes: for the writer of the value that is read, the newest version of this writer that the client had read before;
 - writes follow reads: if the client had read a value, the version that the writer of this value had read before that write.
 
 "Before" means that the operation had ended when the other one began. A version is an interval: one version is older than another
@@ -26,7 +26,7 @@ class Version(NamedTuple):
 
     first: float
     last: float
-    """It is older than another version whose ``first`` is greater than this."""
+    """End of the write (``first`` is its start). The version is older than each version whose ``first`` is greater than this."""
     op: int | None = None
     """Number of the write. None: no write of the history."""
     writer: str = ""

@@ -80,7 +80,7 @@ ONEWAY_FLAG: Final = 2
 V3_0_11: Final = 37
 """First version whose registrations carry a RegisterBrokerBody."""
 V4_9_4: Final = 401
-"""First version whose clients are answered routes in standard JSON."""
+"""First version whose clients get routes in standard JSON."""
 V4_9_7: Final = 407
 V4_9_8: Final = 409
 V5_0_0: Final = 413
@@ -89,6 +89,6 @@ V5_3_1: Final = 475
 """Last version that does not understand GO_AWAY."""
 V5_3_3: Final = 479
 HIGHER_VERSION: Final = 612
-"""Ordinal that every greater one counts as (``MQVersion.value2Version``)."""
+"""Every greater ordinal is treated as this one (``MQVersion.value2Version``)."""
 SERVER_VERSION: Final = V5_3_3
 """The version in our answers."""

@@ -1,8 +1,8 @@
 """CRC-32 of texts that differ in one part only, without reading the equal parts again.
 
-A checksum is linear in the bits of the text. If two texts differ in one part and are equal after it, the difference of their
-checksums is that of the part, shifted by as many zero bytes as follow it. A shift is a multiplication by x^(8 n) modulo the
-polynomial (zlib's ``crc32_combine``); a small table for each ``n`` makes it eight look-ups.
+A checksum is linear in the bits of the text. If two texts differ in one part only, the difference of their checksums is the
+difference for this part followed by as many zero bytes as the texts have after it. A shift is a multiplication by x^(8 n) modulo
+the polynomial (zlib's ``crc32_combine``); a small table for each ``n`` makes it eight look-ups.
 """
 
 from functools import lru_cache

@@ -6,8 +6,8 @@ Java only, is not accepted: object keys, ``Set[…]``, ``new Date(…)``, ``x'�
 ``$ref`` are keys like any other.
 
 The reader has its own stack and does not recurse. Depth, digits and work are bounded, and ``parse_steps`` runs in slices. Keys
-are returned as text, a later duplicate wins, whole numbers of up to 18 digits as int, every other number as ``NumberText``. A
-lone surrogate becomes ``?``, as Java writes it, so that all text can be encoded.
+are returned as text; of duplicate keys the last one counts. Whole numbers of up to 18 digits become int, all other numbers
+``NumberText``. A lone surrogate becomes ``?``, as Java writes it, so that all text can be encoded.
 
 ``loads`` uses orjson for plain JSON. Only numbers differ then: those with a fraction, or beyond 64 bits, are float.
 

@@ -296,8 +296,8 @@ def command_frame(header: RemotingHeader, body: bytes = b"") -> bytes:
 def opaque_is_certain(before: bytes, after: bytes) -> bool:
     """Whether a number between these two parts of a JSON header is its opaque and nothing else.
 
-    Two different numbers put there must each be read as the opaque and must leave everything else equal. Then so does every
-    int32 in fastjson's form: an optional minus sign and digits, without leading zeros.
+    Two different numbers put there must each be read as the opaque and must leave everything else equal. Then the same is true
+    for every int32 in fastjson's form: an optional minus sign and digits, without leading zeros.
     """
     try:
         first = decode_json_header(b"%b%d%b" % (before, 7, after))

@@ -1,8 +1,8 @@
 """PROXY protocol versions 1 and 2 (HAProxy's ``proxy-protocol.txt``), as RocketMQ 5.1.4 and later accept it at the start of a
 connection.
 
-Only the source address is used, for logs. The first 12 bytes show whether there is a header; every remoting frame and every
-TLS greeting has as many. Its size is bounded: 107 bytes in version 1, 65,551 in version 2.
+Only the source address is used, for logs. The first 12 bytes show whether there is a header; every remoting frame and every TLS
+greeting has at least 12 bytes. The size of the header is bounded: 107 bytes in version 1, 65,551 in version 2.
 """
 
 import ipaddress

@@ -75,7 +75,7 @@ async def founded(folder: Path) -> AsyncIterator[Processes]:
 
 
 def rows(output: str) -> dict[str, str]:
-    """Role by node, of ``members list``."""
+    """Role of each node in the output of ``members list``."""
     return {line.split()[0]: line.split()[1] for line in output.splitlines()[1:]}
 
 

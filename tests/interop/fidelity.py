@@ -46,8 +46,8 @@ CLUSTERS = {"a": "A", "b": "B"}
 FLAGS = ("supportActingMaster", "deleteTopicWithBrokerRegistration", "orderMessageEnable")
 SETTINGS = ("scanNotActiveBrokerInterval=200", "notifyMinBrokerIdChanged=true")
 HOSTS = ("127.0.0.11", "127.0.0.12")
-"""The hosts at which the brokers receive the pushes of Java's server, and of ours. Each server gets its own host in requests.
-Answers are compared without the host."""
+"""The hosts at which the brokers receive the pushes of Java's server, and of ours. In the requests to a server, the brokers
+announce the host that belongs to this server. Answers are compared without the host."""
 HOST = "HOST"
 SETTLED_S, SETTLED_WHILE_SHRINKING_S = 30.0, 3.0
 """How long the servers may differ. The second, shorter time is for a difference that is being shrunk, because it is known to

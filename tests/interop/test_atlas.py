@@ -129,7 +129,9 @@ async def masters(server: Server, topic: str) -> list[str]:
 
 
 async def late_unregistration(server: Server) -> tuple[list[str], list[str]]:
-    """A new master has registered under name and id of the old one, which then unregisters: the masters before and after."""
+    """A new master has registered under the name and id of the old one, which then unregisters. Returns the masters before and
+    after.
+    """
     await register(server, "old-master", {"L1": 6, "L2": 6}, Version(1, 5), name="late")
     await register(server, "new-master", {"L1": 6, "L2": 6}, Version(2, 6), name="late")
     before = await masters(server, "L1")

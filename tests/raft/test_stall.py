@@ -257,7 +257,7 @@ def test_a_former_leader_takes_part_again_when_its_disk_recovers() -> None:
 
 
 def test_a_sync_of_a_snapshot_that_hangs_counts_too() -> None:
-    """The log is synced, but never gets shorter. Such a sync has twelve times as long."""
+    """The log is synced, but never gets shorter. The limit for the sync of a snapshot is twelve times as long."""
     world, leader = settled(compact_entries=30, compact_margin_entries=5, entry_bytes_max=1)
     host = world.hosts[leader.node_id]
     request = host.request_sync

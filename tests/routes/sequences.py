@@ -33,7 +33,7 @@ FLAGS = sorted(RouteSettings.__dataclass_fields__)
 
 
 def random_queues(rng: Random) -> QueueData:
-    """Queue settings, few different ones."""
+    """Queue settings, drawn from a few different ones."""
     return QueueData(rng.choice((6, 6, 7, 4, 2)), rng.choice((4, 8)), rng.choice((0, 0, 1, 2, 3)), rng.choice((4, 8)))
 
 

@@ -1,4 +1,4 @@
-"""A majority that can talk has a leader during faults, too; and the watch detects it if it has none."""
+"""During faults, too, a majority that can communicate has a leader; if not, the watch reports it."""
 
 import pytest
 

@@ -309,7 +309,7 @@ def classes(run: Run, kind: str, second: int) -> Iterator[tuple[str, str, str, d
         for op in (o for o in run.ops if (o.kind, o.key, o.level) == (kind, key, level) and o.phase in JUDGED):
             own = [(e, h) for h in histories for e in h if e.op == op.op and op.outcome == "ok"]
             found = {name: bool(own) and all(holds(e, h) for e, h in own) for name, holds in CLASSES.items()}
-            # Of look-ups all versions of all brokers count.
+            # For look-ups, all versions of all brokers count.
             behind_by = [behind(e, h) for e, h in own]
             found["one version"] = bool(own) and None not in behind_by and sum(b for b in behind_by if b is not None) <= 1
             found["linearizable"] = bool(own) and op.op not in bad

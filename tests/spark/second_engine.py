@@ -79,8 +79,8 @@ CREATE TABLE episodes AS
     max(measure) AS divergence_max, real, max(certain) AS certain_max FROM numbered GROUP BY run, key, real, number)
   SELECT * EXCLUDE (real, certain_max), real AS certain FROM spans WHERE real OR certain_max = 0;
 """
-"""Two states of a generated trace share no member, so a distance is 0 or 1. A node that may be in one of several states is
-equal to any other at the least distance."""
+"""Two states of a generated trace share no member, so a distance is 0 or 1. For the least distance, a node whose state is not
+certain counts as equal to any other node."""
 
 _OPERATIONS = """
 CREATE TABLE placed AS

@@ -124,7 +124,7 @@ def test_what_came_before_the_last_write_explains_nothing() -> None:
 
 
 def test_what_nobody_wrote_is_named() -> None:
-    """The text names it, because otherwise nothing would explain why the read is wrong."""
+    """The text of the verdict names a value that nobody wrote, because otherwise nothing would explain why the read is wrong."""
     route = Operation("c", "route", "t", [["a", 1], ["b", 7]], 10, 11, Outcome.OK)
     writes = [Operation("b", "register", "t", ["b", version], version, version, Outcome.OK) for version in (1, 2)]
     text = check_history([Operation("a", "register", "t", ["a", 1], 0, 1, Outcome.OK), *writes, route]).describe()
