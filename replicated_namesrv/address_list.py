@@ -19,7 +19,7 @@ def advertised_host(bind_host: str) -> str:
         return bind_host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as chooser:
         try:
-            chooser.connect(("192.0.2.1", 9))  # documentation address: it selects a route, and no packet is sent
+            chooser.connect(("192.0.2.1", 9))  # a documentation address: connecting only selects a route, and no packet is sent
             return str(chooser.getsockname()[0])
         except OSError:
             return "127.0.0.1"

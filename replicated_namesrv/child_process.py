@@ -22,7 +22,7 @@ SERVE = (sys.executable, "-m", "replicated_namesrv", "serve")
 """The program that runs a node. Another program may accept the same options."""
 EXIT_ORPHANED = 125
 OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-"""Signals that an operator sends, or the kernel for lack of memory."""
+"""Signals that an operator sends, and those that the kernel sends for lack of memory."""
 SHELL_SIGNALLED = 128
 """The shell's exit status for a program ended by a signal is this plus the signal's number."""
 STOP_TIMEOUT_S = 15.0
@@ -41,7 +41,7 @@ class UnexpectedExit(NamedTuple):
     by_itself: bool
     """False: the process ended normally (exit status 0), or by a signal that other processes send."""
     how: str
-    """``exit status 1``, ``SIGSEGV``."""
+    """For example ``exit status 1`` or ``SIGSEGV``."""
 
 
 class ChildProcess:
@@ -84,7 +84,7 @@ class ChildProcess:
             return None
         number = -code if code < 0 else code - SHELL_SIGNALLED
         names = {one.value: one.name for one in signal.Signals}
-        if number not in names:  # also exit statuses above 128 that no signal explains, such as 255
+        if number not in names:  # this includes exit statuses above 128 that no signal explains, such as 255
             return UnexpectedExit(code > 0, f"exit status {code}")
         return UnexpectedExit(number not in OUTSIDE_SIGNALS, names[number])
 
@@ -197,11 +197,11 @@ def die_with(parent_pid: int) -> Callable[[], None]:
     No-op on systems other than Linux. The end of the thread that forks counts as the parent's."""
     if not sys.platform.startswith("linux"):
         return lambda: None
-    prctl = ctypes.CDLL(None).prctl  # looked up here because little is allowed between fork and exec
+    prctl = ctypes.CDLL(None).prctl  # looked up here, before the fork, because little is allowed between fork and exec
 
     def set_death_signal() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent_pid:  # the parent ended before the line above
+        if os.getppid() != parent_pid:  # the parent ended before the kernel was asked to kill this child
             os._exit(EXIT_ORPHANED)
 
     return set_death_signal

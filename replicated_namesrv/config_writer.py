@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 Done = TypeVar("Done")
 MALFORMED, NO_PERMISSION = 1, 16
 SHARED_ROWS = {row.attribute: row for row in ROWS.values() if row.replicated}
-"""Shared settings by attribute: answers depend on them, so they are part of the state."""
+"""Shared settings by attribute. They are part of the replicated state, because answers depend on them."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SHOWN_CHARACTERS, _SHOWN_KEYS = 80, 10
 

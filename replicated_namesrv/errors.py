@@ -38,7 +38,7 @@ class LimitError(NamesrvError):
     def __init__(self, limit: str, text: str) -> None:
         super().__init__(text)
         self.limit = limit
-        """Its name in metrics: the field's or the setting's."""
+        """Name of the limit in metrics: the name of the field or of the setting."""
 
 
 class UnavailableError(NamesrvError):

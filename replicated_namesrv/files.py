@@ -26,7 +26,7 @@ Done = TypeVar("Done")
 
 log = logging.getLogger(__name__)
 DISK_LOOK_S = 0.1
-"""The free space is measured again after this time. A node writes a few megabytes in this time."""
+"""Interval at which the free space is measured again. A node writes a few megabytes in this time."""
 UNKNOWN_ROOM_BYTES = 1 << 40
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 BALLAST_STEP_BYTES, BALLAST_LEAVES_BYTES = 256 << 10, 64 << 10
@@ -91,7 +91,7 @@ def _is_written(path: Path, parts: Sequence[bytes], mode: int | None, saved: Pat
         if not ballast.give_up(sum(map(len, parts))):
             if not saved.exists():
                 raise
-            saved.unlink()  # the content that it was kept for is still in place
+            saved.unlink()  # the write did not replace the old content, so its saved copy is not needed
         return False
     return True
 
@@ -186,9 +186,9 @@ class DiskReserve:
         self._folder, self._reserve, self._beside, self._free, self._now_s = folder, reserve, beside, free, now_s
         self._looked_s: float | None = None
         self.free_bytes: int | None = None
-        """Free bytes at the last look; None: unknown."""
+        """Free bytes at the last measurement; None: unknown."""
         self.is_short = False
-        """Whether nothing may be added, as of the last look."""
+        """Whether nothing may be added, according to the last measurement."""
 
     @property
     def _needed(self) -> int:
@@ -215,7 +215,7 @@ class DiskReserve:
     def _look(self) -> None:
         try:
             self.free_bytes = self._free(self._folder)
-        except OSError as error:  # the free space is unknown; a write that does not fit fails by itself
+        except OSError as error:  # without a known free space, a write that does not fit fails by itself
             log.warning("free disk space unknown", extra={"folder": str(self._folder), "cause": str(error)})
             self.free_bytes = None
         is_short = self.free_bytes is not None and self.free_bytes <= self._needed
@@ -301,8 +301,8 @@ class FileWriter(Generic[Change, Done]):
     async def _write(self, batch: "list[tuple[Change, asyncio.Future[Done]]]") -> None:
         try:
             await asyncio.to_thread(self._build([change for change, _ in batch]))
-        except Exception as error:  # any error belongs to the waiting callers; the next batch is still written
-            if len(batch) > 1:  # one change may be the cause: write each alone, so that none fails because of another
+        except Exception as error:  # catch everything: any error goes to the waiting callers, and the next batch is still written
+            if len(batch) > 1:  # one change may be the cause, so write each change alone: then no change fails because of another
                 for each in batch:
                     await self._write([each])
             elif not batch[0][1].done():

@@ -14,19 +14,20 @@ MASTER_ID = 0
 PERM_READ, PERM_WRITE = 4, 2
 """Bits of ``QueueData.perm`` (``PermName.java``)."""
 TOPICS_MAX = 60_000
-"""Topics of one broker name, and topics or static topic mappings in one registration. Every node applies a command on all of
-them in one turn of the event loop, which has to end well before the shortest election time-out of 300 ms."""
+"""Maximum number of topics of one broker name, and of topics or static topic mappings in one registration. Every node applies a
+command on all of them in one turn of the event loop. This turn has to end well before the shortest election time-out of 300
+ms."""
 
 
 class ChangeOrigin(NamedTuple):
     """Who caused a change, for audit logs."""
 
     identity: str
-    """Name in the access file."""
+    """Name of the caller's identity in the access file."""
     address: str
     """Host from which the request came."""
     node: str
-    """The node that received it."""
+    """The node that received the request."""
 
     @property
     def is_checked(self) -> bool:
@@ -43,7 +44,7 @@ class DataVersion(NamedTuple):
     counter: int
     state_version: int
     timestamp: int
-    """Milliseconds since 1970 by the broker's clock."""
+    """Milliseconds since 1970 on the broker's clock."""
 
 
 class QueueData(NamedTuple):
@@ -61,7 +62,7 @@ class TopicQueueMappingInfo(NamedTuple):
 
     bname: str
     curr_id_map: tuple[tuple[int, int], ...]
-    """Pairs (global queue id, local queue id), ascending."""
+    """Pairs (global queue id, local queue id) in ascending order."""
     dirty: bool
     epoch: int
     scope: str
@@ -75,7 +76,7 @@ class BrokerData(NamedTuple):
     cluster: str
     broker_name: str
     broker_addrs: tuple[tuple[int, str], ...]
-    """Pairs (brokerId, address), ids ascending."""
+    """Pairs (brokerId, address) in ascending order of the ids."""
     zone_name: str | None
     enable_acting_master: bool
 
@@ -89,24 +90,24 @@ class TopicRouteData(NamedTuple):
     """A topic's brokers and queues (``TopicRouteData.java``)."""
 
     order_topic_conf: str | None
-    """The topic's entry in the namespace ORDER_TOPIC_CONFIG, if orderMessageEnable is set."""
+    """The topic's entry in the KV namespace ORDER_TOPIC_CONFIG, if orderMessageEnable is set."""
     queue_datas: tuple[tuple[str, QueueData], ...]
-    """Pairs (brokerName, queues), by name."""
+    """Pairs (brokerName, queues), sorted by name."""
     broker_datas: tuple[BrokerData, ...]
-    """By name."""
+    """Broker groups, sorted by name."""
     filter_server_table: tuple[tuple[str, tuple[str, ...]], ...]
-    """Pairs (broker address, filter servers)."""
+    """Pairs (broker address, addresses of its filter servers)."""
     topic_queue_mapping_by_broker: tuple[tuple[str, TopicQueueMappingInfo], ...] | None
-    """Pairs (brokerName, mapping), by name; None if there is none."""
+    """Pairs (brokerName, mapping), sorted by name; None if there are none."""
 
 
 class ClusterInfo(NamedTuple):
     """All groups, and the names of the groups of each cluster (``ClusterInfo.java``)."""
 
     broker_addr_table: tuple[BrokerData, ...]
-    """By name."""
+    """Broker groups, sorted by name."""
     cluster_addr_table: tuple[tuple[str, tuple[str, ...]], ...]
-    """Pairs (cluster, broker names)."""
+    """Pairs (cluster, names of its brokers)."""
 
 
 class TopicList(NamedTuple):

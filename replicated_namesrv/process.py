@@ -41,16 +41,16 @@ from replicated_namesrv.tracing import Tracing
 log = logging.getLogger(__name__)
 
 STOP_MARGIN_S = 10.0
-"""Extra time for a stop beyond shutdownWaitTimeSeconds."""
+"""Extra time for a stop, in addition to shutdownWaitTimeSeconds."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 OWN_MAPPING_BYTES = 1 << 20
-"""A larger block gets a mapping of its own."""
+"""A memory block larger than this gets a mapping of its own."""
 KEPT_FREE_BYTES = 8 << 20
-"""Free memory that is kept for smaller blocks."""
+"""Free memory that the process keeps for smaller blocks."""
 GC_THRESHOLDS = (50_000, 20, 100)
-"""Young objects are collected less often than with Python's own thresholds, and all objects still less often. The state is
-large, long-lived and free of cycles. A collection with 300 brokers of 10,000 topics each stalls the loop for about 100 ms,
-and with Python's thresholds it happened 26 times while they registered."""
+"""Young objects are collected less often than with Python's own thresholds, and all objects still less often. The state is large,
+long-lived and free of cycles. A collection with 300 brokers of 10,000 topics each stalls the loop for about 100 ms, and with
+Python's thresholds there were 26 of them while these brokers registered."""
 
 
 class StartError(NamesrvError):
@@ -159,7 +159,7 @@ class ServingNode:
         if self.tracing is not None:
             self.remoting.dispatcher.trace(self.tracing)
         self.failure: str | None = None
-        """Why this node has to end; None while it need not."""
+        """Why this node has to end; None while it can continue."""
         self.on_failure: Callable[[], None] = lambda: None
         self.on_serving_changed: Callable[[bool], None] = lambda serving: None
         self._changes: set[Future[None]] = set()
@@ -168,7 +168,7 @@ class ServingNode:
         self.loop_lag = LoopLag()
         self._service_started = False
         self._serving_wanted = False
-        """Whether the remoting server should listen, apart from a fence."""
+        """Whether the remoting server should listen while the node is not fenced."""
         self._is_fenced = False
         self.is_drained = False
         """Whether an operator has sent brokers and clients away."""
@@ -264,7 +264,7 @@ class ServingNode:
         if self.settings.mode == "cp" and self.remoting.is_listening:
             try:
                 await self.service.transfer_leadership(None)
-            except NamesrvError as error:  # it does not lead, or no other node can
+            except NamesrvError as error:  # this node does not lead, or no other node can take over
                 log.info("draining without a transfer of leadership", extra={"cause": str(error)})
         connections, cut = await self.remoting.drain(within_s) if self._serving_wanted else (0, 0)
         log.info("drained", extra={"connections": connections, "cut": cut})

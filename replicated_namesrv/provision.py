@@ -24,12 +24,12 @@ GO_MINIMUM = (1, 23)
 JAVA_MINIMUM = (17,)
 _JAVA_VERSION = r'version "(\d+(?:\.\d+)*)'
 RUST_MINIMUM = (1, 95)
-"""The version that rocketmq-rust 1.0.0 needs."""
+"""Minimum version of Rust, which rocketmq-rust 1.0.0 needs."""
 TOXIPROXY_VERSION = "2.12.0"
 TOXIPROXY_MODULE = "github.com/Shopify/toxiproxy/v2"
 COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 BUILD_LIMIT_S = 1_800
-"""Time limit of a build. A longer one waits for a network that does not answer."""
+"""Time limit of a build. A build that takes longer waits for a network that does not answer."""
 BUILD_ATTEMPTS, RETRY_PAUSE_S = 3, 2.0
 """Attempts to build Toxiproxy, because a download can break off."""
 
@@ -201,7 +201,7 @@ def _build_toxiproxy(final: Path, folder: Path, say: Callable[[str], None]) -> N
         "GOBIN": str(folder),
         "GOPATH": str(folder / "path"),
         "GOCACHE": str(folder / "cache"),
-        # Go writes modules read-only by default, and then the folder could not be removed.
+        # Go makes downloaded modules read-only by default; then the folder could not be removed.
         "GOFLAGS": (os.environ.get("GOFLAGS", "") + " -modcacherw").strip(),
         "CGO_ENABLED": "0",
     }
@@ -220,7 +220,7 @@ def _build_toxiproxy(final: Path, folder: Path, say: Callable[[str], None]) -> N
         status, output = run_with_progress(command, environment, folder, say)
         if status == 0:
             break
-        if attempt < BUILD_ATTEMPTS:  # modules that were downloaded stay, so the next attempt continues
+        if attempt < BUILD_ATTEMPTS:  # modules that were already downloaded stay, so the next attempt needs fewer
             say(f"attempt {attempt} of {BUILD_ATTEMPTS} failed: {output.strip().splitlines()[-1:]}; trying again")
             time.sleep(RETRY_PAUSE_S)
     else:
@@ -234,7 +234,7 @@ def _build_toxiproxy(final: Path, folder: Path, say: Callable[[str], None]) -> N
 
 
 Artifact = tuple[str, str, str]
-"""Group, name and version of a jar."""
+"""Group, name and version of a Maven artifact (jar)."""
 
 
 def fetch_jars(artifacts: Sequence[Artifact], mvn: Path, folder: Path, say: Callable[[str], None]) -> Path:

@@ -27,24 +27,24 @@ class NodeAddress(NamedTuple):
 
     node_id: str
     address: str
-    """host:port; empty: unknown."""
+    """host:port; empty if unknown."""
     serves: bool
-    """Whether it is known to accept them."""
+    """Whether the node is known to accept brokers and clients."""
     drained: bool
-    """Whether an operator has sent them away."""
+    """Whether an operator has sent brokers and clients away from this node."""
 
 
 class ReadLevel(StrEnum):
     """How fresh an answer must be, or was."""
 
     LINEARIZABLE = "linearizable"
-    """Includes every write that was acknowledged before the request, on any node."""
+    """The answer includes every write that any node acknowledged before the request."""
     LEASE = "lease"
-    """The same, from a leader with a valid lease. It relies on the declared bound of clock drift."""
+    """The same guarantee, given by a leader with a valid lease. It relies on the declared bound of clock drift."""
     STALE = "stale"
-    """The state applied on this node, with its age."""
+    """The answer comes from the state applied on this node, with its age."""
     LOCAL = "local"
-    """The answer of an independent node (AP) for every level: all that it knows, without a guarantee."""
+    """The answer of an independent node (AP) for every level: the node's own state, without a guarantee."""
 
 
 ASKABLE_LEVELS = (ReadLevel.LINEARIZABLE, ReadLevel.LEASE, ReadLevel.STALE)
@@ -56,11 +56,12 @@ class Freshness(NamedTuple):
 
     level: ReadLevel
     term: int
-    """Raft's term; 0 on an independent node."""
+    """Raft term; 0 on an independent node."""
     leader: str
     """Node id of the leader; empty if there is none or it is unknown."""
     staleness_ms: int
-    """The state includes everything that was acknowledged this long ago; UNKNOWN_AGE if the age is unknown."""
+    """The state includes everything that was acknowledged at least this many milliseconds ago; UNKNOWN_AGE if the age is
+    unknown."""
 
 
 class Measurement(NamedTuple):
@@ -75,11 +76,11 @@ class CloseReason(StrEnum):
     """Why a connection ended. Only the first two are evidence about the peer."""
 
     PEER = "peer"
-    """The peer closed it, reset it or violated the protocol."""
+    """The peer closed or reset the connection, or violated the protocol."""
     IDLE = "idle"
     """No byte was read or written for serverChannelMaxIdleTimeSeconds."""
     OURS = "ours"
-    """This node closed it: shutdown, fence or a limit."""
+    """This node closed the connection: shutdown, fence or a limit."""
 
 
 class AppliedChange(NamedTuple):
@@ -87,10 +88,10 @@ class AppliedChange(NamedTuple):
 
     command: Command
     removal: str
-    """If it removed brokers: why (``routes.history``)."""
+    """If the command removed brokers: the reason (``routes.history``)."""
     revision: int
     origin: ChangeOrigin | None
-    """None: no request caused it, or it is unknown."""
+    """The caller. None: no request caused the change, or the caller is unknown."""
 
 
 class LogEvents(Protocol):
@@ -113,7 +114,7 @@ class Connection(Protocol):
     """One accepted connection, as the service uses it."""
 
     connection_id: int
-    """Unique in this process, ascending with acceptance."""
+    """A number that is unique in this process; later connections have higher numbers."""
     peer: str
     """host:port of the other end (after PROXY protocol), for display and logs only."""
 

@@ -29,7 +29,7 @@ from replicated_namesrv.wire.properties import dump_properties, load_properties
 NAMESRV, NETTY_SERVER, NETTY_CLIENT, OWN = "NamesrvConfig", "NettyServerConfig", "NettyClientConfig", "own"
 Value = str | int | bool
 RUN_TIME_FILE = "runtime.properties"
-"""File in ``dataDir`` with the run-time changes only. The file given with -c is never written."""
+"""File in ``dataDir`` that contains only the run-time changes. The file given with -c is never written."""
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
@@ -57,15 +57,15 @@ NEVER_BY_REMOTING = {
     *("accessPolicy", "accessFile", "accessKeysInPlainText", "auditLog"),
     *("peerTlsKeyPath", "peerTlsKeyPassword", "peerTlsCertPath", "peerTlsTrustCertPath"),
     *("mode", "listen", "nodeId", "dataDir", "adminListen", "adminTokenFile", "addressServer"),
-    *("nameServerAddresses", "unitNameServerAddresses"),  # clients, commands and tokens go to these addresses
+    *("nameServerAddresses", "unitNameServerAddresses"),  # clients, commands and tokens are sent to these addresses
     *("tls.server.mode", "tls.server.keyPath", "tls.server.keyPassword", "tls.server.certPath", "tls.server.trustCertPath"),
     "tls.config.file",
     *("tls.test.mode.enable", "tls.server.need.client.auth", "tls.server.authClient"),
     *("useTLS", "tls.client.keyPath", "tls.client.keyPassword", "tls.client.certPath", "tls.client.authServer"),
     "tls.client.trustCertPath",
 }
-"""Always on the black list, because a client on the remoting port must not change access rules, nor what this node reads or
-contacts."""
+"""Settings that are always on the black list, because a client on the remoting port must not change access rules, nor what this
+node reads or contacts."""
 
 
 @dataclass(slots=True)
@@ -364,11 +364,11 @@ class Settings:
 
     black_list: frozenset[str] = field(default=frozenset(), repr=False)
     extra: dict[str, str] = field(default_factory=dict, repr=False)
-    """Keys of the -c file that are not our settings; ``GET_NAMESRV_CONFIG`` (319) shows them, as Java does."""
+    """Keys of the -c file that are not settings of ours. ``GET_NAMESRV_CONFIG`` (319) shows them, as Java does."""
     origins: dict[str, str] = field(default_factory=dict, repr=False)
-    """Source of each attribute's value: flag, environment, file; absent: default."""
+    """Source of each attribute's value: flag, environment or file. An attribute that is absent has its default."""
     run_time: dict[str, str] = field(default_factory=dict, repr=False)
-    """Run-time changes by name in the properties file: the content of ``run_time_file``."""
+    """Run-time changes by the name in the properties file: the content of ``run_time_file``."""
     warnings: list[str] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
@@ -543,8 +543,8 @@ ROWS: dict[str, Row] = {row.name: row for row in _rows()}
 ENVIRONMENT_PREFIX = "NAMESRV_"
 _FOREIGN_ENVIRONMENT = ("NAMESRV_ADDR", "NAMESRV_PORT", "NAMESRV_SERVICE_")
 _OPERATORS_VARIABLES = ("NAMESRV_ADMIN", "NAMESRV_ADMIN_CA")
-"""Variables of the commands. The ones above are RocketMQ's own client variable, and those that Kubernetes sets for a service with
-the name namesrv."""
+"""Variables that only commands read. Of the names above, the first is RocketMQ's own client variable; Kubernetes sets the others
+for a service with the name namesrv."""
 
 
 def environment_name(row: Row) -> str:
@@ -687,7 +687,7 @@ def load_settings(
     if file is not None and Path(file).resolve() == run_time_file.resolve():
         raise SettingError(f"-c {file}: run-time changes are written to this file; give the settings in another one")
     run_time = _from_run_time_file(run_time_file, extra, taken, origins, warnings)
-    values: dict[str, Any] = dict(taken)  # by attribute, each parsed by its row
+    values: dict[str, Any] = dict(taken)  # values by attribute; each was parsed by its row
     result = Settings(**values, extra=extra, origins=origins, run_time=run_time, warnings=warnings)
     check(result)
     return result
@@ -703,7 +703,7 @@ _CHOICES = {
     "log_format": ("human", "json", "auto"),
 }
 _LISTEN_RIVALS = ("bind_address", "listen_port")
-"""Settings that ``listen`` combines."""
+"""Settings whose values ``listen`` also gives."""
 _AT_LEAST = {
     "trace_one_in": 1,
     "scan_not_active_broker_interval": 1,
@@ -742,7 +742,7 @@ _RUN_TIME_RANGES = {
     "shutdown_wait_time_seconds": (0, 300),
 }
 """Range of a run-time change. It is narrower than the range in a file, because every client on the remoting port can send a
-change, and no value may stop the node from serving. 45 s is RocketMQ's default."""
+change, and no value may stop the node from serving. The 45 s for waitSecondsForService are RocketMQ's default."""
 
 
 def _described(settings: Settings, attribute: str) -> str:
@@ -756,7 +756,7 @@ def check(settings: Settings) -> None:
     """
     for attribute, choices in _CHOICES.items():
         if getattr(settings, attribute) not in choices:
-            if attribute == "tls_server_mode":  # TlsMode.parse: anything unknown is permissive
+            if attribute == "tls_server_mode":  # as in Java's TlsMode.parse, where any unknown mode means permissive
                 settings.warnings.append(f"{_described(settings, attribute)}: unknown, permissive is used")
                 settings.tls_server_mode = "permissive"
                 continue
@@ -768,13 +768,14 @@ def check(settings: Settings) -> None:
         raise SettingError(f"{_described(settings, 'listen_port')}: give a port, 0 to 65535")
     for rival in _LISTEN_RIVALS:
         source = settings.origins.get(rival)
-        # A file that an earlier version rewrote has all settings; one with its default value has no effect.
+        # A file that was rewritten by an earlier version has all settings. So a setting with its default value does not count as
+        # given.
         is_said = settings.listen and getattr(settings, rival) != Settings.__dataclass_fields__[rival].default
         if is_said and source is not None and source == settings.origins.get("listen"):
             both = f"{_described(settings, 'listen')} and {_described(settings, rival)}"
             raise SettingError(f"{both}: both set the address to listen on; leave one out")
     admin, listen = settings.admin_address, settings.listen_address
-    _ = settings.health_address, settings.proxies  # raise SettingError
+    _ = settings.health_address, settings.proxies  # both raise SettingError if they are malformed
     if admin and admin[1] and admin[1] == listen[1]:
         port = _described(settings, "listen" if settings.listen else "listen_port")
         raise SettingError(f"{_described(settings, 'admin_listen')} and {port}: give them different ports")

@@ -22,19 +22,19 @@ from replicated_namesrv.errors import SettingError
 from replicated_namesrv.settings import Settings
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span as Span  # for the modules that make spans
+    from opentelemetry.trace import Span as Span  # exported for the modules that make spans
     from opentelemetry.trace import Tracer
 
 QUEUE_SPANS, BATCH_SPANS = 2048, 512
 EXPORT_DELAY_MS, EXPORT_TIMEOUT_S = 1000, 5
 STOP_S = 2.0
-"""How long a stop waits for the last export."""
+"""Time limit of a stop for the last export."""
 
 PROBLEM_EVERY_S = 60.0
-"""While the collector does not answer, one line of the log in this time says so."""
+"""Minimum interval of log lines about a collector that does not answer."""
 
 REQUEST_SPAN: "ContextVar[Span | None]" = ContextVar("request_span", default=None)
-"""The span of the request that the current code works for. Tasks and callbacks that it creates inherit it."""
+"""The span of the request for which the current code works. Tasks and callbacks that this code creates inherit the span."""
 
 
 class Seldom(logging.Filter):
@@ -111,12 +111,12 @@ class Tracing:
             try:
                 loop.call_soon_threadsafe(done.set)
             except RuntimeError:
-                return  # the loop is closed: the stop did not wait any longer
+                return  # the loop is closed, because the stop does not wait longer than ``STOP_S``
 
         threading.Thread(target=shut_down, name="trace-stop", daemon=True).start()
         try:
             async with asyncio.timeout(STOP_S):
                 await done.wait()
         except TimeoutError:
-            # This ends the exporter's retries.
+            # Shutting the exporter down ends its retries.
             self._exporter.shutdown()  # type: ignore[no-untyped-call]  # OpenTelemetry declares no types there

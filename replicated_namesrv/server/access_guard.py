@@ -41,14 +41,14 @@ from replicated_namesrv.wire.codes import RequestCode, ResponseCode
 from replicated_namesrv.wire.properties import MAX_BODY_BYTES, string_to_properties
 
 TARGET_FIELDS = ("brokerName", "topic", "namespace")
-"""Header fields that name the object of a request. The first one that the request has is recorded."""
+"""Header fields that name the object of a request. The audit log records the first one that the request has."""
 
 
 class Claims(NamedTuple):
-    """What a request says about brokers."""
+    """The brokers for which a request speaks."""
 
     names: Sequence[str | None]
-    """Broker names that it speaks for; None: not given."""
+    """Broker names in the request; None: the request gives none."""
     cluster_name: str | None = None
     broker_addr: str | None = None
 
@@ -59,15 +59,15 @@ class Admitted(NamedTuple):
     code: int
     allowed: frozenset[Role]
     rules: AccessRules
-    """In force at that time."""
+    """The access rules in force when the request arrived."""
     identity: NamedIdentity
     by: str
     proof: tuple[str, bytes] | None
-    """Access key, and the secret that signed the request. None: the connection identifies the caller."""
+    """Access key, and the secret that signed the request. None: the connection identified the caller."""
     address: str
     certificate: PeerCertificate | None
     claims: Claims | None
-    """None: the identity is not limited to its own brokers."""
+    """The brokers for which the request speaks. None: the identity is not limited to its own brokers."""
 
 
 class AccessGuard:
@@ -76,10 +76,10 @@ class AccessGuard:
     def __init__(self, access: AccessControl, state: RouteInfoManager) -> None:
         self._access, self._state = access, state
         self.prepared: Prepared = nothing_prepared
-        """Of connections on which a read was allowed."""
+        """Answers prepared queries; given to each connection on which a read was allowed."""
 
     def refuse(self, request: Request) -> Answer | None:
-        """The answer to a request that is not allowed; None: it is. Raises BodyError."""
+        """The answer that refuses a request; None: the request is allowed. Raises BodyError."""
         access, connection = self._access, request.connection
         code = request.header.code
         allowed = REQUEST_ROLES.get(code, frozenset())
@@ -116,7 +116,7 @@ class AccessGuard:
             self._access.requested("UPDATE_NAMESRV_CONFIG", request.target, request.origin, code)
 
     def _origin(self, admitted: Admitted) -> ChangeOrigin:
-        """The caller of a change. With ``enforce``, its right is checked again when the request has waited."""
+        """The caller of a change. With ``enforce``, the caller's permission is checked again after the request has waited."""
         fields = admitted.identity.name, admitted.address, self._access.node
         if not self._access.enforces:
             return ChangeOrigin(*fields)
@@ -125,7 +125,9 @@ class AccessGuard:
         return origin
 
     def _check_again(self, admitted: Admitted) -> None:
-        """Raises NoPermissionError if the access file or the registrations have changed so that the request is not allowed."""
+        """Raises NoPermissionError if the request is not allowed any more, because the access file or the registrations have
+        changed.
+        """
         access, allowed = self._access, admitted.allowed
         identity, by = admitted.identity, admitted.by
         if admitted.rules is not access.rules:
@@ -143,7 +145,9 @@ class AccessGuard:
         raise NoPermissionError(f"no permission: {why} ({by}); this changed while the request waited")
 
     def _caller(self, request: Request, known: ConnectionAccess) -> tuple[NamedIdentity, str, tuple[str, bytes] | None]:
-        """The identity, how it was recognised, and the access key and secret if these recognised it."""
+        """The identity of the caller, how it was recognised, and the access key and secret if the caller was recognised by
+        these.
+        """
         fields = request.fields
         key = fields.get(ACCESS_KEY)
         if known.is_certain or key is None:
@@ -156,8 +160,8 @@ class AccessGuard:
         return signer[0], f"access key {key[:100]}", (key, signer[1])
 
     def _brokers(self, claims: Claims | None) -> Iterable[tuple[str | None, str | None, str | None]]:
-        """For each broker that a request registers, renews or removes: its name, its address, and a name registered for the
-        address, in whatever cluster."""
+        """For each broker that a request registers, renews or removes: its name, its address, and a broker name registered for
+        this address in any cluster."""
         if claims is None:
             return
         for name in claims.names:
@@ -167,14 +171,14 @@ class AccessGuard:
         (name,) = claims.names
         registered = self._state.registration(claims.cluster_name, claims.broker_addr)
         if registered is not None and registered.broker_name == name:
-            return  # a renewal: no search through all brokers
+            return  # a renewal does not need the search through all brokers
         for held in self._state.registrations():
             if held.broker_addr == claims.broker_addr:
                 yield name, claims.broker_addr, held.broker_name
 
 
 def _claims_of(request: Request) -> Claims:
-    """Raises BodyError."""
+    """The brokers for which a request speaks. Raises BodyError."""
     if request.header.code == RequestCode.REGISTER_TOPIC_IN_NAMESRV:
         return Claims([announced for announced, _ in decode_queue_datas(request.body)] if request.body else [])
     get = request.fields.get
@@ -182,7 +186,9 @@ def _claims_of(request: Request) -> Claims:
 
 
 def _changed_settings(body: bytes) -> str | None:
-    """Names of the settings in the body of ``UPDATE_NAMESRV_CONFIG``, without their values; None: there are none."""
+    """Names of the settings in the body of ``UPDATE_NAMESRV_CONFIG``, without their values; None: no setting can be read
+    there.
+    """
     if len(body) > MAX_BODY_BYTES:
         return None
     try:

@@ -33,17 +33,17 @@ class _Batch:
     def __init__(self, barrier: Future[Freshness], revision: int) -> None:
         self.barrier = barrier
         self.revision = revision
-        """Revision of the state at the first look-up. Revisions never decrease, so if it is the same at the end, it never
-        changed.
+        """Revision of the state at the first look-up. Revisions never decrease. So if the revision is the same at the end, the
+        state did not change in between.
         """
         self.waiting: list[tuple[RemotingConnection, bytes, list[bytes]]] = []
-        """Connection, its queries and the pieces of their answers."""
+        """Waiting connections, each with its queries and the pieces of their answers."""
         self.hits = self.misses = 0
-        """Numbers of queries with prepared answers, and of those that found no topic."""
+        """Number of queries with prepared answers, and how many of these answers are "no such topic"."""
         self.since_ns = perf_counter_ns()
 
     def uncount(self, metrics: ServerMetrics) -> None:
-        """Undo the counts of the look-up, because its queries are answered in another way."""
+        """Undo the counts of the look-up, because its queries will be answered in another way."""
         metrics.fast_path_hits -= self.hits
         metrics.fast_path_misses -= self.misses
 

@@ -38,15 +38,16 @@ from replicated_namesrv.wire.proxy_protocol import parse_proxy_header
 RECEIVE_BUFFER_BYTES = 262_144
 TLS_HANDSHAKE_BYTE = 0x16
 FEW_BYTES = 1_024
-"""A read with at most this many bytes has few requests. It counts as ``FEW_NS`` of its address's share, because measuring it
-costs as much as a request from the cache."""
+"""A read with at most this many bytes has few requests. Such a read counts as ``FEW_NS`` of its address's share, because a
+measurement would cost as much as a request that is answered from the cache."""
 FEW_NS = 10_000
 NS_PER_BYTE = 1
-"""Estimated time to receive or to send a byte: most of it is in the kernel, outside of what is measured."""
+"""Estimated time to receive or to send a byte. Most of this time is spent in the kernel, which our measurements do not
+include."""
 DEFERRED_NS = 20_000
-"""Estimated time to send an answer later, counted when it is deferred."""
+"""Estimated time to send an answer later. It is counted when the answer is deferred."""
 LONG_FRAME_BYTES = 65_536
-"""A larger incomplete frame is passed on from where it was received."""
+"""A longer frame that arrives in pieces is not copied: it is processed in the buffer in which it was received."""
 ROOM_MIN_BYTES, ROOM_MAX_BYTES = 8192, 1 << 20
 """Minimum and maximum room for the rest of an incomplete frame."""
 SAMPLED_HITS = 16
@@ -58,7 +59,7 @@ NO_SHARE = Share("")
 
 
 Prepared = Callable[["RemotingConnection", bytes, int, list[bytes]], int]
-"""Appends answers of frames from a position on, and returns the position of the first frame that it did not answer."""
+"""Appends answers of frames from a position on. Returns the position of the first frame that was not answered."""
 
 
 def nothing_prepared(connection: "RemotingConnection", data: bytes, start: int, pieces: list[bytes]) -> int:
@@ -72,8 +73,8 @@ class Dispatcher(Protocol):
     def request(
         self, connection: "RemotingConnection", data: bytes | memoryview, start: int, bounds: FrameBounds
     ) -> bytes | None:
-        """Answer of the frame at ``start``. None: there is none, or it comes later through ``RemotingConnection.finish``,
-        which ``defer`` announces. Raises FrameError."""
+        """Answer of the frame at ``start``. None: there is no answer, or it comes later through ``RemotingConnection.finish``,
+        after a call of ``defer``. Raises FrameError."""
 
 
 class Host(Protocol):
@@ -92,7 +93,9 @@ class Host(Protocol):
 
     @property
     def prepared(self) -> "Prepared":
-        """Of new connections: ``RouteAnswers.answer`` or ``ConfirmedAnswers.answer``, with access control nothing."""
+        """Value of ``prepared`` for new connections: ``RouteAnswers.answer`` or ``ConfirmedAnswers.answer``; with access control
+        ``nothing_prepared``.
+        """
 
     @property
     def dispatcher(self) -> Dispatcher: ...
@@ -145,29 +148,29 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.peer = ""
         """host:port, from a PROXY header if that is trusted."""
         self.address = ""
-        """Host at the other end of the socket."""
+        """Host of the other end of the socket."""
         self.share = NO_SHARE
-        """Share of its address."""
+        """The share of time of this address (``turn_shares``)."""
         self.access: ConnectionAccess | None = None
         """The identity of the caller; None if every request is allowed."""
         self.prepared = host.prepared
-        """Answers queries without decoding them. With access control, only while the caller may read."""
+        """Answers queries without decoding them. With access control, only while the caller has the permission to read."""
         self.origin: ChangeOrigin | None = None
-        """Caller of the current change; None: unknown."""
+        """Caller of the change that is being processed; None: unknown."""
         self.pending = 0
-        """Requests received and neither answered nor dropped."""
+        """Number of requests that were received and neither answered nor dropped."""
         self.last_active_tick = 0
         self.idle_slot = 0
         self._transport: asyncio.Transport | None = None
         self._tls: TlsSession | None = None
         self._decided = False
         self._is_plain = False
-        """The protocol is frames without TLS, and the connection is not closing."""
+        """True if the protocol is frames without TLS and the connection is not closing."""
         self._proxied = False
         self._partial: bytearray | None = None
-        """Bytes of an incomplete frame or of waiting frames, and room for more."""
+        """Bytes of an incomplete frame or of waiting frames, and free room for more bytes."""
         self._filled = 0
-        """Bytes in it."""
+        """Number of bytes received into ``_partial``."""
         self._needed = FIRST_JUDGED_BYTES
         """Number of bytes that must have arrived before the next frame is processed."""
         self._reading = True
@@ -177,14 +180,16 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._awaits_turn = False
         self._running = False
         self._ended: CloseReason | None = None
-        """Why no further frame is accepted. The connection closes once all earlier ones are answered."""
+        """Why no further frame is accepted; None: frames are accepted. The connection closes once all earlier frames are
+        answered."""
         self._closing = False
         self._close_reason: CloseReason | None = None
 
     # -- called by the event loop ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = stream = cast(asyncio.Transport, transport)  # uvloop's class is not registered as one
+        # a cast, because uvloop's class is not registered as a Transport
+        self._transport = stream = cast(asyncio.Transport, transport)
         address = stream.get_extra_info("peername")
         self.address = str(address[0]) if address else "?"
         self.peer = f"{address[0]}:{address[1]}" if address else "?"
@@ -277,7 +282,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     @property
     def is_closing(self) -> bool:
-        """True once it is closed or closing, so that no answer is possible."""
+        """True once the connection is closed or closing, so that no answer is possible."""
         return self._closing
 
     @property
@@ -293,7 +298,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether it speaks TLS."""
+        """Whether the connection uses TLS."""
         return self._tls is not None
 
     @property
@@ -316,13 +321,13 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._set_reading()
 
     def finish(self, answer: bytes | None) -> None:
-        """The answer of a deferred request; None: there is none."""
+        """Send the answer of a deferred request; None: there is none."""
         host = self._host
         self.pending -= 1
         host.metrics.pending_requests -= 1
         if self._transport is None:
             return
-        if answer is not None and self._is_plain and self._reading and self._ended is None:  # the usual case
+        if answer is not None and self._is_plain and self._reading and self._ended is None:  # the usual case: send at once
             host.metrics.bytes_out += len(answer)
             self._transport.write(answer)
             if len(answer) > FEW_BYTES:
@@ -614,7 +619,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def _set_reading(self) -> None:
         if self._reading and not self._may_read():
             self._reading = False
-            self._host.held.end(self)  # unread bytes cannot complete a frame: not the peer's fault
+            # bytes that we do not read cannot complete a frame, so the peer must not be blamed for an incomplete one
+            self._host.held.end(self)
             if self._transport is not None and not self._closing:
                 self._transport.pause_reading()
 
@@ -630,7 +636,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._continue()
 
     def _continue(self) -> None:
-        """A reason to stop reading has ended: read again if it was the last."""
+        """A reason not to read has ended: read again if there is no other reason."""
         if self._reading or self._closing or self._transport is None or not self._may_read():
             return
         self._reading = True
@@ -642,7 +648,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _hold(self) -> None:
-        """Report the number of held bytes of this connection to the accounts."""
+        """Report to the accounts how many bytes this connection holds."""
         count = len(self._partial) if self._partial is not None else 0
         if self._unwritable and self._transport is not None:
             count += self._transport.get_write_buffer_size()

@@ -4,7 +4,7 @@ from replicated_namesrv.access.identities import AccessRules, NamedIdentity, Pee
 
 
 class ConnectionAccess:
-    """The knowledge about the caller of a connection."""
+    """The caller of a connection: its identity, and how it was recognised."""
 
     __slots__ = ("address", "by", "certificate", "identity", "is_certain", "rules")
 
@@ -13,9 +13,9 @@ class ConnectionAccess:
         self.address, self.certificate = address, certificate
         found = rules.by_certificate(certificate)
         self.is_certain = found is not None
-        """The certificate decides, and signatures do not count."""
+        """True if a certificate identifies the caller. Then signatures of requests are ignored."""
         self.by = "anonymous" if not certificate else f"certificate {subject_of(certificate)}"
-        """How the caller was recognised, or its certificate, which no rule names."""
+        """How the caller was recognised. If no rule names its certificate: the subject of this certificate."""
         if found is None and (found := rules.by_network(address)) is not None:
             self.by = "network" if not certificate else self.by
         self.identity: NamedIdentity = found or rules.anonymous

@@ -16,9 +16,9 @@ from replicated_namesrv.settings import Settings
 DEFAULT_HIGH_WATER_BYTES = 262_144
 KEPT_FOR_OTHER_ADDRESSES = 256
 """Part of maxConnections that one address cannot use if maxConnectionsPerAddress is not set, so that one host leaves room for
-others."""
+other hosts."""
 HANDSHAKES_PER_SECOND = 100
-"""TLS handshakes that one address may begin in a second. Each costs the event loop about a millisecond."""
+"""TLS handshakes that one address may begin in a second. A handshake costs the event loop about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +28,18 @@ class Limits:
     connections: int
     connections_per_address: int
     proxies: tuple[IPv4Network | IPv6Network, ...]
-    """Networks whose PROXY headers are trusted. Their connections do not count for an address."""
+    """Networks whose PROXY headers are trusted. The limits per address do not apply to their connections."""
     frame_timeout_s: float
-    """Time limit for a frame, a TLS handshake or a PROXY header once it has begun. Beyond it the connection is closed."""
+    """Time limit from the first byte of a frame, TLS handshake or PROXY header to its last byte. At the limit the connection is
+    closed."""
     held_bytes: int
     pending_per_connection: int
-    """Maximum of unanswered requests of one connection. At the limit reading stops until there are fewer."""
+    """Maximum number of unanswered requests on one connection. At the limit the connection is not read until an answer is
+    sent."""
     high_water_bytes: int
-    """Unsent bytes at which reading stops."""
+    """Number of unsent bytes at which the connection is no longer read."""
     low_water_bytes: int
-    """Unsent bytes at which reading resumes."""
+    """Number of unsent bytes at which the connection is read again."""
 
     def at_most(self, connections: int) -> "Limits":
         """The same limits for fewer connections, of which one address may not take all."""
@@ -94,7 +96,7 @@ class Sources:
         return begun <= HANDSHAKES_PER_SECOND or self.is_proxy(address)
 
     def is_proxy(self, address: str) -> bool:
-        """Whether PROXY headers from there are trusted."""
+        """Whether PROXY headers from this address are trusted."""
         if not self._limits.proxies:
             return False
         try:
@@ -106,14 +108,14 @@ class Sources:
 
 
 class Holder(Protocol):
-    """A connection as the accounts use it."""
+    """A connection, as far as the accounts of held bytes use it."""
 
     def close_at_limit(self, name: str) -> None:
         """Close at once. ``name``: the limit that was reached."""
 
 
 class HeldBytes:
-    """The held bytes of all connections, and since when a frame is incomplete."""
+    """The held bytes of all connections, and for each connection since when a frame has been incomplete."""
 
     def __init__(self, limits: Limits) -> None:
         self.total = 0
@@ -122,7 +124,7 @@ class HeldBytes:
         self._incomplete_since_s: dict[Holder, float] = {}
 
     def hold(self, holder: Holder, count: int) -> None:
-        """``holder`` holds ``count`` bytes from now on; 0: none. May close connections, ``holder`` among them."""
+        """``holder`` holds ``count`` bytes from now on. May close connections, also ``holder`` itself."""
         before = self._bytes.get(holder, 0)
         self.total += count - before
         if count:
@@ -149,7 +151,7 @@ class HeldBytes:
         self._incomplete_since_s.pop(holder, None)
 
     def overdue(self, now_s: float) -> Iterator[Holder]:
-        """Connections whose frame is incomplete for too long; each is returned once."""
+        """Connections whose frame has been incomplete for too long; each is returned once."""
         while self._incomplete_since_s:
             holder, since_s = next(iter(self._incomplete_since_s.items()))
             if now_s - since_s < self._limits.frame_timeout_s:

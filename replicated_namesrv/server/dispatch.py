@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 GO_AWAY = Answer(ResponseCode.GO_AWAY.value, "please go away")
 OPAQUE_BYTES_MAX = 11
-"""In JSON: a sign and ten digits."""
+"""Maximum length of an opaque in JSON: a sign and ten digits."""
 LESS = "read it in pages over the admin port (/v1/topics, /v1/brokers, /v1/kv), or remove what is not needed"
 ROUTE_QUERY = RequestCode.GET_ROUTEINFO_BY_TOPIC.value
 UPDATE_CONFIG = RequestCode.UPDATE_NAMESRV_CONFIG.value
@@ -50,7 +50,9 @@ class DispatchedService(QueryService, RegistrationService, ChangeService, Protoc
 
     @property
     def confirms_reads(self) -> bool:
-        """Whether it confirms with other nodes that its state is fresh. If not, requests never fail for lack of a majority."""
+        """Whether reads wait until other nodes confirm that this state is fresh. If not, requests never fail for lack of a
+        majority.
+        """
 
 
 class RequestDispatcher:
@@ -66,7 +68,7 @@ class RequestDispatcher:
         now_s: Callable[[], float] = time.monotonic,
         guard: "AccessGuard | None" = None,
     ) -> None:
-        """``guard`` None: everything is allowed."""
+        """``guard`` None: every request is allowed."""
         self._guard = guard
         self._is_going_away = False
         self._closes_unconfirmed = service.confirms_reads and settings.no_quorum_policy == "fence"
@@ -90,7 +92,7 @@ class RequestDispatcher:
         }
 
     def trace(self, tracing: Tracing) -> None:
-        """From now on make spans of requests."""
+        """From now on record spans of requests."""
         # Imported here because a node without traces needs none of it.
         from replicated_namesrv.server.traced_requests import TracedHandler
 
@@ -108,7 +110,7 @@ class RequestDispatcher:
     def request(self, connection: RemotingConnection, data: bytes | memoryview, start: int, bounds: FrameBounds) -> bytes | None:
         header = decode_header(data[bounds.header_start : bounds.body_start], bounds.serialize_type)
         if header.is_response:
-            return None  # a response to no request of ours
+            return None  # this response belongs to no request that we sent
         request = Request(connection, header, data, start, bounds)
         outcome = self._outcome(request)
         if outcome is None:
@@ -122,7 +124,7 @@ class RequestDispatcher:
         return frame
 
     def _outcome(self, request: Request) -> Outcome | None:
-        """None: the connection is closed instead."""
+        """The outcome of a request. None: the connection is closed instead."""
         header = request.header
         if self._is_going_away and header.version > V5_3_1:
             return GO_AWAY
@@ -134,10 +136,10 @@ class RequestDispatcher:
         try:
             refused = None if self._guard is None else self._guard.refuse(request)
             return handler(request) if refused is None else refused
-        except Exception as error:  # an exception of a handler must not end the process
+        except Exception as error:  # catch everything: an exception of a handler must not end the process
             return self._failed(request, error)
         finally:
-            request.connection.origin = None  # the service has taken it
+            request.connection.origin = None  # the service has already stored the origin if it needs it
 
     def _is_overloaded(self, code: int) -> bool:
         if code == ROUTE_QUERY:
@@ -177,7 +179,7 @@ class RequestDispatcher:
             return None
         parts = answer_parts(answer.code, answer.remark, answer.ext_fields, answer.body, header.serialize_type)
         size = FRAME_PREFIX_BYTES + len(parts.before) + OPAQUE_BYTES_MAX + len(parts.after) + len(parts.body)
-        if size > MAX_TOTAL:  # no peer reads it
+        if size > MAX_TOTAL:  # no peer reads so large a frame
             self._metrics.hit_limit("answerBytes")
             remark = f"the answer to request code {header.code} has {size} bytes, a frame at most {MAX_TOTAL}; {LESS}"
             answer = Answer(ResponseCode.SYSTEM_ERROR.value, remark)
@@ -196,12 +198,14 @@ class RequestDispatcher:
         deferred.future.add_done_callback(partial(self._ready, request, deferred.convert, perf_counter_ns()))
 
     def _ready(self, request: Request, convert: Callable[[Any], Answer], started_ns: int, future: Future[Any]) -> None:
-        """Answer in the share of the request's address: one barrier can complete thousands of its requests at once."""
+        """Send an answer within the share of the request's address, because one barrier can complete thousands of requests of an
+        address at once.
+        """
         self._shares.run(request.connection.share, partial(self._done, request, convert, started_ns, future))
 
     def _done(self, request: Request, convert: Callable[[Any], Answer], started_ns: int, future: Future[Any]) -> None:
         self._count_pending(request, -1)
-        # the outcome of an update of settings is always recorded; other answers are not built for a lost connection
+        # the outcome of an update of settings is always recorded; other answers are not built if the connection is lost
         is_lost = request.connection.is_closing and request.header.code != UPDATE_CONFIG
         answer: Answer | None
         try:

@@ -13,14 +13,14 @@ from typing import Protocol
 TICKS_PER_IDLE_TIME = 100
 TICK_MAX_S = 1.0
 TICKS_PER_ADVANCE_MAX = 10
-"""Maximum of ticks that one call counts. More have passed only if the process stalled."""
+"""Maximum number of ticks that one call counts. More ticks have passed only if the process stalled."""
 
 
 class Idler(Protocol):
     """A member as the wheel uses it."""
 
     last_active_tick: int
-    """Tick of the last read or write: ``IdleWheel.tick`` at that moment."""
+    """Value of ``IdleWheel.tick`` at the last read or write."""
     idle_slot: int
     """The slot of the timer wheel that this connection is in; only the wheel changes it."""
 
@@ -31,8 +31,8 @@ class IdleWheel:
     def __init__(self, idle_s: float, now_s: float) -> None:
         self.tick_s = min(TICK_MAX_S, idle_s / TICKS_PER_IDLE_TIME)
         self.tick = 0
-        """Current tick, to be noted by members when they are active."""
-        self._idle_ticks = round(idle_s / self.tick_s) + 1  # activity may fall anywhere within its tick
+        """Number of the current tick. Members copy it when they are active."""
+        self._idle_ticks = round(idle_s / self.tick_s) + 1  # + 1, because the activity can be at any point of its tick
         self._slots: list[set[Idler]] = [set() for _ in range(self._idle_ticks + 1)]
         self._started_s = now_s
 
@@ -46,7 +46,7 @@ class IdleWheel:
         self._slots[member.idle_slot].discard(member)
 
     def advance(self, now_s: float) -> list[Idler]:
-        """Advance to ``now_s``. Returns the members that became idle, which are no longer watched."""
+        """Advance to ``now_s``. Returns the members that became idle; they are not watched any more."""
         target = int((now_s - self._started_s) / self.tick_s)
         idle: list[Idler] = []
         missed = target - self.tick - TICKS_PER_ADVANCE_MAX

@@ -11,7 +11,7 @@ from replicated_namesrv.settings import Settings
 
 
 class Listener:
-    """Listens on ``Settings.listen_address`` while open; connections outlive its closing."""
+    """Listens on ``Settings.listen_address`` while it is open. Connections stay open when it closes."""
 
     def __init__(self, settings: Settings, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
         self._settings = settings
@@ -34,7 +34,7 @@ class Listener:
         """Listen. Raises SettingError if address or port cannot be used."""
         if self._server is not None:
             return
-        await asyncio.sleep(0)  # a listener that was closed in this turn of the loop releases the port
+        await asyncio.sleep(0)  # a listener that was closed in this turn of the loop releases the port only in the next turn
         listening = self._bound_socket()
         self._port = listening.getsockname()[1]
         loop = asyncio.get_running_loop()
@@ -42,7 +42,7 @@ class Listener:
             self._server = await loop.create_server(
                 self._protocol_factory, sock=listening, backlog=self._settings.server_socket_backlog
             )
-        except OSError as error:  # two processes bound the port before either listened
+        except OSError as error:  # here, too, the port can be in use: two processes can bind it before either listens
             listening.close()
             raise self._explain(error) from None
 

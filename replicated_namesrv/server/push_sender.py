@@ -102,7 +102,8 @@ class Pushes:
         try:
             if recipient.transport is None or recipient.transport.is_closing():
                 recipient.transport = await self._connect(recipient.address)
-            elif recipient.transport.get_write_buffer_size():  # the broker has not read the previous push yet
+            # the broker has not read the previous push yet, so this push fails
+            elif recipient.transport.get_write_buffer_size():
                 raise TimeoutError
             recipient.transport.write(frame)
             self._count("sent")

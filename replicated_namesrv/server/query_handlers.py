@@ -37,8 +37,8 @@ class QueryService(FreshState, Protocol):
     def query_data_version(
         self, cluster_name: str, broker_addr: str, data_version: DataVersion | None, connection: Connection
     ) -> DataVersionAnswer | Future[DataVersionAnswer]:
-        """``QUERY_DATA_VERSION`` (322): compare the versions and count the query as a heartbeat. ``data_version`` None: no
-        body, always changed.
+        """``QUERY_DATA_VERSION`` (322): compare the versions and count the query as a heartbeat. ``data_version`` None: the
+        request has no body, and the answer is always "changed".
         """
 
     def config_text(self) -> str:
@@ -71,10 +71,11 @@ class Queries:
         self._started_s = now_s()
         self._is_ready = False
         self._topic_names: tuple[int, bytes] | None = None
-        """The answer to 206, and the ``topic_names_changes`` at which it was made."""
+        """The answer to ``GET_ALL_TOPIC_LIST_FROM_NAMESERVER`` (206), and the value of ``topic_names_changes`` when it was
+        made."""
 
     def started(self) -> None:
-        """needWaitForService counts from here."""
+        """The time of needWaitForService begins now."""
         self._started_s = self._now_s()
 
     def handlers(self) -> dict[int, Callable[[Request], Outcome]]:
@@ -175,8 +176,8 @@ class Queries:
         return self._read(request, lambda: Answer(body=bodies.encode_cluster_info(self._state.cluster_info())))
 
     def member_group(self, request: Request) -> Outcome:
-        """``GET_BROKER_MEMBER_GROUP`` (901). Java never sets a response code here, and its default remark says so. We send the
-        same remark."""
+        """``GET_BROKER_MEMBER_GROUP`` (901). Java never sets a response code here, and the default remark of its answer says so.
+        We send the same remark."""
         cluster, broker_name = request.fields.get("clusterName"), request.fields.get("brokerName")
 
         def build() -> Answer:
@@ -194,7 +195,7 @@ class Queries:
         )
 
     def _all_topics(self) -> bytes:
-        """The body is kept, because 100,000 topics take some 10 ms to encode."""
+        """The body of the answer. It is kept, because 100,000 topics take some 10 ms to encode."""
         changes = self._state.topic_names_changes
         if self._topic_names is None or self._topic_names[0] != changes:
             self._topic_names = changes, bodies.encode_topic_list(self._state.all_topics())
@@ -285,7 +286,7 @@ def wants_standard_json(request: Request) -> bool:
 
 
 def filter_by_zone_name(route: TopicRouteData, zone_name: str) -> TopicRouteData:
-    """Only the groups of a zone, and those without a master (``ZoneRouteRPCHook``)."""
+    """The route with only the groups of a zone, and the groups without a master (``ZoneRouteRPCHook``)."""
 
     def stays(data: BrokerData) -> bool:
         has_master = any(broker_id == MASTER_ID for broker_id, _ in data.broker_addrs)
@@ -302,13 +303,13 @@ def filter_by_zone_name(route: TopicRouteData, zone_name: str) -> TopicRouteData
 
 
 def no_route(topic: str | None) -> Answer:
-    """``TOPIC_NOT_EXIST`` (17)."""
+    """The answer ``TOPIC_NOT_EXIST`` (17)."""
     remark = f"No topic route info in name server for the topic: {text(topic)}\nSee {FAQ_URL} for further details."
     return Answer(ResponseCode.TOPIC_NOT_EXIST.value, remark)
 
 
 def data_version_answer(answer: DataVersionAnswer) -> Answer:
-    """Answer of code 322."""
+    """Answer to ``QUERY_DATA_VERSION`` (322)."""
     body = b"" if answer.stored is None else bodies.encode_data_version(answer.stored)
     return Answer(ext_fields={"changed": "true" if answer.changed else "false"}, body=body)
 

@@ -69,16 +69,16 @@ if TYPE_CHECKING:
     from replicated_namesrv.server.connection import RemotingConnection
 
 TURN_BUDGET_NS = 4_000_000
-"""Time for evaluation in one turn of the loop; each queue gets half if both have work."""
+"""Time for evaluation in one turn of the loop. If both queues have work, each gets half of this time."""
 QUEUED_BYTES_MAX = 512 << 20
-"""Maximum bytes of waiting bodies. A registration beyond it is answered with code 2, and its broker tries again."""
+"""Maximum total of waiting bodies in bytes. A registration beyond it is answered with code 2, and its broker tries again."""
 ORDER_TOPICS_BYTES_MAX = MAX_TOTAL - (64 << 10)
 """Limit on ORDER_TOPIC_CONFIG in an answer, which leaves room for the header."""
 SMALL_BYTES = 1 << 20
-"""A longer body is a large one."""
+"""A registration with a longer body goes to the queue of large ones."""
 
 Evaluation = Generator[None, None, Outcome]
-"""Yields between slices. Raises BodyError."""
+"""Evaluates a registration in slices and yields between them. Raises BodyError."""
 
 
 class Job:
@@ -100,7 +100,7 @@ class RegistrationQueue:
 
     def __init__(self, metrics: ServerMetrics, shares: TurnShares) -> None:
         self.queued_bytes = 0
-        """Bytes of waiting bodies."""
+        """Total of waiting bodies in bytes."""
         self._metrics, self._shares = metrics, shares
         self._small: deque[Job] = deque()
         self._large: deque[Job] = deque()
@@ -110,9 +110,9 @@ class RegistrationQueue:
         self._watched: dict[int, RemotingConnection] = {}
         """Connections of large registrations, by descriptor."""
         self._descriptors: dict[RemotingConnection, int] = {}
-        """The inverse, because a lost connection has no descriptor any more."""
+        """The inverse of ``_watched``. It is needed because a lost connection no longer has a descriptor."""
         self._spent_ns = 0
-        """Time taken in this turn of the loop."""
+        """Time spent in this turn of the loop."""
         self._turn_scheduled = False
 
     def evaluate(self, request: Request, evaluation: Evaluation) -> Outcome:
@@ -180,7 +180,7 @@ class RegistrationQueue:
         for descriptor, _ in self._departures.poll(0):
             connection = self._watched[descriptor]
             self.drop(connection)
-            connection.resume()  # reading shows that its peer has gone
+            connection.resume()  # reading then reports that the peer has closed the connection
         budget_ns = TURN_BUDGET_NS // 2 if self._small and self._large else TURN_BUDGET_NS
         for queue in (self._small, self._large):
             self._serve(queue, perf_counter_ns() + budget_ns)
@@ -188,8 +188,8 @@ class RegistrationQueue:
             self._schedule_turn()
 
     def _serve(self, queue: deque[Job], until_ns: int) -> None:
-        """Evaluate the oldest registration of ``queue``. If its address has debts, a registration that has not begun leaves the
-        queue until they are paid."""
+        """Evaluate the oldest registration of ``queue``. If the address of a registration has debts, a registration whose
+        evaluation has not begun leaves the queue until the debts are paid."""
         while queue and perf_counter_ns() < until_ns:
             job = queue[0]
             share = job.connection.share
@@ -208,7 +208,8 @@ class RegistrationQueue:
                         return
                     settle(job.done, outcome)
                 except (BodyError, LimitError, NoPermissionError) as error:
-                    # the traceback refers to the body and is in a reference cycle with the future: the body would stay in memory
+                    # set_result, because an exception would keep the body in memory: its traceback refers to the body and is in a
+                    # reference cycle with the future
                     job.done.set_result(Answer(error.response_code, str(error)))
                 except Exception as error:
                     job.done.set_exception(error)
@@ -218,8 +219,8 @@ class RegistrationQueue:
             queue.popleft()
 
     def _queue_again(self, queue: deque[Job], job: Job) -> bool:
-        """The share of the address admits this registration. Time that the address spends on others until it begins does not
-        delay it again."""
+        """Queue a registration again, because its address has paid its debts. Debts that the address makes on other requests
+        before this evaluation begins do not delay it again."""
         if job.is_dropped:
             return False
         job.has_begun = True
@@ -228,7 +229,7 @@ class RegistrationQueue:
         return True
 
     def _advance(self, evaluation: Evaluation, until_ns: int) -> Outcome | None:
-        """Evaluate until there is an outcome or the time is up (None). Raises BodyError."""
+        """Evaluate until there is an outcome. None: the time is up. Raises BodyError."""
         started_ns = perf_counter_ns()
         try:
             while True:
@@ -255,19 +256,19 @@ class RegistrationService(Protocol):
 
     @property
     def state(self) -> RouteInfoManager:
-        """Applied state; never write to it, except for memos."""
+        """The applied state. Do not write to it, except for memos."""
 
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
         """Apply a registration, attach the broker to ``connection`` and count it as a heartbeat. The result has no epoch if the
-        content was not stored. Raises LimitError.
+        registration was not stored. Raises LimitError.
         """
 
     def renew_unchanged(
         self, cluster_name: str, broker_addr: str, connection: Connection
     ) -> Result | Future[Result | None] | None:
-        """Renew a registration that is known to equal the stored one: attach the broker to ``connection`` and count a
-        heartbeat. The result is that of registering again. None, at once or later: it has to be registered (for example,
-        the broker is unknown).
+        """Renew a registration that is known to equal the stored one: attach the broker to ``connection`` and count a heartbeat.
+        The result is the same as that of registering again. None, at once or later: the broker has to be registered (for example,
+        because it is unknown).
         """
 
 
@@ -275,15 +276,15 @@ class Reading(NamedTuple):
     """The key by which a repeated registration is recognised. Its size does not depend on the request."""
 
     fields_hash: int
-    """Python's hash of the header fields on which the outcome depends, as they were sent."""
+    """Python's hash of those header fields on which the outcome depends, as they were sent."""
     body_hash: bytes
-    """Hash of the part of the body on which the outcome depends, and the position of the rest."""
+    """Hash of the part of the body on which the outcome depends, and the position of the rest of the body."""
     crc: VariedCrc | None
     """Checksum of the body, with its stamp as the variable part. None: the broker sent no checksum."""
 
 
 class Memo(NamedTuple):
-    """A registration that changed nothing."""
+    """A registration that had no effect on the state."""
 
     reading: Reading
     generation: int
@@ -308,7 +309,7 @@ class Registrations:
         self._problems = problems
         self._wall_clock_ms = wall_clock_ms
         self._order_topics: tuple[int, bytes] | None = None
-        """Revision of ORDER_TOPIC_CONFIG, and the answer made from it."""
+        """Revision of ORDER_TOPIC_CONFIG, and the body that was made from it."""
 
     def register(self, request: Request) -> Outcome:
         """``REGISTER_BROKER`` (103). Raises BodyError."""
@@ -379,7 +380,7 @@ class Registrations:
     def _renewed(
         self, request: Request, body: bytes, reading: Reading, done: Future[Answer], outcome: Future[Result | None]
     ) -> None:
-        """A renewal was confirmed, or has to be registered."""
+        """A renewal has an outcome: it was confirmed, or the broker has to be registered."""
         if done.done():
             return
         if request.connection.is_closing:
@@ -421,7 +422,8 @@ class Registrations:
         generation = self._service.state.group_generation(command.broker_name)
         if request.origin is not None:
             request.origin.check()
-        request.connection.origin = request.origin  # a later request of the connection may have been received meanwhile
+        # set again, because a later request of the connection may have been received meanwhile
+        request.connection.origin = request.origin
         try:
             outcome = self._service.register(command, request.connection)
         finally:
@@ -453,13 +455,16 @@ class Registrations:
         return Answer(ext_fields=fields, body=self._order_topic_config() if is_wanted else b"")
 
     def _order_topic_config(self) -> bytes:
-        """ORDER_TOPIC_CONFIG as a body. It is equal for all brokers, so it is encoded once for each change of the namespace."""
+        """ORDER_TOPIC_CONFIG as a body. The body is the same for all brokers, so it is encoded once for each change of the
+        namespace.
+        """
         state = self._service.state
         revision = state.kv_revision(ORDER_TOPIC_CONFIG)
         if self._order_topics is None or self._order_topics[0] != revision:
             table = state.kv_view(ORDER_TOPIC_CONFIG)
             body = b"" if table is None else encode_kv_table(table)
-            if len(body) > ORDER_TOPICS_BYTES_MAX:  # an earlier version accepted it; brokers could not read the answer
+            # an earlier version accepted so large a value, but brokers could not read the answer
+            if len(body) > ORDER_TOPICS_BYTES_MAX:
                 told = (
                     "registrations are answered without ORDER_TOPIC_CONFIG, which is too large: delete keys that are not needed"
                 )
@@ -492,7 +497,7 @@ def hash_of_fields(request: Request) -> int:
 
 
 def read_crc(body: memoryview, start: int, end: int) -> Generator[None, None, VariedCrc]:
-    """The checksum of a body, by the part from ``start`` to ``end``; in slices."""
+    """The checksum of a body, for any content of the part from ``start`` to ``end``; computed in slices."""
     before = crc32(body[:start])
     whole = varied = crc32(body[start:end], before)
     for position in range(end, len(body), SLICE_BYTES):

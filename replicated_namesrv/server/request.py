@@ -25,16 +25,18 @@ class Answer(NamedTuple):
     code: int = 0
     remark: str | None = None
     ext_fields: dict[str, str] | None = None
-    """None: the code has no response header class. Empty: it has one without fields."""
+    """Fields of the response header. None: the request code has no response header class. Empty: the class has no fields."""
     body: bytes = b""
 
 
 OVERLOAD = Answer(ResponseCode.SYSTEM_BUSY.value, "[OVERLOAD]system busy, start flow control for a while")
-"""Answer if more requests wait than allowed."""
+"""The answer if more requests wait than the settings allow."""
 
 
 class Deferred(NamedTuple):
-    """A later answer: ``convert`` makes it from the result of ``future``, in the turn in which that is done."""
+    """A later answer. ``convert`` makes it from the result of ``future``, in the turn of the loop in which the future
+    completes.
+    """
 
     future: Future[Any]
     convert: Callable[[Any], Answer]
@@ -56,15 +58,18 @@ class Request:
         self.fields = header.ext_fields if header.ext_fields is not None else NO_FIELDS
         """extFields; a missing map counts as empty."""
         self.data = data
-        """The read buffer: the frame is ``data[start:bounds.end]``. A view if it contains one long frame."""
+        """The read buffer; the frame is ``data[start:bounds.end]``. It is a view if it contains only this frame, a long one."""
         self.start = start
         self.bounds = bounds
         self.origin: ChangeOrigin | None = None
-        """Who sent it, if it is a change and ``accessPolicy`` is not open. Requests of one connection may differ in this."""
+        """The caller, if the request is a change and ``accessPolicy`` is not open. The requests of one connection may have
+        different callers."""
         self.target: str | None = None
-        """Names of the settings that it changes, for the audit log. The body is released before the answer."""
+        """Names of the settings that the request changes, for the audit log. They are kept here because the body is released
+        before the answer."""
         self.lasting_topic: str | None = None
-        """Set by a handler whose answer is valid for equal requests while this topic's revision is the same."""
+        """A topic, or None. A handler sets it if its answer is valid for equal requests as long as the revision of this topic is
+        the same."""
 
     def keep_frame_only(self) -> None:
         """Release the read buffer, because the answer comes later. The frame is kept if its answer may be cached, the body
@@ -82,12 +87,12 @@ class Request:
 
 
 def then(outcome: T | Future[T], convert: Callable[[T], Answer]) -> Outcome:
-    """The answer from the result of a service call, which may be the value itself or a Future of it."""
+    """Convert the result of a service call into an answer. The result may be the value itself or a Future."""
     return Deferred(outcome, convert) if isinstance(outcome, Future) else convert(outcome)
 
 
 def settle(done: Future[Answer], outcome: Outcome) -> None:
-    """Complete ``done`` with ``outcome``, or with its result."""
+    """Complete ``done`` with ``outcome``; if the outcome is deferred, with its later result."""
     if isinstance(outcome, Answer):
         done.set_result(outcome)
         return

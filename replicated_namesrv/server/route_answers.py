@@ -27,13 +27,13 @@ from replicated_namesrv.wire.frame import FRAME_PREFIX_BYTES, frame_prefix
 from replicated_namesrv.wire.header import AnswerParts, opaque_is_certain
 
 HITS_PER_CALL = 64
-"""Maximum of prepared answers per call."""
+"""Maximum number of prepared answers per call."""
 PIECES_PER_WRITE = 192
-"""Number of pieces, three per prepared answer, at which they are written."""
+"""Number of pieces at which the answers are written. Each prepared answer has three pieces."""
 ENTRY_OVERHEAD_BYTES = 600
 """Estimate of the memory of one cache entry besides its payload."""
 LARGE_ANSWER_BYTES = 65_536
-"""A larger answer is written at once, so that back-pressure counts it before the next one is made."""
+"""A larger answer is written at once, so that back-pressure counts its bytes before the next answer is made."""
 HEAD_MAX_BYTES = 1024
 """No answer is prepared for a request whose opaque begins after this position."""
 REQUEST_MAX_BYTES = 4096
@@ -57,7 +57,7 @@ class GenerationCache(Generic[K, V]):
         self.limit_bytes = limit_bytes
         self.evictions = 0
         self.young: dict[K, V] = {}
-        """The recently used entries, for a quick look-up before ``find``."""
+        """The recently used entries. Callers look here first, because this is faster than ``find``."""
         self._old: dict[K, V] = {}
         self._sizes: dict[K, int] = {}
         self._young_bytes = 0
@@ -69,7 +69,7 @@ class GenerationCache(Generic[K, V]):
         return self._young_bytes + self._old_bytes
 
     def find(self, key: K) -> V | None:
-        """The value of a key; it moves to the young generation."""
+        """The value of a key, which moves to the young generation."""
         value = self.young.get(key)
         if value is None:
             value = self._old.pop(key, None)
@@ -80,7 +80,7 @@ class GenerationCache(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V, size_bytes: int) -> None:
-        """Store a value. One larger than half of the limit is not stored."""
+        """Store a value, unless it is larger than half of the limit."""
         self.drop(key)
         half = self.limit_bytes // 2
         if size_bytes > half:
@@ -120,13 +120,13 @@ length; in the answer frame: bytes before the opaque, bytes after it, including 
 
 
 class RouteAnswers:
-    """Both caches over one state."""
+    """The caches of encoded routes and of prepared answers, over one state."""
 
     def __init__(self, state: RouteInfoManager, settings: Settings, metrics: ServerMetrics) -> None:
         self.is_off = False
-        """While set, prepared answers are not used."""
+        """While True, prepared answers are not used."""
         self.is_ready: Callable[[], bool] = lambda: True
-        """Called while needWaitForService is set: whether prepared answers may be used."""
+        """Whether prepared answers may be used; False while needWaitForService delays route queries."""
         self._revisions = state.topic_revisions
         self._settings = settings
         self._metrics = metrics
@@ -135,7 +135,7 @@ class RouteAnswers:
         self._prepared: GenerationCache[bytes | tuple[bytes, bytes], Prepared] = GenerationCache(limit_bytes // 2)
 
     def body(self, topic: str, variant: Hashable, encode: Callable[[], bytes]) -> bytes:
-        """The encoded route of ``topic``, which has one, in a variant (dialect, zone). ``encode`` makes it if it is not
+        """The encoded route of ``topic``, which must have a route, in a variant (dialect, zone). ``encode`` makes it if it is not
         cached.
         """
         key = (topic, variant)
@@ -166,8 +166,9 @@ class RouteAnswers:
         self._count()
 
     def answer(self, connection: object, data: bytes, start: int, pieces: list[bytes]) -> int:
-        """Answer frames from ``start`` on while each has a valid prepared answer: append pieces of answer frames and return
-        the position of the first frame without one. At most ``HITS_PER_CALL``, and one large answer. Ignores ``connection``."""
+        """Answer frames from ``start`` on while each has a valid prepared answer: append pieces of answer frames and return the
+        position of the first frame without one. Stops after ``HITS_PER_CALL`` answers, or after one large answer. Ignores
+        ``connection``."""
         if self.is_off or (self._settings.need_wait_for_service and not self.is_ready()):
             return start
         size = len(data)
@@ -232,7 +233,7 @@ class RouteAnswers:
 
 
 def cut_frame(data: bytes, start: int, end: int) -> tuple[bytes, int, bytes] | None:
-    """The frame around its opaque: (head, bytes of the opaque, tail). None if it does not have the usual form.
+    """The frame around its opaque: (head, bytes of the opaque, tail). None if the frame does not have the usual form.
 
     The length field is part of the head, so a head determines the number of digits after it.
     """

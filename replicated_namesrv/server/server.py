@@ -25,19 +25,20 @@ from replicated_namesrv.service import CloseReason, Connection, ReadLevel
 from replicated_namesrv.settings import Settings
 
 DRAIN_MAX_S = 5.0
-"""Time limit for answering requests in progress when the stop is not graceful in RocketMQ's sense."""
+"""Time limit for answering the requests in progress when the node stops without enableShutdownGracefully."""
 DRAIN_STEP_S = 0.05
-"""Pause between two groups of connections that are closed."""
+"""Pause between two groups of connections that are closed in a drain."""
 DRAIN_PASS_S, DRAIN_PASSES_MAX = 1.0, 8
-"""A client of three nodes chooses the same node again with a probability of one third, so 8 passes leave one in 6,000."""
+"""Duration and maximum number of the passes of a drain. A client of three nodes chooses the same node again with a probability of
+one third, so after 8 passes one of 6,000 clients is left."""
 FENCE_DRAIN_S = 0.2
 """Time limit for answering at a fence. Requests that are already confirmed need a few turns of the loop. Unconfirmed ones must
 not keep their clients at this node for longer."""
 FLUSH_MAX_S = 1.0
-"""Time limit for sending written bytes before the remaining connections are cut."""
+"""Time limit for sending the bytes already written. Then the remaining connections are cut."""
 OTHER_FILES = 1_024
-"""Descriptors reserved for other uses than connections: files, peers, pushes, the admin and health ports. A quarter of all if
-there are fewer than 4,096."""
+"""Descriptors reserved for other uses than connections: files, peers, pushes, the admin and health ports. If the process may have
+fewer than 4,096 descriptors, a quarter of them is reserved."""
 
 
 class RemotingService(DispatchedService, Protocol):
@@ -67,7 +68,7 @@ class RemotingServer:
         now_s: Callable[[], float] = time.monotonic,
         access: AccessControl | None = None,
     ) -> None:
-        """``access`` None: everyone may do everything."""
+        """``access`` None: every request is allowed."""
         self.metrics = metrics or ServerMetrics()
         self.settings = settings
         self.limits = Limits.of(settings)
@@ -90,14 +91,15 @@ class RemotingServer:
         self._listener = Listener(settings, self._new_connection)
         self._next_id = 0
         self._drain_number = 0
-        """Counts drains and their ends, so that a drain that was undone stops."""
+        """Number of drains begun or ended so far. A drain stops when the number has changed, because ``unfence`` ended it or
+        another drain began."""
         self._ticker: asyncio.TimerHandle | None = None
         self._pushes = Pushes(settings, self.metrics, self.problems)
         self._gone = asyncio.Event()
         service.on_effects(self._pushes.perform)
 
     def _forget_reads(self) -> None:
-        """Other rules are in force: the next read on each connection is checked."""
+        """Other access rules are in force: check the next read on each connection."""
         for connection in self.connections:
             connection.prepared = nothing_prepared
 
@@ -162,7 +164,7 @@ class RemotingServer:
     def fence(self) -> None:
         """Stop serving: stop listening, answer confirmed and committed requests for a moment, close all connections.
 
-        ``unfence`` undoes it."""
+        ``unfence`` ends the fence."""
         self._listener.close()
         fenced = list(self.connections)
         self._drain_all()
@@ -184,13 +186,13 @@ class RemotingServer:
 
         A client whose connection was closed chooses another name server for its next request. A 5.x client may choose this one
         again, and its request fails if nothing listens. So the node listens until the last pass, when few clients are left.
-        Returns the number of connections, and how many of them were cut at the end of the time. ``unfence`` undoes it.
+        Returns the number of connections, and how many of them were cut at the end of the time. ``unfence`` ends the drain.
         """
         self._drain_number = this = self._drain_number + 1
         passes = max(1, min(DRAIN_PASSES_MAX, int(within_s / DRAIN_PASS_S)))
         closed = set[RemotingConnection]()
         for number in range(passes):
-            if self._drain_number != this:  # ``unfence``: the node serves again
+            if self._drain_number != this:  # ``unfence`` ended this drain: the node serves again
                 return len(closed), 0
             if number == passes - 1:
                 self._listener.close()
@@ -204,7 +206,9 @@ class RemotingServer:
         return len(closed), len(left)
 
     async def _drain_slowly(self, waiting: list[RemotingConnection], within_s: float) -> None:
-        """One group after the other, so that their clients do not all connect to the next node at once."""
+        """Close the waiting connections in groups, one group after the other, so that their clients do not all connect to the
+        next node at once.
+        """
         share = max(1, math.ceil(len(waiting) * DRAIN_STEP_S / within_s))
         for start in range(0, len(waiting), share):
             for connection in waiting[start : start + share]:

@@ -9,7 +9,7 @@ from replicated_namesrv.histogram import Histogram
 LATENCY_BOUNDS_NS = tuple(
     int(seconds * 1e9) for seconds in (25e-6, 50e-6, 1e-4, 25e-5, 5e-4, 1e-3, 25e-4, 5e-3, 1e-2, 25e-3, 5e-2, 0.1, 0.25, 1.0, 5.0)
 )
-"""Upper bounds of the latency buckets in nanoseconds; one more bucket counts higher latencies."""
+"""Upper bounds of the latency buckets in nanoseconds. One more bucket counts latencies above the last bound."""
 
 
 class ServerMetrics:
@@ -46,31 +46,31 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         self.requests: dict[tuple[int, int | None], int] = {}
-        """(request code, response code) to count. Response code None: oneway, or closed without an answer. Fast-path requests
-        are not included: see ``request_counts``."""
+        """Number of requests by (request code, response code). Response code None: the request was oneway, or the connection was
+        closed without an answer. Fast-path requests are not included: see ``request_counts``."""
         self.answered = 0
-        """Requests of the general path that were answered in the turn of the loop in which they came."""
+        """Number of requests of the general path that were answered in the turn of the loop in which they arrived."""
         self.fast_path_hits = 0
-        """Route queries answered from a prepared answer."""
+        """Number of route queries answered with a prepared answer."""
         self.fast_path_observed = 0
-        """How many of these are in ``latency``."""
+        """Number of fast-path hits that are counted in ``latency``."""
         self.fast_path_misses = 0
-        """How many of them were answered with "no such topic" (code 17)."""
+        """Number of fast-path hits that were answered with "no such topic" (code 17)."""
         self.latency = Histogram(LATENCY_BOUNDS_NS)
-        """Nanoseconds from the read that completed a request's frame until its answer was passed to the connection. Requests that
-        came in one read and were answered together count with the time of all of them."""
+        """Nanoseconds from the read that completed a request's frame until its answer was passed to the connection. If several
+        requests came in one read and were answered together, each counts with the time of all of them."""
         self.connections_accepted = 0
         self.connections_open = 0
-        """Gauge."""
+        """Gauge: connections that are open now."""
         self.connections_closed: dict[str, int] = {}
-        """By ``CloseReason``."""
+        """Number of closed connections by ``CloseReason``."""
         self.bytes_in = 0
         self.bytes_out = 0
         """Payload bytes passed to connections, before TLS."""
         self.limits_hit: dict[str, int] = {}
-        """By name of the limit."""
+        """Number of times that a limit was reached, by the name of the limit."""
         self.pending_requests = 0
-        """Gauge: accepted, not yet answered."""
+        """Gauge: requests that were accepted and not yet answered."""
         self.held_bytes = 0
         """Gauge: bytes held for incomplete frames and for peers that do not read."""
         self.tls_handshakes = 0
@@ -78,32 +78,32 @@ class ServerMetrics:
         self.tls_reloads = 0
         self.tls_reload_failures = 0
         self.answer_cache_bytes = 0
-        """Gauge."""
+        """Gauge: size of the cache of answers."""
         self.answer_cache_evictions = 0
         self.registration_memo_hits = 0
         self.registration_memo_misses = 0
         self.pushes: dict[str, int] = {}
-        """``NOTIFY_MIN_BROKER_ID_CHANGE`` (905) by outcome: sent, failed, dropped."""
+        """Number of pushes (``NOTIFY_MIN_BROKER_ID_CHANGE``, 905) by outcome: sent, failed, dropped."""
         self.reads: dict[str, int] = {}
-        """Reads answered, by the level of the answer (``service.ReadLevel``, ``local`` on an independent node). Fast-path
-        reads are included only if ``reads_at_once`` is not set: see ``read_counts``."""
+        """Number of reads answered, by the level of the answer (``service.ReadLevel``, ``local`` on an independent node).
+        Fast-path reads are included only if ``reads_at_once`` is not set: see ``read_counts``."""
         self.reads_at_once = ""
-        """Level of all fast-path answers, if it is always the same."""
+        """The level of all fast-path answers, if they always have the same level; else empty."""
         self.unexpected_errors: dict[str, int] = {}
-        """Unexpected exceptions by class name; each was answered with code 1."""
+        """Number of unexpected exceptions by class name. Each of these requests was answered with code 1."""
 
     def count_request(self, code: int, response_code: int | None) -> None:
-        """Count a request of the general path that ended."""
+        """Count a request of the general path that has ended."""
         key = (code, response_code)
         self.requests[key] = self.requests.get(key, 0) + 1
 
     def observe_fast_path(self, elapsed_ns: int) -> None:
-        """A sample that represents all fast-path requests since the last one."""
+        """Add a latency that stands for all fast-path requests since the last call."""
         self.latency.observe(elapsed_ns, self.fast_path_hits - self.fast_path_observed)
         self.fast_path_observed = self.fast_path_hits
 
     def request_counts(self) -> dict[tuple[int, int | None], int]:
-        """``requests`` with the fast path's added."""
+        """The counts in ``requests`` plus those of the fast path."""
         counts = dict(self.requests)
         for code, count in ((0, self.fast_path_hits - self.fast_path_misses), (17, self.fast_path_misses)):
             if count:
@@ -115,7 +115,7 @@ class ServerMetrics:
         self.reads[level] = self.reads.get(level, 0) + count
 
     def read_counts(self) -> dict[str, int]:
-        """``reads`` with the fast path's added."""
+        """The counts in ``reads`` plus those of the fast path."""
         counts = dict(self.reads)
         if self.reads_at_once:
             counts[self.reads_at_once] = counts.get(self.reads_at_once, 0) + self.fast_path_hits

@@ -47,7 +47,7 @@ class TlsSession:
         self._write = write
         self._handshake_done: Callable[[], None] | None = handshake_done
         self.ended = False
-        """The peer has sent close_notify."""
+        """True once the peer has sent close_notify."""
 
     def receive(self, data: bytes) -> bytes:
         """Process bytes from the peer and return the decrypted ones. Raises TlsError."""
@@ -68,7 +68,7 @@ class TlsSession:
             pass
         except ssl.SSLError as error:
             with contextlib.suppress(OSError):
-                self._flush()  # the alert
+                self._flush()  # sends the alert
             raise TlsError(error.reason or str(error)) from None
         self._flush()
         return b"".join(plain)
@@ -79,7 +79,7 @@ class TlsSession:
         return self._object.getpeercert() or None
 
     def send(self, data: bytes) -> None:
-        """Encrypt and send. Raises TlsError."""
+        """Encrypt data and send it. Raises TlsError."""
         try:
             self._object.write(data)
         except ssl.SSLError as error:
@@ -87,7 +87,7 @@ class TlsSession:
         self._flush()
 
     def close(self) -> None:
-        """Send close_notify without waiting for the peer's."""
+        """Send close_notify. Does not wait for the peer's close_notify."""
         if self._handshake_done is None:
             with contextlib.suppress(ssl.SSLError):
                 self._object.unwrap()
@@ -136,7 +136,7 @@ def _bare_context() -> ssl.SSLContext:
 def self_signed_context() -> ssl.SSLContext:
     """Context of test mode (``tls.test.mode.enable``): a fresh certificate, any client."""
     context = _bare_context()
-    with tempfile.TemporaryDirectory(prefix="namesrv-tls-") as folder:  # ssl loads from files only
+    with tempfile.TemporaryDirectory(prefix="namesrv-tls-") as folder:  # a folder, because ssl loads certificates from files only
         certificate, key = self_signed_files(Path(folder))
         context.load_cert_chain(certificate, key)
     return context
@@ -182,7 +182,7 @@ def _digest(path: str) -> bytes | None:
 
 
 class Names(NamedTuple):
-    """Names of settings for messages: the one that asks for TLS, and those of the files."""
+    """The names that messages use for settings: the setting that asks for TLS, and the settings that name the files."""
 
     asked_by: str
     certificate: str
@@ -195,7 +195,7 @@ ADMIN_NAMES = Names("adminTlsCertPath is set", "adminTlsCertPath", "adminTlsKeyP
 
 
 def admin_contexts(settings: Settings, metrics: ServerMetrics) -> "TlsContexts | None":
-    """The TLS contexts of the admin port; None: it speaks plain HTTP."""
+    """The TLS contexts of the admin port; None: the port speaks plain HTTP."""
     if not settings.admin_tls_cert_path:
         return None
     own = dataclasses.replace(
@@ -219,7 +219,7 @@ class TlsContexts:
         self._names = names
         self.server_mode = settings.tls_server_mode
         self.problem: str | None = None
-        """Why the newest files are not in use; None: they are."""
+        """Why the newest files are not in use; None: they are in use."""
         self._settings = settings
         self._metrics = metrics
         self._context: ssl.SSLContext | None = None
@@ -275,7 +275,7 @@ class TlsContexts:
             self._changed -= set().union(*complete)
 
     def watch_present_files(self) -> None:
-        """Let ``poll`` compare with the present content. Files that do not exist now are never checked."""
+        """Let ``poll`` compare with the present content of the files. Files that do not exist now are never checked."""
         settings = self._settings
         named = (settings.tls_server_cert_path, settings.tls_server_key_path, settings.tls_server_trust_cert_path)
         self._digests = {path: digest for path in named if path and (digest := _digest(path)) is not None}
@@ -287,14 +287,14 @@ class TlsContexts:
             return
         try:
             self._context = context_of(self._settings)
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        except (OSError, ValueError) as error:  # includes ssl.SSLError, which is an OSError
             self.problem = _explain(self._settings, self._names, error)
             if self.server_mode == "enforcing":
                 raise SettingError(f"{self._names.asked_by}, but no connection could be served: {self.problem}") from None
             log.error("TLS is not served: its files cannot be used", extra={"error": self.problem})
 
     def _reload(self) -> bool:
-        """Whether the files could be loaded. If not, the change stays recorded, so that the next change is another attempt."""
+        """Load the files. False: they could not be loaded; this change is not tried again, but the next one is."""
         try:
             self._context = context_of(self._settings)
         except (OSError, ValueError) as error:
@@ -320,7 +320,7 @@ class TlsContexts:
 
 def _explain(settings: Settings, names: Names, error: Exception) -> str:
     cause = getattr(error, "reason", None) or str(error)
-    if cause == "PEM lib":  # OpenSSL gives no more details for these
+    if cause == "PEM lib":  # OpenSSL gives this one text for several causes
         cause = "a file is not in PEM format, or the password of the key is missing or wrong"
     elif cause == "KEY_VALUES_MISMATCH":
         cause = "the key does not belong to the certificate"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TracedHandler:
-    """The handler of one request code."""
+    """Handles the requests of one code and records a span of each."""
 
     def __init__(self, tracing: Tracing, code: int, handle: Callable[[Request], Outcome]) -> None:
         self._tracing, self._code, self._handle = tracing, code, handle

@@ -27,16 +27,16 @@ from collections.abc import Callable
 from time import perf_counter_ns
 
 SHARE_NS = 1_000_000
-"""Time of one address before it waits. A request that has begun is finished. On replicated nodes, a read of another host waits
-for about four turns."""
+"""Time that an address may use before it waits. A request that has begun is finished. On replicated nodes, a read of another host
+waits for about four turns."""
 ALONE_NS = 4_000_000
-"""Time of one turn for an address that is alone. 400 connections with one query each need less. The wait for the next turn costs
-as much as one query."""
+"""Time that an address may use in one turn while it is alone. 400 connections with one query each need less. The wait for the
+next turn costs as much as one query."""
 ALONE_AFTER_NS = 1_000_000_000
 """An address is alone after this time without work for another address. An address can use the whole processor only until another
 address sends a request. So only this one request can find the processor fully used."""
 LIGHT_PART = 4
-"""An address that uses at most this part (a quarter) of the loop does not wait."""
+"""An address that uses at most this part of the loop's time (a quarter) does not wait."""
 DEBT_MAX_NS = 500_000_000
 """A larger debt is reduced to this, so that no address waits for more than 2 s: several brokers may share one address."""
 PAUSE_MIN_S = 0.001
@@ -57,19 +57,19 @@ class Share:
         """Debt at ``since_ns`` plus the time spent since then."""
         self.since_ns = since_ns
         self.is_used_up = False
-        """Whether frames and answers have to wait."""
+        """True while frames and answers of the address have to wait."""
         self.turn_ns = 0
         """The time that the address spent in this turn while it was alone. It is moved here from ``debt_ns`` each time the debt
         reaches ``SHARE_NS``."""
         self.waits_since_ns = since_ns
         """When the oldest waiting work began to wait, or when waiting work was last done."""
         self.waiting: deque[Callable[[], object]] = deque()
-        """Work for later. Each item spends its own time."""
+        """Work for later. Each item charges its time to the share."""
 
 
 class TurnShares:
-    """The shares of all addresses that have connections or debts. Connections of a trusted proxy have one each: many hosts use
-    it."""
+    """The shares of all addresses that have connections or debts. Each connection of a trusted proxy has a share of its own,
+    because many hosts use the proxy."""
 
     def __init__(self, now_ns: Callable[[], int] = perf_counter_ns) -> None:
         self._now_ns = now_ns
@@ -79,7 +79,7 @@ class TurnShares:
         self._has_others = False
         """Whether two addresses have spent time since this was last checked."""
         self._others_until_ns = now_ns()
-        """The time until which no address is alone."""
+        """Time until which no address counts as alone."""
         self._used_up = 0
         """Number of addresses that have to wait."""
 
@@ -104,12 +104,14 @@ class TurnShares:
                 self._forget_unused(share)
 
     def _forget_unused(self, share: Share) -> None:
-        """Forget an address without connections, unless it waits. Late work of a former share does not remove a newer one."""
+        """Forget an address without connections, unless it waits. If an address has a newer share, late work of its former share
+        does not remove the newer one.
+        """
         if not share.connections and not share.is_used_up and self._shares.get(share.name) is share:
             del self._shares[share.name]
 
     def spend(self, share: Share, spent_ns: int) -> None:
-        """Count this time. Called for each read of a connection."""
+        """Charge this time to the share. Called for each read of a connection."""
         if share is not self._latest:
             self._latest = share
             self._has_others = True
@@ -118,7 +120,7 @@ class TurnShares:
             self._reached(share, spent_ns)
 
     def _reached(self, share: Share, spent_ns: int) -> None:
-        """The address waits, unless earlier debts are paid or it is alone."""
+        """The share is used up: let the address wait, unless its earlier debts are paid by now or it is alone."""
         share.debt_ns -= spent_ns
         self._settle(share)
         share.debt_ns = min(share.debt_ns + spent_ns, DEBT_MAX_NS)
@@ -142,8 +144,8 @@ class TurnShares:
         return limit_ns - share.debt_ns
 
     def wait(self, share: Share, work: Callable[[], object]) -> None:
-        """Do ``work`` later. It returns True if it only admits something that spends its time in a later turn; then the others
-        wait again."""
+        """Do ``work`` later. ``work`` returns True if it only queues something that will spend time in a later turn; then the
+        other waiting items wait again."""
         if not share.waiting:
             share.waits_since_ns = self._now_ns()
         share.waiting.append(work)
@@ -169,7 +171,7 @@ class TurnShares:
             self.spend(share, self._now_ns() - started_ns)
 
     def _settle(self, share: Share) -> None:
-        """Reduce the debt by what was paid until now."""
+        """Reduce the debt by the part that the time until now has paid."""
         now_ns = self._now_ns()
         share.debt_ns = min(max(share.debt_ns - (now_ns - share.since_ns) // LIGHT_PART, 0), DEBT_MAX_NS)
         share.since_ns = now_ns
@@ -199,7 +201,7 @@ class TurnShares:
         loop.call_later(max(pause_ns / 1e9, PAUSE_MIN_S), self._due, share)
 
     def _due(self, share: Share) -> None:
-        """If the debt of the address is paid, do its waiting work until its next share is used up."""
+        """If the debt of the address is paid, do its waiting work until its share is used up again."""
         self._settle(share)
         is_late = bool(share.waiting) and share.since_ns - share.waits_since_ns >= LIGHT_PART * DEBT_MAX_NS
         if self._is_alone(share, share.since_ns):

@@ -16,11 +16,11 @@ from replicated_namesrv.wire.fastjson_writer import hash_order, integer, quote, 
 from replicated_namesrv.wire.registration_values import data_version_of, interned
 
 MAX_HASH_ORDERED: Final = 256
-"""Larger text tables keep the given order: Java's order is unspecified, and computing it costs a step per character."""
+"""Larger text tables keep the given order. Java's order is not specified, and computing it costs a step per character."""
 MAX_BODY_BYTES: Final = 262_144
-"""Limit of a body that is read here in one step."""
+"""Maximum size of a body that is decoded here in one step."""
 MAX_QUOTED: Final = 16_384
-"""Number of quoted names that are cached, if they have at most ``MAX_QUOTED_CHARACTERS``."""
+"""Maximum number of cached names. Names longer than ``MAX_QUOTED_CHARACTERS`` are not cached."""
 MAX_QUOTED_CHARACTERS: Final = 256
 
 _QUEUE_DATA_MEMBERS = frozenset(("brokerName", "perm", "readQueueNums", "topicSysFlag", "writeQueueNums"))
@@ -32,7 +32,7 @@ _SMALL_HASH = 12
 """With this capacity a Java HashMap returns Long keys below 16 in ascending order."""
 
 Addrs = Sequence[tuple[int, str]]
-"""Pairs (brokerId, address), ids ascending."""
+"""Pairs (brokerId, address) in ascending order of the ids."""
 
 
 class _Quoted(dict[str, str]):
@@ -53,7 +53,8 @@ class _Quoted(dict[str, str]):
 _DEFAULT, _STANDARD = _Quoted(False), _Quoted(True)
 
 _FRAGMENTS_MAX: Final = 16_384
-"""Number of encoded broker groups and queue entries cached for each dialect. The cache is emptied when it is full."""
+"""Maximum number of encoded broker groups and queue entries in the cache of each dialect. The cache is emptied when it is
+full."""
 _FRAGMENT_CHARACTERS_MAX: Final = 1_024
 """Longer groups and queue entries are not cached."""
 _broker_fragments: tuple[dict[BrokerData, str], dict[BrokerData, str]] = ({}, {})
@@ -120,7 +121,8 @@ def encode_data_version(data_version: DataVersion) -> bytes:
 def decode_data_version(body: bytes) -> DataVersion | None:
     """Decode the request body of ``QUERY_DATA_VERSION`` (322). Raises BodyError.
 
-    None for a null body and for one without timestamp (Java uses the present time): such a version never equals a stored one."""
+    None for a null body and for a version without a timestamp. Java then uses the present time, so such a version never equals a
+    stored one."""
     try:
         return data_version_of(_loads_if_text(body))
     except MalformedJsonError as error:
@@ -165,7 +167,7 @@ def _queue_data_of(value: object) -> tuple[str, QueueData]:
 
 
 def _broker_fragment(data: BrokerData, standard: bool) -> str:
-    """Encode one group of a route and cache it, because every topic of the group has the same."""
+    """Encode one group of a route and cache it, because the routes of all topics of the group contain it."""
     fragment = _broker_data(data, standard, _STANDARD if standard else _DEFAULT)
     _remember(_broker_fragments[standard], data, fragment)
     return fragment

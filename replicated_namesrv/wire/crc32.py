@@ -11,19 +11,19 @@ from zlib import crc32
 
 _POLYNOMIAL: Final = 0xEDB88320
 _ONE: Final = 1 << 31
-"""x^0. The bits of a checksum are powers in ascending order from the highest bit on."""
+"""x^0. The bits of a checksum are the coefficients of ascending powers of x; the highest bit is that of x^0."""
 _TABLES_MAX: Final = 1024
-"""Cached tables; each has about 5 KB."""
+"""Maximum number of cached tables; each has about 5 KB."""
 
 
 class VariedCrc(NamedTuple):
-    """The checksum of a text, from which those of all texts with another part are computed."""
+    """The checksum of a text, from which the checksums of texts that differ in one part are computed."""
 
     whole: int
     before: int
-    """Checksum of the bytes before the part."""
+    """Checksum of the bytes before the variable part."""
     varied: int
-    """Checksum of those and the part itself."""
+    """Checksum of the bytes before the variable part and of the part itself."""
     bytes_after: int
 
     def with_part(self, part: bytes | memoryview) -> int:

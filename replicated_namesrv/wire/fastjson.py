@@ -28,11 +28,11 @@ from replicated_namesrv.wire.fastjson_writer import dumps, hash_order, quote
 MAX_BYTES_AT_ONCE: Final = 1 << 20
 MAX_MEMBERS_AT_ONCE: Final = 20_000
 MAX_DEPTH: Final = 1000
-"""Nested objects and arrays; more is an error (Java's stack would overflow at a few thousand)."""
+"""Maximum depth of nested objects and arrays. A deeper text is an error (Java's stack would overflow at a few thousand)."""
 SLICE_WORK: Final = 60_000
-"""Characters read between two yields of ``parse_steps``; each member counts as 20 more. About 3 ms."""
+"""Characters read between two yields of ``parse_steps``, where each member counts as 20 characters. Takes about 3 ms."""
 MAX_ESCAPES: Final = 50_000
-"""Escapes in one string, and consecutive comments, because they are read in one step."""
+"""Maximum number of escapes in one string, and of consecutive comments, because both are read in one step."""
 
 Result = TypeVar("Result")
 
@@ -48,7 +48,7 @@ class NumberText(str):
 
 
 _WS = r"[ \t\r\n\f\x08]*+"
-# Groups: text, whole number, word, opening bracket.
+# Groups of the match: text, whole number, word, opening bracket.
 _SCALAR = r'(?:"([^"\\]*+)"|(0|-?[1-9][0-9]{0,17})(?![0-9.eELSBFD])|(true|false|null)(?![\w$])|([{\[]))'
 _KEY = r'(?:"([^"\\]*+)"|([A-Za-z_$][A-Za-z0-9_$]*+|-?[0-9]++))'
 _FIRST_MEMBER = re.compile(f"{_WS}{_KEY}{_WS}:{_WS}{_SCALAR}")
@@ -276,17 +276,17 @@ LONG_MAX: Final = 2**63 - 1
 MAX_NUMBER_CHARACTERS: Final = 400
 """Maximum length of a number with a fraction or an exponent, or in quotes."""
 MAX_TEXT_DEPTH: Final = 64
-"""Nesting of an object or array in the place of a string."""
+"""Maximum depth of an object or array that stands in the place of a string."""
 MAX_TEXT_MEMBERS: Final = 256
-"""Members of such a value that are sorted in Java's hash order."""
+"""Maximum number of members, in an object that stands in the place of a string, that are sorted in Java's hash order."""
 MAX_TEXT_VALUES: Final = 5000
-"""Values within such a value."""
+"""Maximum number of values within an object or array that stands in the place of a string."""
 MAX_OBJECT_MEMBERS: Final = 10_000
-"""Members of an object some of whose names may have another spelling."""
+"""Maximum number of members of an object in which some names may be spelled differently."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _SAFE_DIGITS = 15
-"""A number with a fraction and fewer digits before it is truncated; a greater one is an error."""
+"""A number with a fraction is truncated if it has fewer digits than this before the point; a greater number is an error."""
 _ZERO_FRACTION = re.compile(r"\.0*$")
 
 
@@ -330,7 +330,7 @@ def _integer_of(text: str, name: str) -> int:
 
 
 def to_bool(value: object, name: str, default: bool = False) -> bool:
-    """A Java ``boolean``: true, false, numbers (1 is true), and the words and letters that fastjson accepts."""
+    """A Java ``boolean``: true, false, numbers (1 is true), and the words and letters that fastjson accepts as truth values."""
     if value is None or isinstance(value, bool):
         return default if value is None else value
     if isinstance(value, NumberText):
@@ -411,7 +411,7 @@ def to_list(value: object, name: str) -> list[object] | None:
 def members(value: dict[str, object], names: frozenset[str]) -> dict[str, object]:
     """The members of a bean by exact name, or ignoring case, ``_`` and ``-`` (``JavaBeanDeserializer.smartMatch``).
 
-    Of two spellings of one member the first counts; of two members with one spelling the last.
+    If a member is given in two spellings, the first counts; if it is given twice in one spelling, the last counts.
     """
     if names.issuperset(value):
         return value

@@ -13,15 +13,16 @@ from typing import Final, NamedTuple
 from replicated_namesrv.errors import FrameError
 
 MAX_TOTAL: Final = 16_777_212
-"""Greatest value of the length field: a frame has at most 16 MiB with it (``com.rocketmq.remoting.frameMaxLength``)."""
+"""Greatest value of the length field. A frame with this length and the field itself has 16 MiB
+(``com.rocketmq.remoting.frameMaxLength``)."""
 MAX_HEADER_BYTES: Final = 2 << 20
-"""Longest header, stricter than Java's limits. Reading a header is not sliced, so this bounds how long one peer delays the
-others.
+"""Maximum length of a header, stricter than Java's limits. A header is not read in slices, so this limits how long one peer
+delays the others.
 """
 FRAME_PREFIX_BYTES: Final = 8
-"""Length field, serialize type and header length."""
+"""Length of the fields before the header: frame length, serialize type and header length."""
 FIRST_JUDGED_BYTES: Final = 12
-"""Bytes of a new connection that must have arrived before they are interpreted."""
+"""Number of bytes of a new connection that must have arrived before its protocol is determined."""
 
 _PREFIX = Struct(">iI")
 _TOTAL = Struct(">i")
@@ -33,7 +34,7 @@ class FrameBounds(NamedTuple):
     """Position of one whole frame in a buffer: its header is ``[header_start:body_start]``, its body ``[body_start:end]``."""
 
     serialize_type: int
-    """0 JSON, 1 ROCKETMQ."""
+    """Encoding of the header: 0 JSON, 1 ROCKETMQ."""
     header_start: int
     body_start: int
     end: int

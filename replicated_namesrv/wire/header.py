@@ -36,7 +36,7 @@ from replicated_namesrv.wire.fastjson_writer import quote
 from replicated_namesrv.wire.frame import Buffer, frame, frame_prefix
 
 MAX_HEADER_FIELDS: Final = 4096
-"""Members of a JSON header, or entries of the map of a binary one. Real ones have about ten."""
+"""Maximum number of members of a JSON header, and of entries in the map of a binary one. Real headers have about ten."""
 
 JSON: Final = int(SerializeType.JSON)
 ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
@@ -58,18 +58,18 @@ class RemotingHeader(NamedTuple):
 
     code: int = 0
     flag: int = 0
-    """``RESPONSE_FLAG`` and ``ONEWAY_FLAG``."""
+    """Sum of ``RESPONSE_FLAG`` and ``ONEWAY_FLAG``, if set."""
     language: int | None = LanguageCode.JAVA.value
-    """``LanguageCode``. None: an unknown one."""
+    """Ordinal of ``LanguageCode``. None: an unknown language."""
     opaque: int = 0
-    """int32; identifies the request on its connection."""
+    """An int32 that identifies the request on its connection."""
     version: int = 0
     """Ordinal of ``MQVersion.Version``."""
     remark: str | None = None
     ext_fields: dict[str, str] | None = None
-    """None: there is no map. In JSON this is written differently from an empty map."""
+    """The map of extFields. None: there is no map. JSON writes this differently from an empty map."""
     serialize_type: int = JSON
-    """``SerializeType`` that it was decoded from and is encoded to."""
+    """The encoding (``SerializeType``) from which the header was decoded and in which it is encoded."""
 
     @property
     def is_response(self) -> bool:
@@ -85,9 +85,9 @@ class AnswerParts(NamedTuple):
 
     serialize_type: int
     before: bytes
-    """Header before the opaque."""
+    """The part of the header before the opaque."""
     after: bytes
-    """Header after the opaque."""
+    """The part of the header after the opaque."""
     body: bytes
 
 
@@ -129,7 +129,9 @@ def decode_json_header(data: Buffer) -> RemotingHeader:
 
 
 def _decode_plain(data: Buffer) -> RemotingHeader | None:
-    """A header of plain JSON with members of the usual types and names. None: the lenient reader has to decide."""
+    """A header of plain JSON with members of the usual types and names. None: the header is not of this form, and the lenient
+    reader has to read it.
+    """
     if len(data) > _MAX_PLAIN_BYTES:
         return None
     try:

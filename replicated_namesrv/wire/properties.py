@@ -12,7 +12,7 @@ from typing import Final
 from replicated_namesrv.errors import BodyError
 
 MAX_BODY_BYTES: Final = 65_536
-"""Limit of properties in one request, because they are read in one step. RocketMQ has about fifty."""
+"""Maximum size of the properties in one request, because they are decoded in one step. RocketMQ's have about fifty lines."""
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _BLANKS = " \t\f"
@@ -25,7 +25,9 @@ _SIMPLE_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "": ""}
 
 
 def load_properties(data: bytes) -> dict[str, str]:
-    """Keys and values in order of appearance, a later duplicate wins. Raises BodyError on a malformed ``\\uXXXX``."""
+    """Keys and values in order of appearance, of duplicate keys the last one counts. Raises BodyError on a malformed
+    ``\\uXXXX``.
+    """
     properties: dict[str, str] = {}
     for line in _logical_lines(data.decode("iso-8859-1")):
         match = _KEY.match(line)
@@ -94,7 +96,7 @@ def _unescape(text: str) -> str:
     if "\\" not in text:
         return text
     plain = _ESCAPE.sub(_unescaped, text)
-    # Two escapes make one character beyond the first 65,536, as in Java, whose text consists of such halves.
+    # Two escapes make one character beyond the first 65,536, as in Java, where a text consists of surrogate halves.
     return plain if plain.isascii() else plain.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 

@@ -13,7 +13,7 @@ from replicated_namesrv.errors import FrameError
 from replicated_namesrv.wire.frame import FIRST_JUDGED_BYTES, Buffer
 
 V1_MAX_BYTES: Final = 107
-"""Longest version 1 header with its line end."""
+"""Maximum length of a version 1 header, with its line end."""
 _V1_PREFIX: Final = b"PROXY"
 _V2_SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 _V2_FIXED = Struct(">12sBBH")
@@ -24,7 +24,7 @@ class ProxyHeader(NamedTuple):
     """The result of looking for a PROXY header."""
 
     size: int
-    """Bytes to skip. 0: there is no header."""
+    """Number of bytes to skip. 0: there is no header."""
     source: str | None
     """host:port of the real peer, an IPv6 host in brackets. None: unknown, or the proxy itself is the peer."""
 
@@ -35,7 +35,7 @@ NO_PROXY_HEADER: Final = ProxyHeader(0, None)
 def parse_proxy_header(buffer: Buffer, start: int, end: int) -> ProxyHeader | None:
     """The PROXY header at the beginning of a connection; None while more bytes are needed.
 
-    Raises FrameError if it begins like one and is invalid.
+    Raises FrameError if the bytes begin like a header and are not a valid one.
     """
     if end - start < FIRST_JUDGED_BYTES:
         return None

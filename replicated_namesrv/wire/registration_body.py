@@ -60,9 +60,9 @@ from replicated_namesrv.wire.registration_values import (
 __all__ = ["MAX_INFLATED_BYTES", "RegisterBrokerBody", "Steps", "decode_register_body"]
 
 MAX_INFLATED_BYTES: Final = 64 << 20
-"""Default limit of the inflated size of a compressed body."""
+"""Default limit on the inflated size of a compressed body."""
 MAX_MEMBERS: Final = 1_500_000
-"""Keys, items and closing brackets of a non-canonical body: 100,000 topics have about a million."""
+"""Maximum number of keys, items and closing brackets in a non-canonical body: 100,000 topics have about a million."""
 
 _ZLIB_FIRST_BYTE = 0x78
 _BODY_MEMBERS = frozenset(("filterServerList", "topicConfigSerializeWrapper"))
@@ -131,7 +131,7 @@ def _decode_wrapper(value: object, filter_servers: tuple[str, ...] | None) -> St
         topics = {}
         work = 0
         for key in list(table):
-            # Removed one by one, so that the memory of a large table is also freed in slices.
+            # Entries are removed one by one, so that the memory of a large table is also freed in slices.
             config = table.pop(key)
             name, queue_data = topic_of(config)
             topics[name] = queue_data
@@ -146,13 +146,13 @@ def _decode_wrapper(value: object, filter_servers: tuple[str, ...] | None) -> St
 # The canonical decoder
 
 MAX_REMEMBERED: Final = 65_536
-"""Number of pieces in the cache, about 500 bytes each. The cache is emptied when it is full."""
+"""Maximum number of pieces in the cache, about 500 bytes each. The cache is emptied when it is full."""
 MAX_REMEMBERED_BYTES: Final = 512
 """A longer tail is not cached."""
 SLICE_BYTES: Final = 200_000
-"""Bytes of a table decoded between two yields: about 2 ms if no piece is cached."""
+"""Number of bytes of a table that are decoded between two yields: about 2 ms if no piece is cached."""
 MAX_TOPIC_BYTES: Final = 400_000
-"""A longer topic is not canonical."""
+"""A table with a longer topic is not canonical."""
 
 _LONG = rb"(0|[1-9][0-9]{0,17})"
 _VERSION = rb'\{"counter":' + _LONG + rb',(?:"stateVersion":' + _LONG + rb',)?"timestamp":' + _LONG + rb"\}"
@@ -175,9 +175,9 @@ _END_OF_TOPIC = re.compile(rb"[0-9]\},")
 Topic = tuple[str, QueueData]
 Known = tuple[bytes, Topic]
 _known: dict[bytes, Known] = {}
-"""Tail (4.9: the whole text) of a topic -> its head without attributes, the topic."""
+"""Cache: from the tail of a topic (4.9: its whole text) to its head without attributes and its value."""
 _shapes: dict[tuple[bytes, bytes], QueueData] = {}
-"""The text around the name in a tail -> the queues."""
+"""Cache: from the text around the name in a tail to the queues."""
 _head_of = itemgetter(0)
 _topic_of = itemgetter(1)
 
@@ -185,7 +185,7 @@ _topic_of = itemgetter(1)
 def without_meaning(body: bytes | memoryview) -> tuple[int, int]:
     """(start, end) of bytes in a canonical body that may change without a change of meaning; (0, 0) if there are none.
 
-    5.x brokers change ``mappingDataVersion`` at each registration. A name server reads it and never uses it.
+    5.x brokers change ``mappingDataVersion`` at each registration. A name server reads this member and never uses it.
     """
     before = _BEFORE_TABLE.match(body)
     return (0, 0) if before is None or before.start(5) < 0 else (before.start(5), before.end(7))
@@ -319,7 +319,7 @@ def _understand_shape(before: bytes, after: bytes) -> QueueData | None:
 
 
 def _heads_fit(heads: list[bytes], known: list[Known]) -> bool:
-    """Whether each head is that of its topic, with or without attributes."""
+    """Whether each head is the head of its topic, with or without attributes."""
     for head, (plain, _) in zip(heads, known, strict=True):
         if head != plain:
             if not head.startswith(plain) or _ATTRIBUTES.fullmatch(head, len(plain)) is None:

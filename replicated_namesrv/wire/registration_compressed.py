@@ -23,9 +23,9 @@ from replicated_namesrv.wire.registration_values import (
 )
 
 MAX_TEXT_BYTES: Final = 1 << 20
-"""Longest text in the stream."""
+"""Maximum length of a text in the stream."""
 SLICE_WORK: Final = 300_000
-"""Work between two yields, in bytes inflated plus 200 for each text: about 2 ms."""
+"""Work between two yields: the number of inflated bytes plus 200 for each text. Takes about 2 ms."""
 MAX_REMEMBERED: Final = 65_536
 MAX_REMEMBERED_BYTES: Final = 256
 

@@ -24,14 +24,14 @@ from replicated_namesrv.wire.fastjson import (
 )
 
 SLICE_WORK: Final = 20_000
-"""The sum of ``work_of`` for the objects decoded between two yields: about 1000 topics or 3 ms."""
+"""Maximum sum of ``work_of`` for the objects decoded between two yields: about 1000 topics or 3 ms."""
 DEFAULT_QUEUE_NUMS: Final = 16
 DEFAULT_PERM: Final = 6
 GLOBAL_SCOPE: Final = "__global__"
 MAX_FILTER_SERVERS: Final = 1000
-"""Filter servers of one broker; real ones have a few, and none since 5.0."""
+"""Maximum number of filter servers of one broker. Real brokers have a few, and none since 5.0."""
 MAX_MAPPED_QUEUES: Final = 16_384
-"""Entries of one mapping's currIdMap."""
+"""Maximum number of entries in the currIdMap of one mapping."""
 MAX_INTERNED: Final = 65_536
 
 _TOPIC_MEMBERS = frozenset(
@@ -46,13 +46,13 @@ class RegisterBrokerBody(NamedTuple):
     """The content of a registration, without its header fields."""
 
     data_version: DataVersion | None
-    """None: the body has none, or null. Java then uses the present time as its timestamp."""
+    """The data version. None: the body has none, or null. Java then uses the present time as its timestamp."""
     topics: dict[str, QueueData] | None
-    """By ``topicName``. None: the table was null and nothing is registered (answer 0)."""
+    """Queues by ``topicName``. None: the table was null and nothing is registered (answer 0)."""
     topic_queue_mapping_infos: dict[str, TopicQueueMappingInfo]
-    """By the key of the map in the body: the topic."""
+    """Mappings by their key in the body, which is the topic."""
     filter_servers: tuple[str, ...] | None
-    """None: keep the stored ones. Empty: remove them."""
+    """Addresses of filter servers. None: keep the stored ones. Empty: remove the stored ones."""
 
 
 def work_of(value: object, parts: int) -> int:
