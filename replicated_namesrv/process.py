@@ -153,8 +153,9 @@ class ServingNode:
         self._records: ChangeRecords | None = None
         if self.access is not None and self.access.audit is not None:
             self._records = ChangeRecords(self.access.audit, self._cluster if settings.mode == "cp" else None)
-            self.service.on_change(self._records.note)
             self.service.on_log_events(self._records)
+        if self.access is not None:
+            self.service.on_change(self._applied)
         self.remoting = RemotingServer(settings, self.service, access=self.access)
         if self.tracing is not None:
             self.remoting.dispatcher.trace(self.tracing)
@@ -179,6 +180,12 @@ class ServingNode:
         self.health = HealthServer(context) if settings.health_address is not None else None
         self.service.on_own_address(lambda: self._own_address(context))
         self._undo: list[Callable[[], object]] = []
+
+    def _applied(self, change: AppliedChange) -> None:
+        if self._records is not None:
+            self._records.note(change)
+        if self.admin is not None and change.origin is not None:
+            self.admin.note_cause(change.revision, change.origin)
 
     def _cluster(self) -> RecordedCluster | None:
         """None while it is unknown."""

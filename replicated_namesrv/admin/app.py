@@ -38,6 +38,7 @@ from replicated_namesrv.errors import (
     StorageError,
     UnavailableError,
 )
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.server.connection_limits import Limits, Sources
 from replicated_namesrv.server.query_handlers import BadConsistencyError
 from replicated_namesrv.server.tls import admin_contexts
@@ -184,6 +185,10 @@ class AdminServer:
     def address(self) -> tuple[str, int] | None:
         """Bound address, None while not listening."""
         return self._listener.address
+
+    def note_cause(self, revision: int, origin: ChangeOrigin) -> None:
+        """The change with this revision was requested by an identity of the access file."""
+        self._line.note_cause(revision, origin)
 
     async def start(self, host: str, port: int) -> None:
         """Bind and serve. Raises SettingError naming the address if it cannot be bound."""

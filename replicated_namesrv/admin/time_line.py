@@ -1,8 +1,9 @@
 """TimeLine: the events of the last hour on this node, for operators. ``GET /v1/timeline``.
 
 Its entries are changes of the state (brokers, topics, KV, settings), changes of the leader, suspected brokers, changes of this
-node's own readiness, and changes that were requested over HTTP at this node, with the caller. Everything is bounded: the oldest
-entries are dropped.
+node's own readiness, and changes that were requested over HTTP at this node, with the caller. A change of the state by an
+identity of the access file names it, and the node that received the request. Everything is bounded: the
+oldest entries are dropped.
 """
 
 import asyncio
@@ -15,7 +16,8 @@ from aiohttp import web
 
 from replicated_namesrv.admin.responses import json_response
 from replicated_namesrv.errors import BodyError
-from replicated_namesrv.routes.history import EXPIRED, LOST, REGISTERED, UNREGISTERED, Change, CompactedError, History
+from replicated_namesrv.model import ChangeOrigin
+from replicated_namesrv.routes.history import CHANGED, EXPIRED, LOST, REGISTERED, UNREGISTERED, Change, CompactedError, History
 
 ENTRIES_MAX = 5_000
 SPAN_MS = 3_600_000
@@ -26,6 +28,8 @@ BATCHES_MAX = 64
 """Batches read before an answer, so that a burst of changes does not delay it for long."""
 NAMES_SHOWN = 5
 REMOVALS = (UNREGISTERED, EXPIRED, LOST)
+OF_BROKERS = (REGISTERED, CHANGED, *REMOVALS)
+"""Changes that brokers cause. Their entries name the broker."""
 FLAPS_MIN = 2
 """A broker that was removed this often in the last hour flaps."""
 
@@ -40,6 +44,8 @@ class TimeLine:
         self.entries: deque[dict[str, Any]] = deque(maxlen=ENTRIES_MAX)
         self.removed_ms: dict[tuple[str, str], int] = {}
         """When a broker (cluster, address) was last removed, for those that are not registered again."""
+        self._causes: dict[int, ChangeOrigin] = {}
+        """Who requested the change with a revision, for changes that are not read yet."""
         self._position = history.newest
         self._number = 0
         self._standing = (is_serving(), is_fenced())
@@ -88,6 +94,12 @@ class TimeLine:
         """A change was requested over HTTP at this node."""
         self.note("requested", method=method, path=path, by=caller, status=status)
 
+    def note_cause(self, revision: int, origin: ChangeOrigin) -> None:
+        """An identity of the access file requested the change with this revision, at this node or another one."""
+        self._causes[revision] = origin
+        if len(self._causes) > ENTRIES_MAX:
+            del self._causes[next(iter(self._causes))]
+
     def catch_up(self) -> bool:
         """Read the next changes from the history; whether there may be more."""
         try:
@@ -96,12 +108,17 @@ class TimeLine:
             self._position = error.oldest
             self.note("changes-missed")
             return True
+        if not changes:
+            self._causes.clear()  # changes that the history did not record
         if self._position > self._history.newest:  # the state was replaced by an older one
             self._position = self._history.newest
         for change in changes:
             self._position = change.revision
+            cause = self._causes.pop(change.revision, None)
             for fields in _summaries(change):
                 self._remember(change.kind, fields)
+                if cause is not None and change.kind not in OF_BROKERS:
+                    fields |= {"by": cause.identity, "over": cause.node}
                 self.note(change.kind, fields.pop("timeMs") or None, revision=change.revision, **fields)
         return bool(changes)
 

@@ -149,6 +149,9 @@ async def test_every_node_records_restores_operations_and_members_with_their_cal
         await cluster.start(*NAMES)
         await cluster.change("n1", "PUT", "/v1/kv/n/last", b"v", Role.OPERATOR)
         await cluster.recorded("the last change", lambda folder: lines(folder, "change")[-1].get("key") == "last")
+        for name in NAMES:
+            found = (await cluster.request(name, "GET", "/v1/timeline?q=kv-put")).json["entries"]
+            assert [(entry["key"], entry["by"], entry["over"]) for entry in found] == [("last", Role.OPERATOR, "n1")]
     for name in NAMES:
         assert lines(tmp_path / name, "change", "requested", "members", "audit-gap")[:-1] == before[name]
 

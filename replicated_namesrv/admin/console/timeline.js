@@ -43,5 +43,5 @@ export function TimeLine() {
     ${data?.flapping.length > 0 && html`<div class="findings" role="status"><strong>${plural(data.flapping.length, "broker flaps", "brokers flap")}:</strong> ${data.flapping.slice(0, 10).map((row, at) => html`${at ? ", " : ""}<a href=${link("brokers", row.brokerName)}>${row.brokerName} ${row.brokerAddr}</a> (removed ${row.removals} times)`)}</div>`}
     ${data && html`<p role="status">${count(data.entries.length)} of ${plural(data.total, "entry", "entries")}, the newest first. Leader changes, readiness and requests are those that this node saw.</p>
     <ol class="timeline">${data.entries.map((entry) => html`<li key=${entry.number} class=${BAD.has(entry.kind) ? "bad-mark" : ""}><time dateTime=${new Date(entry.timeMs).toISOString()}>${clock(entry.timeMs)}</time>
-      <span>${(TEXTS[entry.kind] ?? (() => entry.kind))(entry)}${entry.revision ? html` <span class="weak">revision ${count(entry.revision)}</span>` : ""}</span></li>`)}</ol>`}`;
+      <span>${(TEXTS[entry.kind] ?? (() => entry.kind))(entry)}${entry.over && html` by <strong><bdi>${entry.by}</bdi></strong> over ${entry.over}`}${entry.revision ? html` <span class="weak">revision ${count(entry.revision)}</span>` : ""}</span></li>`)}</ol>`}`;
 }
