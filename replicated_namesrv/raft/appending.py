@@ -84,12 +84,11 @@ class Appending:
     ) -> tuple[int, int, list[Entry]]:
         """Remove entries that are already here from the front."""
         log, commit = self._log, self._core.commit_index
+        if previous_index <= commit:
+            self._check_committed(peer, previous_index, previous_term)
         if previous_index < commit:
             for _, index, term in entries[: commit - previous_index]:
-                if log.term_at(index) not in (None, term):
-                    raise InvariantError(
-                        f"{peer} sends entry {index} of term {term}; committed here is term {log.term_at(index)}"
-                    )
+                self._check_committed(peer, index, term)
             entries = entries[commit - previous_index :]
             previous_index, previous_term = commit, log.term_at(commit) or 0
         if log.term_at(previous_index) == previous_term:
@@ -102,6 +101,12 @@ class Appending:
                 previous_index, previous_term = entries[known - 1][1:]
                 entries = entries[known:]
         return previous_index, previous_term, entries
+
+    def _check_committed(self, peer: str, index: int, term: int) -> None:
+        """``peer`` has an entry of this term at ``index``, which is committed here. Raises InvariantError if ours differs."""
+        ours = self._log.term_at(index)
+        if ours not in (None, term):
+            raise InvariantError(f"{peer} sends entry {index} of term {term}; committed here is term {ours}")
 
     def answered(self, peer: str, success: bool, next_index: int) -> None:
         """PySyncObj answered an append: send the answer when it is durable."""

@@ -286,9 +286,11 @@ class Progress:
 
     def entries_lost(self, following: int, sequence: int) -> None:
         """An answer shows that the follower lacks entries before those that it was sent, or has different ones."""
+        is_repeated = self.state == PROBE and following >= self.next and self.defences.resend_backoff
         if self.state == REPLICATE:
             self.backoff.failed()
         self.become_probe(following, sequence)
+        self.probe_sent = is_repeated  # the next probe would be equal: send it with the next heartbeat
 
     # Answers
 

@@ -83,7 +83,8 @@ class Defences:
     inflight_bound: bool = True
     """Only the newest unanswered messages to a follower are remembered. Off: all."""
     resend_backoff: bool = True
-    """Retries of data that a follower repeatedly lacks back off. Off: it is sent again with each of the follower's answers."""
+    """Retries of data that a follower repeatedly lacks back off. A probe that had no effect is repeated with the next heartbeat.
+    Off: both are sent again with each of the follower's answers."""
     encoded_bound: bool = True
     """Encoded entries are cached up to a number of bytes and dropped when unused. Off: up to 16 slices of any size."""
     disk_stall: bool = True

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.raft.interfaces import Committed
+from replicated_namesrv.raft.payloads import NO_OP, pack_entries
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
-from replicated_namesrv.raft.raft_errors import CorruptionError
-from replicated_namesrv.raft.raft_messages import AppendReply, Message, TimeoutNow, Vote, VoteReply
+from replicated_namesrv.raft.raft_errors import CorruptionError, InvariantError
+from replicated_namesrv.raft.raft_messages import Append, AppendReply, Message, TimeoutNow, Vote, VoteReply
 from replicated_namesrv.raft.raft_node import RaftNode
 from tests.support.raft_world import Disk, World
 
@@ -62,6 +63,30 @@ def test_fresh_acks(defended: bool) -> None:
     leader.on_message(follower.node_id, stale)
     leader.tick()
     assert (leader.commit_index > committed) == (not defended)
+
+
+@pytest.mark.parametrize("behind", [0, 1], ids=["at the commit index", "below it"])
+@pytest.mark.parametrize("with_entries", [True, False])
+def test_a_leader_that_contradicts_a_committed_entry_stops_the_node(behind: int, with_entries: bool) -> None:
+    """Log matching: no leader of a later term lacks a committed entry. The node must not cut its log, nor answer with
+    conflicts for ever."""
+    world = World()
+    world.start_all()
+    leader = world.elect()
+    commit(world, leader, b"a")
+    commit(world, leader, b"b")
+    world.run(0.5)
+    follower = next(node for node in world.nodes if node is not leader)
+    index, term = follower.commit_index - behind, leader.term + 1
+    before, entries = (index, term), b""
+    if with_entries:
+        before, entries = (index - 1, follower.term_at(index - 1) or 0), pack_entries([(NO_OP, index, term)])
+    follower.on_message(
+        leader.node_id,
+        Append(leader.incarnation, follower.incarnation, leader.term + 8, 1 << 40, *before, follower.commit_index, 0, entries),
+    )
+    assert isinstance(follower.failed, InvariantError)
+    assert f"sends entry {index} of term {term}; committed here is term {leader.term}" in str(follower.failed)
 
 
 @both

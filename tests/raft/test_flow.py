@@ -186,6 +186,34 @@ def test_without_back_off_what_is_lost_is_sent_with_every_heartbeat() -> None:
         check_what_is_lost(Append, "resend_backoff", 10)
 
 
+@both
+def test_conflicts_without_effect_are_answered_with_the_next_heartbeat(defended: bool) -> None:
+    """A follower answers every probe with the same conflict."""
+    world = world_of(without=None if defended else "resend_backoff")
+    leader = world.elect()
+    commit(world, leader, 10)
+    name = next(node for node in world.nodes if node is not leader).node_id
+    probes, transmit = 0, world.transmit
+
+    def always_in_conflict(source: Host, target: str, message: Message) -> None:
+        nonlocal probes
+        probes += target == name and isinstance(message, Append)
+        if source.name == name and isinstance(message, AppendReply):
+            message = message._replace(success=False)
+        transmit(source, target, message)
+
+    world.transmit = always_in_conflict  # type: ignore[method-assign]  # of this world alone
+    world.run(5)
+    assert leader.role == "leader"
+    heartbeats = 5 / leader.context.heartbeat_seconds
+    assert heartbeats * 0.8 < probes
+    assert (probes < heartbeats * 1.2) == defended
+    world.transmit = transmit  # type: ignore[method-assign]  # of this world alone
+    commit(world, leader, 10)
+    follower = world.hosts[name].node
+    world.run_until(lambda: follower is not None and follower.applied_index == leader.applied_index)
+
+
 def check_what_is_lost(kind: type, without: str | None, seconds: float) -> None:
     """Drop all data that goes to one follower for this time. Afterwards it arrives again."""
     world = world_of(without=without, **SMALL, inflight_messages_max=8)

@@ -65,6 +65,14 @@ def plausible(kind: type[Message], facts: Facts) -> Message:
     return message
 
 
+def contradicts(message: Message, facts: Facts) -> bool:
+    """Whether the message is an append that contradicts a committed entry of the receiver. It stops the receiver."""
+    if not isinstance(message, Append) or message.previous_term > message.term:
+        return False
+    named = message.previous_index, message.previous_term
+    return 0 < message.previous_index <= facts.last_index and named != (facts.last_index, facts.last_term)
+
+
 def at_bounds(message: Message, own_term: int) -> Iterator[Message]:
     """The message with one number at a bound, for each number and each bound that can be encoded."""
     for name, hint in get_type_hints(type(message), include_extras=True).items():
