@@ -1,8 +1,8 @@
 """The group of a node: the peers with which it exchanges messages now. It follows the members in the log.
 
-The peers of a node are the other members, those that were removed lately, and before it knows a leader, the configured nodes. A
-hint of another node adds members that this node does not know yet. Votes and acknowledgements are counted by the configuration
-alone.
+The peers of a node are the other members, those that were removed lately, and before it knows a leader that is a member, the
+configured nodes. A hint of another node adds members that this node does not know yet. Votes and acknowledgements are counted by
+the configuration alone.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,8 @@ class Group:
         self._is_due = False
         """Whether peers have to be added or dropped."""
         self.is_searching = True
-        """Whether this process has not found a leader yet. Until then the configured nodes are peers, too."""
+        """Whether this process has not found a leader yet that is a member by its log or by a hint. Until then the configured
+        nodes are peers, too. If the log is behind and the hint was lost, only the configuration may name the leader."""
         self.hint: tuple[int, Members] = (0, {})
         """(index, members) that another node knows and this one does not know yet."""
         self.version = 0
@@ -90,6 +91,8 @@ class Group:
         self._is_due = False
         self.version += 1
         configuration, context = self._configuration, self._context
+        if self.is_searching:
+            self.is_searching = not self._has_leader
         names = {*configuration.members, *configuration.applied, *self._leaving}
         if self.is_searching or context.node_id not in configuration.applied:
             names.update(context.configured)
@@ -120,9 +123,16 @@ class Group:
             self._is_due = True
 
     def leader_known(self) -> None:
-        """This process knows a leader: its log will tell it the members."""
-        if self.is_searching:
-            self.is_searching, self._is_due = False, True
+        """This process knows another leader than before."""
+        self._is_due |= self.is_searching
+
+    @property
+    def _has_leader(self) -> bool:
+        """Whether this node knows a leader that stays its peer: the log of this leader will tell it the members."""
+        leader = self._leadership.leader_of(self._core.term)
+        if not self._context.config.defences.lasting_leader:
+            return leader is not None
+        return leader == self._context.node_id or leader in self._configuration.members or leader in self.hint[1]
 
     @property
     def accepts_strangers(self) -> bool:

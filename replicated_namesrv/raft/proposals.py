@@ -180,7 +180,7 @@ class Proposals:
         if (self._queue or self._arrived) and self._has_room:
             if self._core.is_leader and self._may_append():
                 return 0.0
-            if not self._core.is_leader and self._leader is not None and self._voters.may_propose:
+            if not self._core.is_leader and self._leader in self._context.peers and self._voters.may_propose:
                 times.append(self._not_before)
         return min(times)
 

@@ -46,6 +46,8 @@ class Defences:
     """A leader changes the members only when an entry of its own term is committed."""
     leader_stays: bool = True
     """A leader writes no change that takes its own vote; it hands leadership over first."""
+    lasting_leader: bool = True
+    """A node that was away keeps the configured nodes as peers until its leader is a member. Off: until it knows a leader."""
     removal_committed_first: bool = True
     """A leader sends no member an entry that takes its vote before that entry is committed."""
     regressions: bool = True

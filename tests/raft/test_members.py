@@ -680,6 +680,43 @@ def test_a_member_that_was_cut_off_lets_in_members_that_it_does_not_know() -> No
     commit(world, node, b"b")
 
 
+@both
+def test_lasting_leader(defended: bool) -> None:
+    """A node was away while n4 was added, which leads now. It is configured with n4, but all hints about the members are lost
+    until it has a leader. It must not drop this leader as a stranger."""
+    world = world_with("lasting_leader", defended)
+    make(world, MemberChange("move", "n3", ("elsewhere", 1)))
+    equal(world)
+    away, other = world.hosts["n3"], world.hosts["n1"].node
+    while world.elect() is away.node:
+        assert away.node is not None
+        assert other is not None
+        hand_over(world, away.node, other)
+        world.run(1)
+    away.crash()
+    newest = grow(world, "n4")
+    while world.elect() is not newest:
+        world.elect().transfer_leadership("n4", lambda is_done: None)
+        world.run(1)
+    world.names.append("n4")
+    world.drop = lambda source, target, message: target == "n3" and isinstance(message, MemberHint)
+    node = away.start()
+    world.run(1)
+    world.drop = lambda source, target, message: False
+    assert ("n4" in node.peers) == defended
+    outcome = world.propose("n3", b"proposed at a node that was away", 2_000)
+    wakeups = 0
+    end = world.time + 1
+    while world.time < end:
+        wakeups += node.next_wakeup() <= world.time
+        world.step()
+    assert wakeups < 500, "it waits for events, not for a time that has passed"
+    world.run_until(lambda: outcome)
+    assert isinstance(outcome[0], Committed) == defended
+    if defended:
+        equal(world)
+
+
 def is_voter(world: World, name: str) -> bool:
     return world.elect().member_table.get(name, RaftMember(Kind.LEARNER)).votes
 
