@@ -17,7 +17,8 @@ value, because they are drawn from all 64-bit numbers.
 
 A node that repeatedly sends terms refused by B2 may have been raised by several steps, so that no other node accepts its term any
 more. So the receiver raises its own term by one step (``Elections.approach_term``) after an election time of such messages, or
-after ``PATIENCE_ELECTIONS`` of them while it has a leader. One forged message has no effect.
+after ``PATIENCE_ELECTIONS`` of them while it has a leader. One forged message has no effect. Introductions to this incarnation
+count too: a node that was down while the others were raised and restarted has accepted none of their processes.
 
 Only authentication keeps out a process that repeats steps within the bound.
 
@@ -79,11 +80,18 @@ def check_numbers(message: Message, own_term: int) -> None:
     for position in terms:
         term = cast(int, message[position])
         if term > NUMBER_MAX or (term > own_term + TERM_STEP_MAX and own_term):  # B1, B2
+            is_possible = term <= NUMBER_MAX
             error = TermError(
-                f"{_named(message, position)} is beyond what elections can reach from term {own_term}; if only peers can have "
-                "sent it, a forged term is on its sender's disk: move that data directory away"
+                f"{_named(message, position)} is beyond what elections can reach from term {own_term}. "
+                + (
+                    "If this repeats, forged messages have raised the term of its sender; this node raises its own in steps "
+                    "until it accepts the sender. Leave all data directories in place"
+                    if is_possible
+                    else "The message was forged, or a forged term is on the disk of its sender, which will not start again: the "
+                    "error at that start names the remedy"
+                )
             )
-            error.is_term_possible = term <= NUMBER_MAX
+            error.is_term_possible = is_possible
             raise error
     for position in ordinals:
         if cast(int, message[position]) > NUMBER_MAX:

@@ -287,10 +287,15 @@ class RaftNode(NodeViews):
             self._receive(peer, message)
         except TermError as error:
             self._refuse(peer, error)
-            if error.is_term_possible and self.membership.formed and self.membership.known.get(peer) == message.source:
+            if error.is_term_possible and self.membership.formed and self._may_raise_term(peer, message):
                 self.elections.approach_term(peer)
         except MalformedError as error:
             self._refuse(peer, error)
+
+    def _may_raise_term(self, peer: str, message: Message) -> bool:
+        """Whether a refused term counts for ``approach_term``: from an accepted process, or in an introduction to this node."""
+        is_introduction = isinstance(message, Introduction) and message.destination == self.incarnation
+        return is_introduction or self.membership.known.get(peer) == message.source
 
     def _refuse(self, peer: str, error: MalformedError) -> None:
         """Drop a message of ``peer``."""

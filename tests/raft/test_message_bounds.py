@@ -150,6 +150,32 @@ def test_a_node_that_was_driven_away_by_several_steps_comes_back() -> None:
     commits(world)
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+def test_a_node_that_was_down_while_terms_were_raised_follows_them(restarted: bool) -> None:
+    """The terms of the others rose by three steps. If their processes are new to this node, it refuses introductions."""
+    world, _ = elected()
+    away = next(host for host in world.hosts.values() if host.node is not world.leader)
+    away.crash()
+    first, second = world.nodes
+    for _ in range(3):
+        for receiver, sender in ((first, second), (second, first)):
+            term = receiver.term + TERM_STEP_MAX
+            receiver.on_message(sender.node_id, HigherTerm(sender.incarnation, receiver.incarnation, term))
+            receiver.tick()
+    world.run(1)
+    if restarted:
+        for host in world.hosts.values():
+            if host is not away:
+                host.crash()
+                host.start()
+    leader = world.elect()
+    assert leader.term > 3 * TERM_STEP_MAX
+    node = away.start()
+    world.run_until(lambda: node.applied_index == world.elect().applied_index, 20)
+    assert any("beyond what elections can reach" in note and "Leave all data directories" in note for note in node.notes)
+    commits(world)
+
+
 def test_a_new_disk_joins_a_cluster_of_any_term() -> None:
     world, _ = elected()
     lost = next(node for node in world.nodes if node is not world.leader).node_id
