@@ -13,6 +13,8 @@ from aiohttp import web
 
 from replicated_namesrv.access.roles import ADMINS, OPERATORS, READERS, Role
 from replicated_namesrv.admin.paths import HTTP_ROLES, ROUTES
+from replicated_namesrv.replication.consensus import HEAVY_BYTES
+from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from tests.access.files import token_line, write_access_file
 from tests.support.authority import Authority
 from tests.support.nodes import http, running_node, status_of
@@ -223,3 +225,25 @@ async def test_tokens_are_not_sent_to_addresses_changed_at_run_time(tmp_path: Pa
                 assert (await http(port, "/v1/cluster", headers=right)).status == 200
                 await until(lambda: heads, "the other address is asked")
             assert all((b"the-token" in head) == is_sent for head in heads), name
+
+
+async def test_a_change_that_waited_is_checked_again_before_it_is_proposed(tmp_path: Path) -> None:
+    path = write_access_file(tmp_path, FILE)
+    flags = {"mode": "cp", "nodeId": "n1", "peers": f"n1=127.0.0.1:{free_port()}", "fenceAfterMs": "20000"}
+    async with running_node(tmp_path, accessPolicy="enforce", accessFile=str(path), **flags) as (node, port):
+        assert isinstance(node.service, ReplicatedNode)
+        assert node.access is not None
+        access, lock = node.access, node.service.proposer._heavy
+        await lock.acquire()
+        waiting = asyncio.create_task(http(port, "/v1/kv/n/k", "PUT", b"v" * (HEAVY_BYTES + 1), bearer(Role.OPERATOR)))
+        await until(lambda: lock._waiters, "the change waits for another one")
+        path.write_text(
+            FILE.replace(f'[identities.{Role.OPERATOR}]\nroles = ["{Role.OPERATOR}"]', '[identities.x]\nroles = ["read"]')
+        )
+        await until(lambda: access.reloads == 1, "the file is reloaded")
+        lock.release()
+        answer = await waiting
+        assert (answer.status, answer.json["outcome"]) == (403, "not done")
+        assert "the access file changed while the request waited" in answer.json["error"]
+        assert node.service.state.kv_view("n") is None
+        assert access.refusals == {("PUT /v1/kv/{namespace}/{key}", "refused"): 1}
