@@ -79,7 +79,7 @@ class Settings:
         "", NAMESRV, "Shown for compatibility: the file given with -c. Run-time changes go to runtime.properties in dataDir."
     )
     product_env_name: str = setting(
-        "center", NAMESRV, "Environment that clusterTest asks. Its address list is requested under this unit name."
+        "center", NAMESRV, "The environment that clusterTest asks. addressServer gets this name and returns the address list."
     )
     cluster_test: bool = setting(False, NAMESRV, "If a route is not found, ask the environment productEnvName.")
     order_message_enable: bool = setting(False, NAMESRV, "Include orderTopicConf in route answers.", replicated=True)
@@ -239,8 +239,8 @@ class Settings:
     election_timeout_ms: int = setting(
         300,
         OWN,
-        "A node starts an election after one to two times this time without contact with a leader (cp). At least five "
-        "peerHeartbeatMs, and longer than a round trip between any two nodes. The same on all nodes.",
+        "A node starts an election if it has had no contact with a leader for one to two times this value (cp). At least five "
+        "times peerHeartbeatMs, and longer than a round trip between any two nodes. The same on all nodes.",
     )
     peer_heartbeat_ms: int = setting(50, OWN, "Pause between two heartbeats of the leader to each node (cp).")
     leader_priority: str = setting(
@@ -265,8 +265,8 @@ class Settings:
     late_copy_ms: int = setting(
         10_000,
         OWN,
-        "A registration with an older data version is accepted if it is repeated after this time (cp). The default is the least "
-        "registration period of RocketMQ's brokers.",
+        "A registration with an older data version is accepted if it is repeated after this time (cp). The default is the "
+        "shortest registration period that RocketMQ's brokers permit.",
     )
     watch_history_bytes: int = setting(
         16_777_216,

@@ -118,7 +118,8 @@ METRICS: dict[str, Declared] = {
     ),
     "staleness_seconds": Declared(
         GAUGE,
-        "Age of the state: it contains all changes that were acknowledged before that time. -1: unknown (mode=ap, or starting).",
+        "Age of the state in seconds: it contains every change that was acknowledged at least so long ago. -1: unknown "
+        "(mode=ap, or starting).",
     ),
     "unsynced_seconds": Declared(GAUGE, "Age of the oldest write that is not on disk yet; 0: none (mode=cp)."),
     "requests": Declared(COUNTER, "Requests answered, by request and by response code.", ("request", "outcome")),
@@ -168,7 +169,7 @@ METRICS: dict[str, Declared] = {
         ("port",),
     ),
     "loop_lag_seconds": Declared(HISTOGRAM, "Delays of the event loop."),
-    "loop_lag_recent_max_seconds": Declared(GAUGE, "Largest delay of the event loop in the last seconds."),
+    "loop_lag_recent_max_seconds": Declared(GAUGE, "Largest delay of the event loop in the last 10 to 20 seconds."),
     "peer_refusals": Declared(COUNTER, "Connections and messages from peers that were refused, by reason.", ("what",)),
     "admin_connections_refused": Declared(COUNTER, "Connections to the admin port that were closed because there were too many."),
     "access_refusals": Declared(

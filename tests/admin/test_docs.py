@@ -45,7 +45,7 @@ def test_limits_are_those_of_the_code() -> None:
     assert f"{app.ADDRESS_CONNECTIONS_MAX} from one address" in words
     assert f"for {app.KEEPALIVE_TIMEOUT_S:g} s" in words
     assert http_changes.BODY_BYTES_MAX == 1 << 20
-    assert f"at most 1 MiB, and has to arrive within {http_changes.BODY_TIMEOUT_S:g} s" in words
+    assert f"at most 1 MiB long, and has to arrive within {http_changes.BODY_TIMEOUT_S:g} s" in words
     assert f"(1 to {paging.ROWS_MAX}, default {paging.ROWS_DEFAULT})" in words
     assert f"slices of {paging.SLICE_S * 1000:g} ms" in words
 

@@ -133,9 +133,9 @@ def test_no_module_is_part_of_an_import_cycle() -> None:
 
 
 def test_the_drawing_of_raft_and_replication_is_true() -> None:
-    """Every module occurs in it once, and imports modules of lower lines only."""
+    """Every module occurs in it once, and imports only modules on lower lines."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    drawing = text.partition("imports modules of lower lines only:\n\n```\n")[2].partition("```")[0]
+    drawing = text.partition("imports only modules on lower lines:\n\n```\n")[2].partition("```")[0]
     drawn = [block.splitlines()[1:] for block in drawing.strip("\n").split("\n\n")]
     for package, lines in zip(("raft", "replication"), drawn, strict=True):
         inside = [f for f in product_sources() if f.startswith(f"replicated_namesrv/{package}/") and "__init__" not in f]

@@ -77,11 +77,11 @@ def test_fixed_limits(row: str, told: str) -> None:
 
 
 def test_time_of_an_address_that_is_alone() -> None:
-    assert f"next turn of the event loop, after {turn_shares.ALONE_NS // 1_000_000} ms" in WORDS
+    assert f"the address may use {turn_shares.ALONE_NS // 1_000_000} ms of each turn of the event loop" in WORDS
 
 
 def test_waiting_registrations() -> None:
-    assert f"have at most {registrations.QUEUED_BYTES_MAX >> 20} MiB together" in WORDS
+    assert f"use at most {registrations.QUEUED_BYTES_MAX >> 20} MiB in total" in WORDS
     assert f"uses {registrations.TURN_BUDGET_NS // 1_000_000} ms of each turn" in WORDS
     assert f"more than {registrations.SMALL_BYTES >> 20} MiB have a separate queue" in WORDS
     assert f"more than {OWN_MAPPING_BYTES >> 20} MiB are mapped separately" in WORDS
