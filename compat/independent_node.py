@@ -261,9 +261,6 @@ class IndependentNode:
     ) -> Result | Future[Result]:
         """Apply at once; a KV command after it is on disk."""
         origin = origin or origin_of(connection)
-        refused = self.state.refusal(command)
-        if refused is not None:
-            return refused
         if isinstance(command, PutKVConfig | DeleteKVConfig):
             return within(self.quotas, command, lambda: self._submit(command, origin))
         return within(self.quotas, command, lambda: self._apply(command, origin=origin))
@@ -282,18 +279,14 @@ class IndependentNode:
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
         """Apply at once and attach the broker to ``connection``."""
         registration = with_own_mappings(registration)
-        refused = self.state.refusal(registration)
         try:
-            if refused is None:
-                origin = origin_of(connection)
-                result = within(self.quotas, registration, lambda: self._apply(registration, origin=origin))
-                self._attach(BrokerKey(registration.cluster_name, registration.broker_addr), connection)
-                return result
+            origin = origin_of(connection)
+            result = within(self.quotas, registration, lambda: self._apply(registration, origin=origin))
+            self._attach(BrokerKey(registration.cluster_name, registration.broker_addr), connection)
+            return result
         except LimitError:
             self._refused(registration, connection)
             raise
-        self._refused(registration, connection)
-        return refused
 
     def _refused(self, registration: RegisterBroker, connection: Connection) -> None:
         """The change is refused for lack of room, but the broker's present registration is renewed."""

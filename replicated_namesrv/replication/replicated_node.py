@@ -356,9 +356,6 @@ class ReplicatedNode:
         origin = origin or origin_of(connection)
         if isinstance(command, UnregisterBrokers):
             return within(self.quotas, command, lambda: self.broker_calls.unregister(command, connection))
-        refused = self.state.refusal(command)
-        if refused is not None:
-            return refused
         return within(self.quotas, command, lambda: self._tasks.keep(self._propose_plain(command, origin, connection)))
 
     async def _propose_plain(
@@ -401,15 +398,11 @@ class ReplicatedNode:
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
         """Register a broker: as a renewal if the registration is a no-op, otherwise through the log."""
         registration = with_own_mappings(registration)
-        refused = self.state.refusal(registration)
         try:
-            if refused is None:
-                return within(self.quotas, registration, lambda: self.broker_calls.register(registration, connection))
+            return within(self.quotas, registration, lambda: self.broker_calls.register(registration, connection))
         except LimitError:
             self._refused(registration, connection)
             raise
-        self._refused(registration, connection)
-        return refused
 
     def _refused(self, registration: RegisterBroker, connection: Connection) -> None:
         """The change is refused for lack of room, but the broker's present registration is renewed."""

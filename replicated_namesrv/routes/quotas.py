@@ -5,20 +5,22 @@ in the log is applied whatever the present limits are. So limits may differ betw
 states. For the same reason a state may exceed its limits, if an earlier version or another setting allowed it. Commands that
 add nothing are still accepted then: brokers stay registered, and everything can be removed.
 
-``Quotas`` is the only place that grants bytes. Each command has *needs*: the bound to which it adds, the bytes in use and the
-bytes that it adds. Granted bytes of commands that are not applied yet count as used. Other bounds, such as disk
-space, can add needs.
+``Quotas`` is the only place that grants bytes and numbers of objects. Each command has *needs*: the bound to which it adds, what
+is in use, and what it adds. Grants of commands that are not applied yet count as used. Other bounds, such as disk space, can add
+needs.
 
-``refusal`` limits counts, so that the work of a command is bounded by its size and the topics that it concerns. If several nodes
-admit commands at the same time, a bound may be exceeded by the number of these commands.
+Numbers are limited so that the work of a command is bounded by its size and the topics that it concerns. Their needs name the new
+objects, so that an object that several commands in progress add counts once: brokers that return together have the same topics.
+Each node knows its own grants only. So the nodes of a cluster together may add up to a bound each (``RESTORED_FACTOR``).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from replicated_namesrv.errors import LimitError
-from replicated_namesrv.model import MASTER_ID, TOPICS_MAX
+from replicated_namesrv.model import MASTER_ID, TOPICS_MAX, QueueData
 from replicated_namesrv.routes import sizes
 from replicated_namesrv.routes.broker_group import BrokerGroup, Registration
 from replicated_namesrv.routes.commands import (
@@ -31,7 +33,6 @@ from replicated_namesrv.routes.commands import (
     RegisterTopic,
     UnregisterBrokers,
 )
-from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.sizes import Sizes, text_bytes
 from replicated_namesrv.routes.tables import Tables
 
@@ -60,6 +61,29 @@ class Need(NamedTuple):
     """The namespace or broker name; empty if there is only one bound of this kind."""
     used: int
     more: int
+
+
+class ObjectKind(NamedTuple):
+    """Objects of which there is a maximum number."""
+
+    bound: str
+    """In metrics."""
+    what: str
+    remedy: str
+
+
+class Additions(NamedTuple):
+    """The objects that a command adds to one table."""
+
+    kind: ObjectKind
+    of: str
+    """The broker name; empty if there is only one table of this kind."""
+    kept: int
+    """Number of objects in the table that the command leaves there."""
+    table: Container[Hashable]
+    added: Collection[Hashable]
+    """Each once. Some may be in the table: they count if they are removed from it before the command is applied."""
+    most: int
 
 
 def new_topics(tables: Tables, command: Command) -> Collection[str]:
@@ -141,7 +165,7 @@ def _registration_texts(command: RegisterBroker, new: Collection[str]) -> Iterat
         yield "topic", info.topic
 
 
-def needs(tables: Tables, command: Command, new: Collection[str]) -> list[Need]:
+def byte_needs(tables: Tables, command: Command, new: Collection[str]) -> list[Need]:
     """Upper bounds of what applying ``command`` now would add, if it adds anything. ``new``: ``new_topics``."""
     match command:
         case PutKVConfig():
@@ -239,35 +263,64 @@ def logged_bytes(command: Command, growth: int) -> int:
     return max(growth, written)
 
 
-class Grant:
-    """Bytes granted to one command that is not applied yet."""
+class PendingNeeds:
+    """What is granted to commands that are not applied yet."""
 
-    def __init__(self, pending: dict[tuple[str, str], int], granted: list[Need]) -> None:
+    def __init__(self) -> None:
+        self.bytes: dict[tuple[str, str], int] = {}
+        self.objects: dict[tuple[str, str], Counter[Hashable]] = {}
+        """By bound and broker name, with the number of commands that add each object."""
+
+    def add(self, need: Need | Additions) -> None:
+        """Count one need of a command."""
+        if isinstance(need, Need):
+            self.bytes[need.bound, need.of] = self.bytes.get((need.bound, need.of), 0) + need.more
+        else:
+            self.objects.setdefault((need.kind.bound, need.of), Counter()).update(iter(need.added))
+
+    def remove(self, need: Need | Additions) -> None:
+        """Undo ``add``."""
+        if isinstance(need, Need):
+            place = need.bound, need.of
+            self.bytes[place] -= need.more
+            if not self.bytes[place]:
+                del self.bytes[place]
+            return
+        place = need.kind.bound, need.of
+        counted = self.objects[place]
+        for key in need.added:
+            counted[key] -= 1
+            if not counted[key]:
+                del counted[key]
+        if not counted:
+            del self.objects[place]
+
+
+class Grant:
+    """Room granted to one command that is not applied yet."""
+
+    def __init__(self, pending: PendingNeeds, granted: list[Need | Additions]) -> None:
         self._pending, self._granted = pending, granted
         for need in granted:
-            place = need.bound, need.of
-            pending[place] = pending.get(place, 0) + need.more
+            pending.add(need)
 
     def release(self) -> None:
         """The command was applied, or never will be. Idempotent."""
         granted, self._granted = self._granted, []
         for need in granted:
-            place = need.bound, need.of
-            self._pending[place] -= need.more
-            if not self._pending[place]:
-                del self._pending[place]
+            self._pending.remove(need)
 
 
 class Quotas:
     """Decides for each command whether there is room for it."""
 
-    def __init__(self, limits: Mapping[str, Callable[[], int]], check: Callable[[Command], Iterable[Need]]) -> None:
+    def __init__(self, limits: Mapping[str, Callable[[], int]], check: Callable[[Command], Iterable[Need | Additions]]) -> None:
         """``limits``: bytes by bound. ``check``: the needs of a command; it raises LimitError for a text that is too long."""
         self.limits: dict[str, Callable[[], int]] = {ORDER_TOPICS: lambda: ORDER_TOPICS_BYTES_MAX, **limits}
         self.sources = [check]
         self.refused: dict[str, int] = {}
         """Commands refused, by limit."""
-        self._pending: dict[tuple[str, str], int] = {}
+        self._pending = PendingNeeds()
         self._disk_bytes: Callable[[Command, int], int] = lambda command, growth: 0
 
     def keep_disk_reserve(self, room: Callable[[], int], disk_bytes: Callable[[Command, int], int]) -> None:
@@ -280,11 +333,15 @@ class Quotas:
         """Room for ``command``, until it is released. Raises LimitError if a string is too long or there is no room."""
         try:
             found = [need for source in self.sources for need in source(command)]
-            more = self._disk_bytes(command, sum(need.more for need in found if need.bound == STATE))
+            growth = sum(need.more for need in found if isinstance(need, Need) and need.bound == STATE)
+            more = self._disk_bytes(command, growth)
             if more > 0:
                 found.append(Need(DISK, "", 0, more))
             for need in found:
-                self._check(need, self._pending.get((need.bound, need.of), 0))
+                if isinstance(need, Need):
+                    self._check(need, self._pending.bytes.get((need.bound, need.of), 0))
+                else:
+                    _check_number(need, self._pending.objects.get((need.kind.bound, need.of), {}))
         except LimitError as error:
             self.refused[error.limit] = self.refused.get(error.limit, 0) + 1
             raise
@@ -333,7 +390,7 @@ class Quotas:
             )
 
 
-# Counts
+# Numbers of objects
 
 KV_NAMESPACES_MAX = 10_000
 """Maximum of namespaces. An emptied namespace continues to exist, as in Java: queries by namespace and answers to
@@ -358,7 +415,25 @@ MAPPINGS_MAX = 10_000
 command is applied, 0.1 s in all."""
 MAPPED_QUEUES_MAX = 100_000
 """Maximum of queues in them, at about 1 us each."""
-SYSTEM_ERROR = 1
+RESTORED_FACTOR = 7
+"""A state to be restored may have this many times each number. A cluster can have it: several nodes admit commands at the same
+time, and there are at most 7 voters."""
+
+_GONE, _LESS = "unregister those that are gone", "delete those that are not needed"
+_SPREAD = "spread the topics over more broker names"
+KV_NAMESPACES = ObjectKind("kvNamespaces", "KV namespaces", "use one of those that exist")
+CLUSTERS = ObjectKind("clusters", "clusters", _GONE)
+BROKER_NAMES = ObjectKind("brokerNames", "broker names", _GONE)
+BROKERS = ObjectKind("brokers", "brokers", _GONE)
+MEMBERS = ObjectKind("brokersOfName", "brokers", f"{_GONE}, or use another brokerName")
+ALL_TOPICS = ObjectKind("topics", "different topics", _LESS)
+TOPICS = ObjectKind("topicsOfName", "topics", f"{_LESS}, or {_SPREAD}")
+MAPPINGS = ObjectKind("mappingsOfName", "static topic mappings", _SPREAD)
+QUEUE_SETTINGS = ObjectKind(
+    "queueSettingsOfName",
+    "different combinations of perm, readQueueNums, writeQueueNums and topicSysFlag",
+    "use the same for more topics",
+)
 
 
 def with_own_mappings(command: RegisterBroker) -> RegisterBroker:
@@ -372,93 +447,87 @@ def with_own_mappings(command: RegisterBroker) -> RegisterBroker:
     return command if len(own) == len(infos) else replace(command, topic_queue_mapping_infos=own)
 
 
-def refusal(tables: Tables, command: Command) -> Result | None:
-    """Why ``command`` must not be proposed. None: it may."""
-    if isinstance(command, PutKVConfig) and command.namespace not in tables.kv and len(tables.kv) >= KV_NAMESPACES_MAX:
-        return _refused(f"the KV config has {len(tables.kv)} namespaces, {KV_NAMESPACES_MAX} are allowed; use one of them")
+def needs(tables: Tables, command: Command, new: Collection[str]) -> list[Need | Additions]:
+    """What ``command`` would add. Raises LimitError if it has too many objects by itself. ``new``: ``new_topics``."""
+    return [*additions(tables, command, new), *byte_needs(tables, command, new)]
+
+
+def additions(tables: Tables, command: Command, new: Collection[str]) -> Iterator[Additions]:
+    """The objects that ``command`` adds. All are named, known or not, except topics and mappings, which may be many: of these
+    only new ones."""
+    if isinstance(command, PutKVConfig):
+        yield Additions(KV_NAMESPACES, "", len(tables.kv), tables.kv, (command.namespace,), KV_NAMESPACES_MAX)
     if isinstance(command, RegisterBroker):
-        return _refused_registration(tables, command) or _refused_topics(tables, command)
+        yield from _registered(tables, command)
+        yield from _announced(tables, command, new)
     if isinstance(command, RegisterTopic):
-        names = [name for name, _ in command.queue_datas if name in tables.groups]
-        return next(filter(None, (_refused_growth(tables, name, (command.topic,)) for name in names)), None)
-    return None
+        for name, queue_data in dict(command.queue_datas).items():  # a request in progress may create an unknown name
+            group = tables.groups.get(name)
+            is_known = group is not None and command.topic in group.topics
+            yield from _grown(tables, name, {command.topic: queue_data}, () if is_known else (command.topic,))
 
 
-def _refused_topics(tables: Tables, command: RegisterBroker) -> Result | None:
-    """Why the topics and static topic mappings of a registration are refused. None: they are not."""
-    group, name = tables.groups.get(command.broker_name), command.broker_name
-    if not _takes_topics(command, group):
-        return None
-    infos, mapped = command.topic_queue_mapping_infos, tables.mappings.get(name, {})
-    if len(mapped) + len(infos) > MAPPINGS_MAX:
-        new = len(infos.keys() - mapped.keys())
-        count = len(mapped) + new
-        if new and count > MAPPINGS_MAX:
-            return _refused(
-                f"brokerName {name} would have {count} static topic mappings, {MAPPINGS_MAX} are allowed; "
-                "spread the topics over more broker names"
-            )
-    drops = tables.settings.delete_topic_with_broker_registration and not infos
-    return _refused_growth(tables, name, command.topics or {}, drops)
-
-
-def _refused_growth(tables: Tables, name: str, topics: Collection[str], drops: bool = False) -> Result | None:
-    """Why a broker name may not have these topics besides its own, or with ``drops`` instead of its own; None if none is new."""
+def _registered(tables: Tables, command: RegisterBroker) -> Iterator[Additions]:
+    """The names and the broker of a registration."""
+    cluster, name = command.cluster_name, command.broker_name
     group = tables.groups.get(name)
-    known = {} if group is None else group.topics
-    if len(known) + len(topics) > TOPICS_MAX:
-        new = len(set(topics) - known.keys())
-        count = len(topics) if drops else len(known) + new
-        if new and count > TOPICS_MAX:
-            return _refused(
-                f"brokerName {name} would have {count} topics, {TOPICS_MAX} are allowed; delete those that are not needed, or "
-                "spread the topics over more broker names"
-            )
-    held = tables.topic_revisions
-    if len(held) + len(topics) > ALL_TOPICS_MAX:
-        new = len(set(topics) - held.keys())
-        if new and len(held) + new > ALL_TOPICS_MAX:
-            return _refused(
-                f"there would be {len(held) + new} different topics, {ALL_TOPICS_MAX} are allowed; "
-                "delete those that are not needed"
-            )
-    return None
+    members: Collection[int] = () if group is None else group.members
+    yield Additions(CLUSTERS, "", len(tables.cluster_names), tables.cluster_names, (cluster,), CLUSTERS_MAX)
+    yield Additions(BROKER_NAMES, "", len(tables.groups), tables.groups, (name,), BROKER_NAMES_MAX)
+    yield Additions(BROKERS, "", len(tables.live), tables.live, ((cluster, command.broker_addr),), BROKERS_MAX)
+    yield Additions(MEMBERS, name, len(members), members, (command.broker_id,), MEMBERS_MAX)
 
 
-def _refused_registration(tables: Tables, command: RegisterBroker) -> Result | None:
-    for what, table, key, most in (
-        ("clusters", tables.cluster_names, command.cluster_name, CLUSTERS_MAX),
-        ("broker names", tables.groups, command.broker_name, BROKER_NAMES_MAX),
-        ("brokers", tables.live, (command.cluster_name, command.broker_addr), BROKERS_MAX),
-    ):
-        if len(table) >= most and key not in table:
-            return _refused(f"{len(table)} {what} are registered, {most} are allowed; unregister those that are gone")
-    infos = command.topic_queue_mapping_infos
+def _announced(tables: Tables, command: RegisterBroker, new: Collection[str]) -> Iterator[Additions]:
+    """The topics and static topic mappings of a registration."""
+    infos, name = command.topic_queue_mapping_infos, command.broker_name
     queues = sum(len(info.curr_id_map) for info in infos.values()) if infos else 0
     if len(infos) > MAPPINGS_MAX or queues > MAPPED_QUEUES_MAX:
-        return _refused(
+        raise LimitError(
+            "mappings",
             f"the registration has {len(infos)} static topic mappings with {queues} queues, {MAPPINGS_MAX} with "
-            f"{MAPPED_QUEUES_MAX} are allowed; spread the topics over more broker names"
+            f"{MAPPED_QUEUES_MAX} are allowed; {_SPREAD}",
         )
-    group = tables.groups.get(command.broker_name)
-    if group is not None and command.broker_id not in group.members and len(group.members) >= MEMBERS_MAX:
-        return _refused(
-            f"brokerName {command.broker_name} has {len(group.members)} brokers, {MEMBERS_MAX} are allowed; "
-            "unregister those that are gone, or use another brokerName"
-        )
-    kinds = {} if group is None else group.kinds
-    if command.topics and len(command.topics) + len(kinds) > QUEUE_SETTINGS_MAX:
-        count = len(kinds.keys() | set(command.topics.values()))
-        if count > QUEUE_SETTINGS_MAX:
-            return _refused(
-                f"the topics of brokerName {command.broker_name} would have {count} different combinations of perm, "
-                f"readQueueNums, writeQueueNums and topicSysFlag, {QUEUE_SETTINGS_MAX} are allowed; use the same for more topics"
-            )
-    return None
+    if not _takes_topics(command, tables.groups.get(name)):
+        return
+    mapped = tables.mappings.get(name, {})
+    if added := [topic for topic in infos if topic not in mapped]:
+        yield Additions(MAPPINGS, name, len(mapped), mapped, added, MAPPINGS_MAX)
+    drops = tables.settings.delete_topic_with_broker_registration and not infos
+    yield from _grown(tables, name, command.topics or {}, new, drops)
+
+
+def _grown(
+    tables: Tables, name: str, topics: Mapping[str, QueueData], new: Collection[str], drops: bool = False
+) -> Iterator[Additions]:
+    """The topics and their settings that a broker name gets. ``new``: the topics that it does not have. ``drops``: it loses those
+    that are not in ``topics``."""
+    group = tables.groups.get(name)
+    known: Mapping[str, QueueData] = {} if group is None else group.topics
+    kinds: Collection[QueueData] = () if group is None else group.kinds
+    if topics:
+        yield Additions(QUEUE_SETTINGS, name, len(kinds), kinds, set(topics.values()), QUEUE_SETTINGS_MAX)
+    if new:
+        yield Additions(TOPICS, name, len(topics) - len(new) if drops else len(known), known, new, TOPICS_MAX)
+    held = tables.topic_revisions
+    if first := [topic for topic in new if topic not in held]:
+        yield Additions(ALL_TOPICS, "", len(held), held, first, ALL_TOPICS_MAX)
+
+
+def _check_number(need: Additions, pending: Mapping[Hashable, int]) -> None:
+    """``pending``: objects that commands in progress add to the same table. Some may have been added just now."""
+    if need.kept + len(pending) + len(need.added) <= need.most:
+        return
+    more = sum(key not in pending and key not in need.table for key in need.added)
+    count = need.kept + sum(key not in need.table for key in pending) + more
+    if more and count > need.most:
+        whose = f"brokerName {need.of:.{SHOWN_CHARACTERS}} would have" if need.of else "there would be"
+        kind = need.kind
+        raise LimitError(kind.bound, f"{whose} {count} {kind.what}, {need.most} are allowed; {kind.remedy}")
 
 
 def check_whole(tables: Tables) -> None:
-    """Raise LimitError if a state, which is to replace an empty one, has more of anything than commands could add."""
+    """Raise LimitError if a state, which is to replace an empty one, has more of anything than all nodes of a cluster may add."""
     for what, count, most in _counts(tables):
         if count > most:
             raise LimitError(what, f"{count} {what}, {most} are allowed; take out those that are not needed")
@@ -467,21 +536,18 @@ def check_whole(tables: Tables) -> None:
 def _counts(tables: Tables) -> Iterator[tuple[str, int, int]]:
     """Kinds of objects, with their present and maximum numbers. It is not known which mappings came in one registration, so the
     bound of a registration is applied to each mapping alone."""
-    yield "KV namespaces", len(tables.kv), KV_NAMESPACES_MAX
-    yield "clusters", len(tables.cluster_names), CLUSTERS_MAX
-    yield "broker names", len(tables.groups), BROKER_NAMES_MAX
-    yield "brokers", len(tables.live), BROKERS_MAX
-    yield "different topics", len(tables.topic_revisions), ALL_TOPICS_MAX
+    many = RESTORED_FACTOR
+    yield "KV namespaces", len(tables.kv), many * KV_NAMESPACES_MAX
+    yield "clusters", len(tables.cluster_names), many * CLUSTERS_MAX
+    yield "broker names", len(tables.groups), many * BROKER_NAMES_MAX
+    yield "brokers", len(tables.live), many * BROKERS_MAX
+    yield "different topics", len(tables.topic_revisions), many * ALL_TOPICS_MAX
     for group in tables.groups.values():
-        yield f"brokers of brokerName {group.broker_name:.{SHOWN_CHARACTERS}}", len(group.members), MEMBERS_MAX
+        yield f"brokers of brokerName {group.broker_name:.{SHOWN_CHARACTERS}}", len(group.members), many * MEMBERS_MAX
         kinds = f"combinations of queue settings of brokerName {group.broker_name:.{SHOWN_CHARACTERS}}"
-        yield kinds, len(group.kinds), QUEUE_SETTINGS_MAX
-        yield f"topics of brokerName {group.broker_name:.{SHOWN_CHARACTERS}}", len(group.topics), TOPICS_MAX
+        yield kinds, len(group.kinds), many * QUEUE_SETTINGS_MAX
+        yield f"topics of brokerName {group.broker_name:.{SHOWN_CHARACTERS}}", len(group.topics), many * TOPICS_MAX
     for name, infos in tables.mappings.items():
-        yield f"static topic mappings of brokerName {name:.{SHOWN_CHARACTERS}}", len(infos), MAPPINGS_MAX
+        yield f"static topic mappings of brokerName {name:.{SHOWN_CHARACTERS}}", len(infos), many * MAPPINGS_MAX
         queues = max((len(info.curr_id_map) for info in infos.values()), default=0)
         yield f"queues in a static topic mapping of brokerName {name:.{SHOWN_CHARACTERS}}", queues, MAPPED_QUEUES_MAX
-
-
-def _refused(remark: str) -> Result:
-    return Result(code=SYSTEM_ERROR, remark=remark)

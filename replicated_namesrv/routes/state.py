@@ -32,7 +32,7 @@ from replicated_namesrv.routes.commands import (
 from replicated_namesrv.routes.digest import DIGEST_VERSION, digest
 from replicated_namesrv.routes.kv import delete_kv_config, put_kv_config
 from replicated_namesrv.routes.kv_index import KVIndex
-from replicated_namesrv.routes.quotas import Need, check_whole, refusal
+from replicated_namesrv.routes.quotas import Additions, Need, check_whole
 from replicated_namesrv.routes.registration import register_broker, register_topic, result_of, unchanged_result
 from replicated_namesrv.routes.removal import change_write_perm, delete_topic, unregister_brokers
 from replicated_namesrv.routes.results import Applied, Result
@@ -81,12 +81,8 @@ class RouteInfoManager:
         self._tables.override_all()
         self._digested = None
 
-    def refusal(self, command: Command) -> Result | None:
-        """Why ``command`` must not be proposed (quotas.py). None: it may. ``apply`` does not check this."""
-        return refusal(self._tables, command)
-
     def check_numbers(self) -> None:
-        """Raise LimitError if there is more of anything than commands may add (quotas.py)."""
+        """Raise LimitError if there is more of anything than a cluster may have (quotas.py)."""
         check_whole(self._tables)
 
     def topics_concerned(self, command: Command) -> int:
@@ -316,9 +312,9 @@ class RouteInfoManager:
         self._tables.compares_content = self.compares_content
         return unchanged_result(self._tables, command)
 
-    def needs(self, command: Command) -> list[Need]:
-        """The bytes that ``command`` would add to each bound of ``limits``. Raises LimitError for a string in it that is too
-        long."""
+    def needs(self, command: Command) -> list[Need | Additions]:
+        """The bytes and objects that ``command`` would add to each bound. ``apply`` does not check them. Raises LimitError for a
+        string in it that is too long."""
         new = quotas.new_topics(self._tables, command)
         quotas.check_texts(self._tables, command, new)
         return quotas.needs(self._tables, command, new)

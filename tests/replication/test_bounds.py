@@ -3,14 +3,19 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from replicated_namesrv.errors import LimitError
+from replicated_namesrv.model import QueueData
 from replicated_namesrv.replication import consensus
 from replicated_namesrv.routes import quotas
-from replicated_namesrv.routes.commands import ChangeWritePerm
+from replicated_namesrv.routes.commands import ChangeWritePerm, RegisterBroker
+from replicated_namesrv.simulation.route_cluster import NameServer, SimulatedConnection
 from tests.replication.virtual import registration, virtual_cluster
 from tests.support.remoting_server import Peer, broker_fields, live_server, topic_table
 from tests.support.replicated_cluster import live_cluster
@@ -70,7 +75,10 @@ def test_an_emptied_namespace_stays_known_and_namespaces_are_bounded(
         assert peer.call(102, {"namespace": "n", "key": "k"}).code == 0
         assert peer.call(219, {"namespace": "n"}).body == b'{"table":{}}'
         refused = peer.call(100, {"namespace": "m", "key": "k", "value": "v"})
-        assert (refused.code, refused.header.remark) == (1, "the KV config has 1 namespaces, 1 are allowed; use one of them")
+        assert (refused.code, refused.header.remark) == (
+            1,
+            "there would be 2 KV namespaces, 1 are allowed; use one of those that exist",
+        )
         assert peer.call(219, {"namespace": "m"}).code == 22
         assert peer.call(100, {"namespace": "n", "key": "k", "value": "v"}).code == 0
 
@@ -84,7 +92,7 @@ def test_a_registration_beyond_a_bound_is_refused_and_leaves_nothing(
         assert peer.call(103, broker_fields(), topic_table("T", "U")).code == 0
         refused = peer.call(103, {**broker_fields(), "brokerId": "1", "brokerAddr": "10.0.0.9:1"}, topic_table("T", "U"))
         assert refused.code == 1
-        assert "has 1 brokers, 1 are allowed" in (refused.header.remark or "")
+        assert "would have 2 brokers, 1 are allowed" in (refused.header.remark or "")
         assert b"10.0.0.9:1" not in peer.call(106).body
 
 
@@ -119,3 +127,33 @@ def test_one_command_on_a_large_group_is_under_way_at_a_time(monkeypatch: pytest
         assert most == 1
         assert not node.proposer._heavy.locked()
         cluster.until(lambda: len({each.state.digest() for each in cluster.nodes}) == 1, "all nodes have applied the same")
+
+
+def register(command: RegisterBroker, server: NameServer, connection: SimulatedConnection) -> object:
+    try:
+        return server.node.register(command, connection)
+    except LimitError as error:
+        return str(error)
+
+
+def test_registrations_that_wait_count_against_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six registrations of one broker name at once, each with as many topics as are allowed, are proposed one by one."""
+    monkeypatch.setattr(quotas, "TOPICS_MAX", 60)
+    monkeypatch.setattr(consensus, "HEAVY_BYTES", 100)
+    with virtual_cluster() as cluster:
+        name = cluster.followers()[0]
+        said = []
+        for number in range(6):
+            topics = {f"t{number}-{topic}": QueueData(6, 8, 0, 8) for topic in range(60)}
+            command = replace(registration(number), topics=topics)
+            said.append(cluster.say(cluster.wire(name), partial(register, command)))
+        cluster.until(lambda: all(each.ended for each in said), "the answers")
+        cluster.run(1)
+        for node in cluster.nodes:
+            assert node.state.topic_count("a") == 60
+        quotas_of_node = cluster.node(name).quotas
+        refused = [each.result for each in said if isinstance(each.result, str)]
+        assert len(refused) == 5
+        assert all("brokerName a would have 120 topics, 60 are allowed" in told for told in refused)
+        assert quotas_of_node.refused == {"topicsOfName": 5}
+        assert (quotas_of_node._pending.bytes, quotas_of_node._pending.objects) == ({}, {})

@@ -1,9 +1,11 @@
 """Limits that are checked before a proposal: lengths of texts, and bytes."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from replicated_namesrv.errors import LimitError
 from replicated_namesrv.model import TopicQueueMappingInfo
+from replicated_namesrv.routes import quotas as quotas_module
 from replicated_namesrv.routes.commands import (
     BrokerRemoval,
     ChangeWritePerm,
@@ -30,6 +33,8 @@ from replicated_namesrv.routes.quotas import (
     SETTING_CHARACTERS_MAX,
     STATE,
     VALUE_BYTES_MAX,
+    Grant,
+    Need,
     Quotas,
 )
 from replicated_namesrv.routes.sizes import ENTRY_BYTES
@@ -193,7 +198,7 @@ def test_no_command_adds_more_than_was_granted(history: list[Command], command: 
     state = RouteInfoManager()
     for time_ms, earlier in enumerate(history):
         state.apply(earlier, time_ms)
-    needs = {(need.bound, need.of): need for need in state.needs(command)}
+    needs = {(need.bound, need.of): need for need in state.needs(command) if isinstance(need, Need)}
     before = used_by_place(state)
     state.apply(command, 99)
     growth = {place: size - before.get(place, 0) for place, size in used_by_place(state).items()}
@@ -252,8 +257,77 @@ def test_what_is_under_way_counts() -> None:
     state.apply(PutKVConfig("n", "a", "v" * 100), 1)
     first.release()
     third.release()
-    assert admission._pending == {}
+    assert (admission._pending.bytes, admission._pending.objects) == ({}, {})
     admission.grant(PutKVConfig("n", "b", "v" * 100))
+
+
+SMALL = {
+    "KV_NAMESPACES_MAX": 2,
+    "CLUSTERS_MAX": 2,
+    "BROKER_NAMES_MAX": 3,
+    "BROKERS_MAX": 4,
+    "MEMBERS_MAX": 2,
+    "QUEUE_SETTINGS_MAX": 3,
+    "TOPICS_MAX": 4,
+    "ALL_TOPICS_MAX": 6,
+    "MAPPINGS_MAX": 3,
+}
+"""Bounds on numbers of objects that random commands reach."""
+
+
+@st.composite
+def additions(draw: st.DrawFn) -> Command:
+    """A command that removes nothing. The cluster determines the broker's id, so no broker replaces another one."""
+    if draw(st.booleans()):
+        return draw(st.builds(PutKVConfig, st.sampled_from("abcd"), st.just("k"), st.just("v")))
+    topics = draw(st.dictionaries(st.sampled_from("rstuvwxyz"), st.integers(1, 5).map(queues), max_size=5))
+    name, cluster = draw(st.sampled_from("bcde")), draw(st.integers(0, 3))
+    if draw(st.booleans()) and topics:
+        topic, queue_data = topics.popitem()
+        return RegisterTopic(topic, ((name, queue_data),))
+    infos = {topic: mapping(topic, name) for topic in topics} if draw(st.booleans()) else {}
+    version, address = draw(st.integers(0, 99)), f"{name}:{cluster}"
+    return register(name, cluster, address, cluster=f"C{cluster}", version=version, topics=topics, mappings=infos)
+
+
+@given(st.lists(st.tuples(additions(), st.integers(0, 4)), max_size=30))
+def test_numbers_stay_within_their_bounds_whatever_is_under_way(run: list[tuple[Command, int]]) -> None:
+    """Each command is granted at once, and applied when up to four later ones have been granted."""
+    state = RouteInfoManager()
+    admission, waiting = quotas(state), list[tuple[Command, Grant]]()
+    with ExitStack() as bounds:
+        for bound, most in SMALL.items():
+            bounds.enter_context(patch.object(quotas_module, bound, most))
+        bounds.enter_context(patch.object(quotas_module, "RESTORED_FACTOR", 1))
+        for command, later in run:
+            with suppress(LimitError):
+                waiting.append((command, admission.grant(command)))
+            while len(waiting) > later:
+                granted, grant = waiting.pop(0)
+                state.apply(granted, 1)
+                grant.release()
+                state.check_numbers()
+        for granted, grant in waiting:
+            state.apply(granted, 2)
+            grant.release()
+            state.check_numbers()
+    assert (admission._pending.bytes, admission._pending.objects) == ({}, {})
+
+
+def test_topics_that_many_brokers_add_at_once_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas_module, "ALL_TOPICS_MAX", 5)
+    state = RouteInfoManager()
+    admission = quotas(state)
+    grants = [admission.grant(register(f"b{number}", 0, f"m:{number}", topics="abcde")) for number in range(9)]
+    with pytest.raises(LimitError, match="there would be 6 different topics, 5 are allowed"):
+        admission.grant(register("c", 0, "c:1", topics="af"))
+    state.apply(register("b0", 0, "m:0", topics="abcde"), 1)
+    admission.grant(register("c", 0, "c:1", topics="ab")).release()
+    for grant in grants:
+        grant.release()
+    assert admission.refused == {"topics": 1}
+    state.apply(DeleteTopic("a", None), 2)
+    admission.grant(register("c", 0, "c:1", topics="bf"))
 
 
 def test_a_broker_name_has_its_own_bound_over_all_registrations() -> None:

@@ -116,7 +116,7 @@ async def test_bytes_are_refused_when_there_is_no_room_and_taken_again_when_ther
         assert "maxStateBytes is 400000" in (full.remark or "")
         assert node.service.state.sizes.total <= 400_000
         assert (await register("b0", *too_many[:300])).code == 0, "who is registered stays so"
-        assert node.service.quotas._pending == {}
+        assert node.service.quotas._pending.bytes == {}
         await client.close()
 
 
@@ -162,7 +162,7 @@ async def test_puts_that_come_together_share_what_is_left(tmp_path: Path, mode: 
         assert sorted(set(answers)) == [0, 1]
         assert answers.count(0) == 100_000 // 5_066
         assert node.service.state.sizes.namespaces["n"] <= 100_000
-        assert node.service.quotas._pending == {}
+        assert node.service.quotas._pending.bytes == {}
         for client in clients:
             await client.close()
 
