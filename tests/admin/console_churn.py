@@ -7,7 +7,7 @@ One independent node runs in a process of its own, with 20,000 topics. First the
 times. A line shows the median times from the start of the navigation to the first rows, and from a text to its row. The page
 waits 60 ms after the last key. Then one broker changes its topics at a steady rate, and with every hundredth change another
 broker comes or goes. One page shows all lists in turn, a second page always shows the topics. After each round the garbage of
-both pages is collected, and a line is printed: JavaScript heap, DOM nodes and event listeners of the first page, heap of the
+both pages is collected, and a line is printed: JavaScript heap of the first page, DOM nodes and listeners of both, heap of the
 second page, resident memory of the node and of the browser's processes, and the processor time that both used since the last
 line, in % of one core. A tool that drives a browser makes it keep answers, so the browser's memory is shown, but decides
 nothing. At the end the slope of each measure over the second half is printed. Exit 0: memory is steady. 1: it grew. It needs
@@ -190,13 +190,14 @@ async def heap_bytes(session: CDPSession) -> int:
 async def look_at(page: Sessions, node: PlannedNode, began: float, changes: int) -> Look:
     """The memory now."""
     heap, topics_heap = await heap_bytes(page.changing), await heap_bytes(page.topics)
-    dom = await page.changing.send("Memory.getDOMCounters")
+    counts = [await one.send("Memory.getDOMCounters") for one in (page.changing, page.topics)]
+    dom, listeners = sum(one["nodes"] for one in counts), sum(one["jsEventListeners"] for one in counts)
     processes = (await page.browser.send("SystemInfo.getProcessInfo"))["processInfo"]
     pids, node_pid = [int(one["id"]) for one in processes], int(node.pid or 0)
     browser, own = await asyncio.to_thread(resident_bytes, pids), await asyncio.to_thread(resident_bytes, [node_pid])
     cpu_s = sum(float(one["cpuTime"]) for one in processes) + cpu_seconds(node_pid)
     second = time.monotonic() - began
-    return Look(second, changes, heap, dom["nodes"], dom["jsEventListeners"], topics_heap, browser, own, cpu_s)
+    return Look(second, changes, heap, dom, listeners, topics_heap, browser, own, cpu_s)
 
 
 def resident_bytes(pids: list[int]) -> int:

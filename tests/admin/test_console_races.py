@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from replicated_namesrv.routes.commands import PutKVConfig
 from tests.admin.test_console import admin_port, console, one_node
 from tests.admin.test_http import QUEUES, propose, registration
 from tests.support.browser import answers_come_late, browser_page, repeat, shows
@@ -17,6 +18,7 @@ KEY_MS = 35
 SLOW_S = 0.6
 """Delay of answers. It is longer than the time between two looks while there are changes, 0.3 s."""
 CHANGE_S = 0.05
+LOOKS = 10
 LONG = "very-long-" * 12
 RIGHT_TO_LEFT = "\u05e0\u05d5\u05e9\u05d0"
 OVERRIDE = "\u202egnorw"
@@ -83,6 +85,30 @@ async def test_answers_that_are_slow_cut_off_or_of_another_page(tmp_path: Path) 
         await shows(page, "this node does not answer for", "header")
         await page.unroute("**/v1/cluster")
         await shows(page, "nothing is wrong", "header")
+
+
+async def test_an_open_page_keeps_nothing_of_its_requests(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (node, port), browser_page() as page:
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        await page.goto(console(port, "topics"))
+        await shows(page, "live", ".stream")
+        session = await page.context.new_cdp_session(page)
+
+        async def listeners() -> int:
+            await session.send("HeapProfiler.collectGarbage")
+            return int((await session.send("Memory.getDOMCounters"))["jsEventListeners"])
+
+        async def asked_often() -> bool:
+            return sum("/v1/topics?" in url for url in asked) > 2 * LOOKS
+
+        before = await listeners()
+        changing = asyncio.create_task(repeat(lambda number: propose(node, PutKVConfig("n", "k", str(number))), CHANGE_S))
+        try:
+            await eventually(asked_often, "the page reads its list again and again")
+        finally:
+            changing.cancel()
+        assert await listeners() < before + LOOKS
 
 
 async def test_a_forgotten_token_takes_what_it_showed_with_it(tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ export const token = {
 export const authorized = (more = {}) => (token.get() ? { ...more, Authorization: `Bearer ${token.get()}` } : more);
 
 export async function ask(path, options = {}) {
-  const ends = new AbortController();
-  const timer = setTimeout(() => ends.abort(), options.timeoutMs ?? TIMEOUT_MS);
-  options.signal?.addEventListener("abort", () => ends.abort());
+  const ends = new AbortController(), abort = () => ends.abort();
+  const timer = setTimeout(abort, options.timeoutMs ?? TIMEOUT_MS);
+  options.signal?.addEventListener("abort", abort);
   try {
     const answer = await fetch(path, {
       method: options.method ?? "GET", body: options.body, headers: authorized(), cache: "no-store", signal: ends.signal,
@@ -41,6 +41,7 @@ export async function ask(path, options = {}) {
     throw new ApiError(0, { error: "this node does not answer", remedy: "Open the console of another node.", outcome: "unknown" });
   } finally {
     clearTimeout(timer);
+    options.signal?.removeEventListener("abort", abort); // the signal lives as long as the page that asks
   }
 }
 
