@@ -257,7 +257,7 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
     "registrations": (registrations, 8),
     "values": (values, 6),
 }
-"""Each attack, and how many of it run at the same time on each node."""
+"""Each attack, and the number of its tasks that run at the same time on each node."""
 
 
 async def repeat(attack: Attack, ports: Ports, number: int) -> None:
@@ -402,7 +402,7 @@ class Report:
         """Measure the clients during these attacks."""
         before = await standing(self._nodes)
         with hostile_host(attacks, ports_of(self._nodes)):
-            await self._clients.run(1)  # the attackers connect
+            await self._clients.run(1)  # gives the attackers time to connect
             cpu_s = self._cpu_s()
             answers = await self._clients.run(self._seconds)
             spent_s = self._cpu_s() - cpu_s

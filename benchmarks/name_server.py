@@ -34,11 +34,13 @@ ROUTE_CASES = {
     "16 connections x 32 in flight": ["-connections", "16", "-in-flight", "32"],
 }
 ACCESS_CASES = ("16 connections", "16 connections x 32 in flight")
-"""Over TLS the generator has one request in flight on each connection, so only the first case is measured."""
+"""Cases that are measured with access control. Over TLS the generator has one request in flight on each connection, so only the
+first case is measured there."""
 ACCESS_TARGET = 1.1
-"""Maximum of CPU for a route query with accessPolicy=enforce, in relation to open."""
+"""Maximum ratio of the CPU time for a route query with accessPolicy=enforce to that with accessPolicy=open."""
 ACCESS_PROCESSES = 3
-"""Nodes of each kind, because two processes with equal settings differ by up to 9 %. Their runs count together."""
+"""Number of nodes of each kind. There are several, because two processes with equal settings differ by up to 9 %. Their runs
+count together."""
 ROUTE_TARGETS = {"16 connections": 1 / 4, "128 connections": 1 / 3, "16 connections x 32 in flight": 1 / 6}
 REGISTER_TARGETS = {"none": 1 / 10, "one": 1 / 2, "all": 1.0}
 

@@ -63,10 +63,10 @@ log = logging.getLogger(__name__)
 DISK_CHECK_S = 1.0
 KV_DUMP_FIRST_S, KV_DUMP_INTERVAL_S = 60.0, 600.0
 DUMPED_CHARACTERS = 1_000
-"""Longest part of a value in a log line."""
+"""Maximum length of a value in a log line."""
 NO_RESTORE = "this is an independent node (mode=ap): take KV config and settings of the backup with 'namesrv restore --merge'"
 REMOVALS_PER_TURN = 4
-"""Maximum of silent brokers removed in one turn of the loop: about 3 ms for each that has 10,000 topics."""
+"""Maximum of silent brokers removed in one turn of the loop: removing a broker with 10,000 topics takes about 3 ms."""
 
 
 class IndependentNode:
@@ -94,9 +94,9 @@ class IndependentNode:
         self.history_id = uuid4().hex[:12]
         self.live = LiveTable()
         self.expired_count = 0
-        """Brokers removed after their time-out, since the start."""
+        """Number of brokers removed after their time-out, since the start."""
         self.lost_count = 0
-        """Brokers removed because their connection ended, since the start."""
+        """Number of brokers removed because their connection ended, since the start."""
         self._freshness = Freshness(ReadLevel.LOCAL, 0, "", UNKNOWN_AGE)
         self._perform: Callable[[tuple[Effect, ...]], None] = lambda effects: None
         self._kv = KVWriter(Path(settings.kv_config_path), self.state.kv_table, self._apply)
@@ -220,7 +220,7 @@ class IndependentNode:
         for namespace, entries in (await asyncio.to_thread(read_kv_file, path)).items():
             for key, value in entries.items():
                 self._apply(PutKVConfig(namespace, key, value))
-            if not entries:  # an emptied namespace continues to exist
+            if not entries:  # a namespace without entries continues to exist
                 self._apply(PutKVConfig(namespace, "", None))
                 self._apply(DeleteKVConfig(namespace, ""))
         self._every(self._settings.scan_not_active_broker_interval / 1000, self.scan_not_active_broker)

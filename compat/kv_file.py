@@ -13,7 +13,7 @@ from replicated_namesrv.errors import StorageError
 from replicated_namesrv.files import Ballast, write_atomically
 
 KVTable = dict[str, dict[str, str | None]]
-"""namespace to key to value; None is a stored null, which is never persisted."""
+"""From namespace to key to value. None is a stored null, which is never written to the file."""
 
 Table = Mapping[str, Mapping[str, str | None]]
 NO_CHANGES: Table = {}
@@ -21,7 +21,7 @@ PART_CHARACTERS = 256 << 10
 """Size at which a part of the file ends. The entry that reaches this size is still in the part, so a part is longer by at most
 one entry."""
 ENTRY_CHARACTERS = 6
-"""Quotes, colon and comma."""
+"""Characters that each entry needs besides key and value: quotes, colon and comma."""
 
 _REMEDY = "restore it from its .bak or move it away to start with an empty KV config"
 

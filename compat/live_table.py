@@ -26,7 +26,7 @@ class Attachment:
 
     connection: Connection
     last_update_ms: float
-    """Monotonic milliseconds."""
+    """Time of the last heartbeat in milliseconds on the monotonic clock."""
     timeout_ms: int
 
 

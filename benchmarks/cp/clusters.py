@@ -19,7 +19,7 @@ from tests.interop.lab import wait_for
 from tests.support.ports import free_port
 
 PORTS = (1, 2, 10, 11, 12, 20, 21, 22)
-"""Offsets of the ports that a local cluster of three uses besides its first."""
+"""Offsets, from its first port, of the other ports that a local cluster of three nodes uses."""
 
 
 class Group:

@@ -17,7 +17,7 @@ from benchmarks.cp.clusters import Group, group
 from benchmarks.name_server import LoadGenerator, Server, build_load_generator
 
 COLUMNS = (("cpu_us", 8, 2), ("others_cpu_us", 8, 2), ("rate", 11, 0), ("p50_us", 8, 0), ("p99_us", 8, 0))
-"""Figure, width, digits."""
+"""For each figure: its name, the width of its column, the number of digits after the point."""
 TARGETS = {"linearizable, leader": 0.70, "linearizable, follower": 0.50, "stale, follower": 0.95}
 
 
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
             for turn in range(arguments.rounds + 1):
                 for case in all_cases:
                     measured = measure(generator, case, flags)
-                    if turn:  # the first round warms up
+                    if turn:  # the first round is not counted: it warms the processes up
                         results[case.name].append(measured)
             rows += report(connections, results)
     if arguments.json:

@@ -30,7 +30,8 @@ RENEWING_S = 60.0
 PERIOD_S = 30.0
 MASS_TIMEOUT_MS = 120_000
 ENTRIES_OF_A_LEADER = 2
-"""Entries that every new leader writes: Raft's no-op, and LEAD. A busy machine causes elections."""
+"""Entries that every new leader writes: Raft's no-op, and LEAD. On a busy machine there may be elections, so these entries are
+subtracted."""
 TARGETS = {
     "changed p50 ms": 4.0,
     "changed p99 ms": 15.0,
@@ -41,7 +42,7 @@ TARGETS = {
     "mass restart from the log s": 15.0,
     "mass restart from a snapshot s": 15.0,
 }
-"""Upper limit of each figure."""
+"""Maximum value of each figure."""
 
 
 class Broker:
@@ -138,7 +139,7 @@ async def renewing(nodes: Group, brokers: int) -> dict[str, float]:
     async def everywhere(number: int) -> None:
         await asyncio.gather(*(say(clients[number], address, requests[number]) for address in addresses))
 
-    for _ in range(2):  # the second registration has no change
+    for _ in range(2):  # twice, because the second registration of a broker changes nothing and so is a renewal
         for number in range(brokers):
             await everywhere(number)
 

@@ -90,7 +90,8 @@ class NodeGroup:
 
     def start(self, node: int) -> None:
         command = [sys.executable, "-m", "benchmarks.raft.node", json.dumps(self.settings[node])]
-        plain = self.settings[node]["target"] != "ours"  # it logs thousands of warnings about truncating applied entries
+        # plain PySyncObj logs thousands of warnings about truncating applied entries
+        plain = self.settings[node]["target"] != "ours"
         self.processes[node] = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL if plain else None, cwd=ROOT
         )

@@ -42,7 +42,7 @@ TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
 ADMIN_TOKEN = NamedIdentity("adminTokenFile", frozenset({Role.ADMIN}))
 """The caller that sends the token of ``adminTokenFile``."""
 _FORWARDED = ("forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip")
-"""Headers of proxies in small letters, besides those that begin with x-forwarded."""
+"""Headers that proxies add, in small letters, besides those that begin with x-forwarded."""
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -71,11 +71,11 @@ def read_token(path: str) -> bytes:
 
 
 class Access:
-    """Decides by the table above. The token file is read at each use, so that a new token needs no restart."""
+    """Decides about requests by the table above. The token file is read at each use, so that a new token needs no restart."""
 
     def __init__(self, token_file: str, own_hosts: Collection[str], control: AccessControl | None = None) -> None:
-        """``own_hosts``: names of this node besides its addresses, localhost and the machine's name. ``control`` None: the table
-        alone decides."""
+        """``own_hosts``: names of this node in addition to its addresses, localhost and the machine's name. ``control`` None: the
+        table alone decides."""
         self._token_file, self._control = token_file, control
         self._own_hosts = {"localhost", socket.gethostname().lower(), *(host.lower() for host in own_hosts)}
 
@@ -106,7 +106,7 @@ class Access:
         self._control.refused(name, request.path, identity, by, request.remote or "?", denied.error, {"needs": sorted(allowed)})
 
     def _check_waiting(self, request: web.Request, allowed: frozenset[Role], rules: AccessRules) -> None:
-        """Check a request again that was allowed by ``rules`` and has waited. Raises NoPermissionError."""
+        """Check a request again that ``rules`` allowed and that has waited since. Raises NoPermissionError."""
         control = self._control
         if control is None or control.rules is rules:
             return
@@ -116,7 +116,7 @@ class Access:
             raise NoPermissionError(f"{denied.error}; the access file changed while the request waited")
 
     def check_again(self, request: web.Request, allowed: frozenset[Role], by_table: Callable[[web.Request], None]) -> None:
-        """Check the caller of an open stream once more. It raises what ``check`` raises, but records no observed request."""
+        """Check the caller of an open stream once more. Raises the same errors as ``check``, but records no observed request."""
         control = self._control
         if control is not None and control.enforces:
             self.check(request, allowed, by_table)
@@ -143,12 +143,12 @@ class Access:
         return None
 
     def caller(self, request: web.Request) -> str:
-        """Identity, if roles are in use, and address of the sender of a request that was let through."""
+        """Identity (if roles are in use) and address of the caller of a request that was allowed."""
         origin: ChangeOrigin | None = request.get(ORIGIN)
         return request.remote or "" if origin is None else f"{origin.identity} at {origin.address}"
 
     def _judge(self, request: web.Request, rules: AccessRules, allowed: frozenset[Role]) -> tuple[str, str, AccessError | None]:
-        """Identity of the caller, how it was recognised, and why it is refused; None: it is not."""
+        """Identity of the caller, how it was recognised, and why the request is refused; None: it is allowed."""
         try:
             identity, by = self._recognised(request, rules)
         except AccessError as denied:
@@ -162,7 +162,7 @@ class Access:
         return identity.name, by, AccessError(status, f"no permission: {why}", remedy)
 
     def _recognised(self, request: web.Request, rules: AccessRules) -> tuple[NamedIdentity, str]:
-        """The caller, and how it was recognised. Raises AccessError: wrong token, or a web page of another origin."""
+        """The caller's identity, and how it was recognised. Raises AccessError: wrong token, or a web page of another origin."""
         certificate = None if request.transport is None else request.transport.get_extra_info("peercert")
         if (identity := rules.by_certificate(certificate)) is not None:
             self._check_origin(request)
@@ -182,7 +182,7 @@ class Access:
         return rules.anonymous, "anonymous"
 
     def check_view(self, request: web.Request) -> None:
-        """Raises AccessError."""
+        """Check a request for an ordinary view. Raises AccessError."""
         if self._token_file or self._sends_token(request):
             self._check_token(request)
             return
@@ -195,7 +195,7 @@ class Access:
         self.check_view(request)
 
     def check_change(self, request: web.Request) -> None:
-        """Raises AccessError."""
+        """Check a request that changes something. Raises AccessError."""
         if self._token_file or self._sends_token(request):
             self._check_token(request)
             return
@@ -205,7 +205,7 @@ class Access:
         self._check_origin(request)
 
     def _sends_token(self, request: web.Request) -> bool:
-        """Whether it has ``Authorization``, other than with a token of the access file."""
+        """Whether the request has ``Authorization`` with something else than a token of the access file."""
         if "Authorization" not in request.headers:
             return False
         return self._control is None or self._control.rules.by_token(given_token(request)) is None
@@ -240,29 +240,29 @@ class Access:
 
 ACCESS = web.AppKey("access", Access)
 ORIGIN = web.RequestKey("origin", ChangeOrigin)
-"""Who sent a request, if accessPolicy is not open."""
+"""The caller of a request, if accessPolicy is not open."""
 TARGET = web.RequestKey("target", str)
-"""The object of a request, for the audit log. If it is not set, the query string is recorded."""
+"""The object of a request, for the audit log. Without a target, the log has the query string."""
 OPERATIONS = {
     *(("POST", "/v1/config"), ("GET", "/v1/backup"), ("POST", "/v1/restore"), ("POST", "/v1/leader/transfer")),
     *(("POST", "/v1/drain"), ("DELETE", "/v1/drain"), ("POST", "/v1/members/{node}/{action}")),
 }
-"""Requests that are recorded as such."""
+"""Requests that the audit log records as operations."""
 
 
 def pattern_of(request: web.Request) -> str:
-    """The pattern that the path of a request matches. Empty: none."""
+    """The pattern that the path of a request matches. Empty: it matches none."""
     resource = request.match_info.route.resource
     return "" if resource is None else resource.canonical
 
 
 def is_forwarded(request: web.Request) -> bool:
-    """Whether a proxy says that it forwarded the request."""
+    """Whether headers of the request show that a proxy forwarded it."""
     return any(name.lower() in _FORWARDED or name.lower().startswith("x-forwarded") for name in request.headers)
 
 
 def given_token(request: web.Request) -> bytes:
-    """The token that the request has. Raises AccessError: it has none."""
+    """The token in the request. Raises AccessError: the request has none."""
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not given:
         raise AccessError(401, "this needs a token", "send 'Authorization: Bearer TOKEN' with the token of adminTokenFile")
@@ -270,7 +270,7 @@ def given_token(request: web.Request) -> bytes:
 
 
 def is_local(request: web.Request) -> bool:
-    """Whether the request was made on this machine and not forwarded by a proxy on it."""
+    """Whether the request was made on this machine, and not forwarded by a proxy on this machine."""
     if is_forwarded(request):
         return False
     return request.remote is not None and _is_loopback(request.remote)

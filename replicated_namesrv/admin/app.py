@@ -48,9 +48,9 @@ from replicated_namesrv.settings import Settings
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 256
-"""Maximum of open HTTP connections; further ones are closed at once."""
+"""Maximum number of open HTTP connections; further ones are closed at once."""
 ADDRESS_CONNECTIONS_MAX = 128
-"""The same for one address, so that other hosts can still connect."""
+"""The same maximum for one address, so that other hosts can still connect."""
 CONTENT_SECURITY_POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -59,13 +59,13 @@ CONTENT_SECURITY_POLICY = "; ".join(
         *("base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
     )
 )
-"""The console loads only its own files. Its import map is the one inline script."""
+"""Headers for the console's pages: a page loads only files of the console. The import map is the only inline script."""
 KEEPALIVE_TIMEOUT_S = 15.0
-"""Time limit for a whole request head on a connection, also on a new one."""
+"""Time limit for the whole head of a request, also of the first one on a connection."""
 
 
 def own_hosts(settings: Settings) -> set[str]:
-    """The host names and addresses that the settings use for this node or its cluster."""
+    """The host names and addresses by which the settings name this node or its cluster."""
     lists = (settings.name_server_addresses.split(";"), [part.partition("=")[2] for part in settings.peers.split(",")])
     addresses = [settings.listen, settings.admin_listen, *lists[0], *lists[1]]
     return {address.rpartition(":")[0].strip("[] ") for address in addresses if ":" in address}
@@ -73,7 +73,7 @@ def own_hosts(settings: Settings) -> set[str]:
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn every error into a JSON answer with its remedy."""
+    """Turn every error into a JSON answer that names a remedy."""
     try:
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             return json_error(415, "compressed bodies are not accepted", "send the body without Content-Encoding")
@@ -234,13 +234,15 @@ def _wall_ms() -> int:
 
 
 class HealthServer:
-    """``/livez`` and ``/readyz`` on a port of their own (``healthListen``), which does not depend on the admin port's limits."""
+    """``/livez`` and ``/readyz`` on a port of their own (``healthListen``), to which the limits of the admin port do not
+    apply.
+    """
 
     def __init__(self, context: AdminContext) -> None:
         app = _application(context)
         app.add_routes(HEALTH_ROUTES)
         limits = CONNECTIONS_MAX, ADDRESS_CONNECTIONS_MAX, KEEPALIVE_TIMEOUT_S
-        # A probe may come from the address of a hostile host, so it shares nothing with the other ports.
+        # A probe may come from the address of a hostile host, so this port shares no limits with the other ports.
         self._listener = HttpListener(app, *limits, lambda: None, TurnShares())
 
     @property

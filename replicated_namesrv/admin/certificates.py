@@ -6,12 +6,12 @@ from stat import S_ISREG
 from replicated_namesrv.settings import Settings
 
 FILE_BYTES_MAX = 1 << 20
-"""A larger file is no certificate and is not read."""
+"""Maximum size of a certificate file. A larger file is not a certificate and is not read."""
 
 
 def expiry_s(path: Path) -> float:
-    """When the first of the certificates in a PEM file expires, seconds since 1970. Raises OSError, ValueError."""
-    from cryptography import x509  # imported here because a node without certificates does not need it
+    """When the first certificate in a PEM file to expire does so, in seconds since 1970. Raises OSError, ValueError."""
+    from cryptography import x509  # imported here, because a node without certificates does not need this large package
 
     status = path.stat()
     if not S_ISREG(status.st_mode) or status.st_size > FILE_BYTES_MAX:
@@ -36,7 +36,7 @@ class Certificates:
     def __init__(self, settings: Settings) -> None:
         self._files = certificate_files(settings)
         self._known: dict[str, tuple[tuple[int, int, int], float | None]] = {}
-        """By port: the version of the file, and its expiry; None: it cannot be read."""
+        """For each port: the version of the file and its expiry. Expiry None: the file cannot be read."""
 
     def expiries(self) -> dict[str, float]:
         """Expiry by port, seconds since 1970. A port whose file cannot be read is left out."""

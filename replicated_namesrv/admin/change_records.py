@@ -29,12 +29,12 @@ from replicated_namesrv.routes.commands import (
 from replicated_namesrv.service import AppliedChange
 
 BROKERS_MAX = 20
-"""Brokers of one removal that a line names."""
+"""Maximum number of brokers that a line about one removal names."""
 TAIL_BYTES = 1 << 20
-"""End of a file in which the last lines are looked for."""
+"""Length of the end of a file that is searched for the last lines."""
 RECEIVED = "this node received a snapshot in place of the changes"
 OPENED = "the audit log ends before the snapshot with which this node started"
-"""Reasons for a gap."""
+"""Reasons for a gap in the audit log."""
 CHARACTERS_MAX = 1_000
 
 
@@ -42,41 +42,42 @@ class RecordedCluster(NamedTuple):
     """The cluster whose log a node applies."""
 
     cluster_id: str
-    """Another cluster of the same name has another one, so that its revisions are not taken for those of this one."""
+    """Identifies the cluster. Another cluster with the same name has another id, so that the revisions of the two are not
+    confused."""
     others: Sequence[str]
-    """The other nodes."""
+    """Names of the other nodes of the cluster."""
 
 
 class Recorded(NamedTuple):
-    """What the audit log has about one cluster."""
+    """What the audit log contains about one cluster."""
 
     revision: int = 0
-    """Of the newest change, or up to which a gap is recorded."""
+    """Revision of the newest recorded change, or the one up to which a gap is recorded."""
     serial: int = 0
     """Serial of the newest requested operation."""
     members_at: int = 0
-    """Index of the newest change of the members."""
+    """Log index of the newest change of the members."""
     members: Mapping[str, str] | None = None
-    """The members after it."""
+    """The members after this change."""
     steps: frozenset[tuple[str, str]] = frozenset()
-    """Steps of restores: (step, restore)."""
+    """Recorded steps of restores: (step, id of the restore)."""
 
 
 class ChangeRecords:
-    """Records what one node applies. Implements ``service.LogEvents``."""
+    """Records the changes that one node applies. Implements ``service.LogEvents``."""
 
     def __init__(self, audit: AuditLog, cluster: Callable[[], RecordedCluster | None] | None) -> None:
-        """``cluster`` returns None while it is unknown. ``cluster`` None: lines of an independent node have no revision, because
-        they would be those of one process, and the data directory may be used in a cluster later."""
+        """``cluster`` returns None while it is unknown. ``cluster`` None: lines of an independent node have no revision. Its
+        revisions are valid for one process only, and the data directory may be used in a cluster later."""
         self._audit, self._cluster = audit, cluster
         self._recorded: Recorded | None = Recorded() if cluster is None else None
-        """None while the cluster is unknown."""
+        """What the audit log has; None while the cluster is unknown."""
         self._cluster_id: str | None = None
         self._skipped = 0
         """Revision of the snapshot that the node read before the cluster was known; 0: none."""
 
     def note(self, change: AppliedChange) -> None:
-        """Record a change, unless the log has it."""
+        """Record a change, unless the log has it already."""
         if self._cluster is not None:
             recorded = self._known()
             if change.revision <= recorded.revision:
@@ -93,7 +94,7 @@ class ChangeRecords:
             self._write("requested", origin, request=request, target=target or None, serial=serial)
 
     def restore(self, step: str, restore_id: str, revision: int, origin: ChangeOrigin | None) -> None:
-        """Record a step of a restore. The last one replaces the state."""
+        """Record a step of a restore. The last step replaces the state."""
         recorded = self._known()
         if (step, restore_id) not in recorded.steps:
             steps = recorded.steps | {(step, restore_id)}
@@ -110,7 +111,7 @@ class ChangeRecords:
     def replaced(self, revision: int) -> None:
         """Record that this node did not apply the changes up to a revision one by one."""
         if self._recorded is None and self._find() is None:
-            self._skipped = revision  # the node is being opened
+            self._skipped = revision  # the node is being opened, and its cluster is still unknown
         else:
             self._gap(revision, RECEIVED)
 
@@ -120,7 +121,7 @@ class ChangeRecords:
             self._known()
 
     def _known(self) -> Recorded:
-        """What the log has. The cluster is known when something is applied."""
+        """What the log contains. The cluster is known by the time something is applied."""
         found = self._find() if self._recorded is None else self._recorded
         return found or Recorded()
 
@@ -197,7 +198,7 @@ def short(text: str) -> str:
 
 
 def recorded_of(path: Path, cluster_id: str) -> Recorded:
-    """What the end of the log has about a cluster."""
+    """What the end of the log contains about a cluster."""
     recorded, steps = Recorded(), set()
     for file in (path.with_name(path.name + ".1"), path):
         for line in tail_of(file):

@@ -16,9 +16,9 @@ from replicated_namesrv.admin.other_nodes import OTHER_NODES, NodeAnswerError, O
 from replicated_namesrv.admin.responses import json_error, json_response
 
 VIEWS = ("brokers", "samples", "contents", "status", "members")
-"""Views of another node that are passed on. They need no more rights than this node has checked."""
+"""Views for which requests to another node are passed on. They need no more permissions than this node has checked."""
 READY_WAIT_S = 0.3
-"""Time limit for confirming this node's readiness. It is short, so that the answer comes soon while there is no majority."""
+"""Time limit for the check of this node's readiness. It is short, so that the answer comes soon even without a majority."""
 FIRST_SEEN = web.AppKey("first_seen", dict[str, int])
 _STATUS_KEYS = (
     *("nodeId", "mode", "version", "pid", "uptimeSeconds", "ready", "failedLayer", "layers", "drained"),
@@ -33,7 +33,9 @@ _STANDING_KEYS = (
 
 
 async def cluster(request: web.Request) -> web.Response:
-    """``GET /v1/cluster``: facts about each node, its problems, and the age of these facts. It passes no barrier."""
+    """``GET /v1/cluster``: facts about each node, its problems, and the age of these facts. The answer does not wait for a read
+    barrier.
+    """
     context, others = request.app[CONTEXT], request.app[OTHER_NODES]
     await others.look(request.headers.get("Authorization"))
     own = await status_fields(context, READY_WAIT_S)
@@ -95,7 +97,7 @@ def _ms(at_s: float | None, now: float) -> int | None:
 
 
 def _peers(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The knowledge of this node's Raft about the other nodes, by node id."""
+    """What this node's Raft knows about the other nodes, by node id."""
     raft = (status.get("replication") or {}).get("raft") or {}
     found = {
         name: {"connected": facts["connected"], "error": facts["error"]}
@@ -107,7 +109,7 @@ def _peers(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _may(request: web.Request) -> dict[str, str | None]:
-    """Why this caller may not change, operate or read secrets here; None: it may."""
+    """Why this caller may not change, operate or read secrets at this node; None: it may."""
     access = request.app[ACCESS]
     return {
         "change": access.why_not(request, OPERATORS, access.check_change),
@@ -151,7 +153,7 @@ async def compare(request: web.Request) -> web.Response:
 
 
 async def _contents_of(others: OtherNodes, node: OtherNode, authorization: str | None) -> dict[str, Any] | NodeAnswerError:
-    """The contents of another node, asked for again if it has changed since."""
+    """The contents of another node. They are requested again if its state has changed since the last request."""
     try:
         if node.error is not None or node.status is None:
             raise node.error or NodeAnswerError("no answer yet")

@@ -17,9 +17,9 @@ from replicated_namesrv.admin.time_line import TIMELINE
 from replicated_namesrv.routes.state import RouteInfoManager
 
 TOPICS_MAX = 50_000
-"""Maximum of topics that are compared: the first ones in the order of their names."""
+"""Maximum number of topics that are compared: the first ones in the order of their names."""
 ROWS_MAX = 200
-"""Maximum of differing brokers, and of differing topics, that are listed."""
+"""Maximum number of differing brokers, and of differing topics, in the answer."""
 
 
 async def contents(request: web.Request) -> web.Response:
@@ -66,8 +66,8 @@ async def contents_of(request: web.Request, state: RouteInfoManager) -> dict[str
 def differences(by_node: Mapping[str, Mapping[str, Any]], first_seen: dict[str, int], now_ms: int) -> dict[str, Any]:
     """Brokers and topics in which the contents of nodes differ, and since when.
 
-    A broker's difference began when a node that lacks it removed it or, if it never had it, when the others registered it.
-    For other differences ``first_seen``, which this updates, has the time at which they were first seen.
+    A broker's difference began when a node that lacks it removed it or, if it never had it, when the others registered it. For
+    other differences ``first_seen`` has the time at which they were first seen. This function updates ``first_seen``.
     """
     nodes = list(by_node)
     brokers = _rows([{key: value[0] for key, value in by_node[node]["brokers"].items()} for node in nodes])
@@ -90,7 +90,7 @@ def differences(by_node: Mapping[str, Mapping[str, Any]], first_seen: dict[str, 
 
 
 def _rows(parts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Any]]]:
-    """(key, value on each node or None) of the keys whose values are not all equal."""
+    """For each key whose values are not the same on all nodes: the key, and its value on each node or None."""
     if all(part == parts[0] for part in parts[1:]):
         return []
     found = []
@@ -109,5 +109,5 @@ def _since(key: str, by_node: Mapping[str, Mapping[str, Any]]) -> int | None:
     if removed:
         return int(max(removed))
     if not times:
-        return None  # all nodes have it, with different contents
+        return None  # all nodes have the broker, with different contents
     return int(max(part["brokers"][key][1] for part in by_node.values() if key in part["brokers"]))

@@ -25,13 +25,13 @@ class Drained(NamedTuple):
     """The result of a drain."""
 
     moved: int
-    """Connections that were closed when they had no request without an answer."""
+    """Number of connections that were closed while they had no unanswered request."""
     cut: int
-    """Connections that were closed at the end of the time, with such a request."""
+    """Number of connections that were closed at the end of the time with unanswered requests."""
 
 
 class ChangedService(FreshState, Protocol):
-    """Used by HTTP handlers that change state."""
+    """The part of the service that HTTP handlers use to change the state."""
 
     @property
     def quotas(self) -> Quotas:
@@ -51,10 +51,10 @@ class ChangedService(FreshState, Protocol):
 
 
 class OperatedService(Protocol):
-    """Used by operations on a whole node or cluster."""
+    """The part of the service that operates a whole node or cluster."""
 
     def check_restore(self) -> None:
-        """Raise SettingError if this node cannot restore backups at all, whatever they contain."""
+        """Raise SettingError if this node cannot restore backups at all, whatever the backups contain."""
 
     async def announce(self, request: str, target: str | None, origin: ChangeOrigin | None) -> None:
         """Record an operation of ``origin`` in the audit log of every node of a cluster, before it is executed. Raises
@@ -72,7 +72,7 @@ class OperatedService(Protocol):
 
 
 class MembersService(Protocol):
-    """Used by the views that list the nodes."""
+    """The part of the service that lists and changes the nodes."""
 
     def change_member(self, action: str, name: str, address: tuple[str, int] | None, observer: bool) -> "Future[None]":
         """``add``, ``remove``, ``promote`` or ``move`` a member (CP); ends when the change is committed. Raises or fails with
@@ -80,7 +80,7 @@ class MembersService(Protocol):
         OutcomeUnknownError."""
 
     def on_own_address(self, own: Callable[[], NodeAddress]) -> None:
-        """``own()`` is where brokers and clients reach this node."""
+        """Set the function that returns where brokers and clients reach this node."""
 
     def node_addresses(self) -> list[NodeAddress]:
         """Where brokers and clients reach the nodes that this one knows, itself included."""
@@ -90,21 +90,21 @@ class MembersService(Protocol):
 
 
 class DrainedNode(Protocol):
-    """Used to drain the node."""
+    """A node that can be drained."""
 
     @property
     def is_drained(self) -> bool:
         """Whether brokers and clients have been sent away, and cannot connect."""
 
     async def drain(self, within_s: float) -> Drained:
-        """Send brokers and clients away within a time, until ``resume`` or a restart."""
+        """Send brokers and clients away within a time. They stay away until ``resume`` or a restart."""
 
     async def resume(self) -> None:
         """Serve again. Raises SettingError if another process has taken the port."""
 
 
 class WatchedService(Protocol):
-    """Used by watchers."""
+    """The part of the service that watchers use."""
 
     @property
     def history(self) -> History:
@@ -119,12 +119,12 @@ class WatchedService(Protocol):
         """Call ``notify(leader, term)`` at once and at each change of the leader known to this node. No-op in AP."""
 
     def on_suspected(self, notify: Callable[[tuple[str, str], int | None], None]) -> None:
-        """Call ``notify(broker, since_ms)`` when a broker becomes suspected (``suspected_since``), and with None when that
-        ends. No-op in AP."""
+        """Call ``notify(broker, since_ms)`` when a broker becomes suspected (``suspected_since``), and with None when the broker
+        is no longer suspected. No-op in AP."""
 
 
 class ObservedService(Protocol):
-    """Used by status and metrics."""
+    """The part of the service that status and metrics use."""
 
     @property
     def expired_count(self) -> int:
@@ -144,7 +144,7 @@ class ObservedService(Protocol):
 
     @property
     def staleness_ms(self) -> int:
-        """Every write acknowledged at least this long ago is in the state; UNKNOWN_AGE if that is not known."""
+        """Every write acknowledged at least this many milliseconds ago is in the state; UNKNOWN_AGE if the age is unknown."""
 
     @property
     def unsynced_ms(self) -> float:
@@ -160,16 +160,16 @@ class ObservedService(Protocol):
 
     @property
     def peer_refusals(self) -> Mapping[str, int]:
-        """Connections and messages of peers that were refused since the start, by what was refused. Empty where there are no
+        """Connections and messages of peers that were refused since the start, by the kind of refusal. Empty where there are no
         peers."""
 
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
-        """Milliseconds since the broker's last heartbeat: to this node, or to any node if this one is the leader. None if none is
+        """Milliseconds since the broker's last heartbeat at this node, or at any node if this one is the leader. None if none is
         known."""
 
     def suspected_since(self) -> Mapping[tuple[str, str], int]:
-        """Brokers (cluster, address) that have been silent for a third of their time-out or more, and when that was recorded,
-        in milliseconds since 1970. Empty in AP."""
+        """Brokers (cluster, address) that have been silent for a third of their time-out or more, and when this silence was
+        recorded, in milliseconds since 1970. Empty in AP."""
 
     def measurements(self) -> Iterator[Measurement]:
         """Metrics of replication. Empty in AP, and before the node takes part in its group."""
@@ -179,7 +179,7 @@ class ObservedService(Protocol):
 
 
 class AdminService(ChangedService, OperatedService, WatchedService, ObservedService, MembersService, Protocol):
-    """All of these."""
+    """All parts of the service that the admin port uses."""
 
 
 class ObservedServer(Protocol):
@@ -205,12 +205,12 @@ class AdminContext:
     service: AdminService
     remoting: ObservedServer
     layers: Sequence[Layer]
-    """The layers of readiness, from the lowest up."""
+    """The layers of readiness, the lowest one first."""
     loop_lag: LoopLag
     started_monotonic_s: float
     node: DrainedNode
     access: AccessControl | None = None
-    """None: the token of adminTokenFile alone decides."""
+    """The access control of the node. None: only the token of adminTokenFile decides."""
 
 
 CONTEXT = web.AppKey("context", AdminContext)

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 LAG_ENTRIES = 1_000
-"""A follower that lags by more entries is reported."""
+"""A follower that lags by more entries than this is reported as a problem."""
 LOOP_LAG_MS = 500
 QUOTA_SHARE = 0.9
 DIGEST_SHOWN = 12
 
 
 class NodeProblem(NamedTuple):
-    """One problem. ``level``: "bad" if the node or cluster does not work, "warn" if this is likely soon."""
+    """One problem. ``level``: "bad" if the node or cluster does not work, "warn" if it may soon stop working."""
 
     level: str
     problem: str
@@ -21,16 +21,16 @@ class NodeProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as seen from here. ``status`` None: it has never answered."""
+    """A node as this node sees it. ``status`` None: the node has never answered."""
 
     name: str
     address: str
     status: dict[str, Any] | None
     error: str | None = None
-    """Why it does not answer now."""
+    """Why the node does not answer now; None: it answers."""
     http_status: int | None = None
     peer_connected: bool | None = None
-    """Whether its Raft connection is open; None if unknown, and in AP."""
+    """Whether the node's Raft connection is open; None if unknown, and in AP."""
 
 
 def findings(view: NodeView) -> list[NodeProblem]:
@@ -94,7 +94,7 @@ def _resources(status: dict[str, Any]) -> Iterable[NodeProblem]:
 
 
 def digests_equal(views: Sequence[NodeView]) -> bool | None:
-    """Whether nodes at the same log position have the same state; None if no two can be compared."""
+    """Whether nodes at the same log position have the same state; None if no two nodes can be compared."""
     by_index: dict[int, list[str]] = {}
     for view in views:
         replication = (view.status or {}).get("replication") or {}

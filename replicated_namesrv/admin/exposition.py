@@ -106,7 +106,7 @@ OF_REPLICATION: dict[str, Declared] = {
         ("peer",),
     ),
 }
-"""Metrics of ``mode=cp``: without samples in AP."""
+"""Metrics that exist with ``mode=cp`` only; in AP they have no samples."""
 
 METRICS: dict[str, Declared] = {
     "info": Declared(GAUGE, "Always 1. The labels give version, mode and node id.", ("version", "mode", "node_id")),
@@ -189,7 +189,7 @@ prometheus_client."""
 
 
 def family(name: str) -> Metric:
-    """An empty family as the catalogue declares it."""
+    """An empty metric family, as declared in the catalogue."""
     declared = METRICS[name]
     return declared.kind(PREFIX + name, declared.meaning, labels=declared.labels)
 
@@ -216,7 +216,7 @@ def _buckets(histogram: Histogram, unit: float) -> list[tuple[str, int]]:
 
 
 def _histogram(name: str, histogram: Histogram, unit: float = 1e9) -> Metric:
-    """``unit``: by how much values are divided, 1e9 for nanoseconds."""
+    """A histogram metric. ``unit``: the values are divided by this, for example by 1e9 for nanoseconds."""
     metric = family(name)
     metric.add_metric((), _buckets(histogram, unit), histogram.sum / unit)  # type: ignore[attr-defined]  # of the subclass
     return metric
@@ -249,7 +249,7 @@ class NodeCollector:
         self.admin_connections_refused = 0
 
     def describe(self) -> Iterator[Metric]:
-        """Names only, so that registering does not collect."""
+        """Names only, so that registering the collector does not collect samples."""
         return (family(name) for name in METRICS)
 
     def collect(self) -> Iterator[Metric]:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 LAYER_TIMEOUT_S = 2.0
-"""Time limit of a layer's check. A slower layer has failed."""
+"""Time limit of a layer's check. A layer whose check takes longer has failed."""
 
 
 class Layer(NamedTuple):
@@ -22,7 +22,7 @@ class Layer(NamedTuple):
     name: str
     check: Callable[[], "str | Awaitable[str | None] | None"]
     warning: Callable[[], str | None] = lambda: None
-    """A problem to report to operators, although brokers and clients are served."""
+    """Returns a problem to report to operators although brokers and clients are served, or None."""
 
 
 class LayerHealth(NamedTuple):
@@ -34,7 +34,7 @@ class LayerHealth(NamedTuple):
 
 
 async def readiness(layers: Sequence[Layer], timeout_s: float = LAYER_TIMEOUT_S) -> list[LayerHealth]:
-    """Health of the layers from the lowest up, ending with the first failure."""
+    """Health of the layers from the lowest up. The result ends with the first failure."""
     found = []
     for layer in layers:
         problem = await _problem_of(layer, timeout_s)
@@ -53,7 +53,7 @@ async def _problem_of(layer: Layer, timeout_s: float) -> str | None:
             return await answer
     except TimeoutError:
         return f"no answer within {timeout_s:g} s"
-    except Exception as error:  # an exception of a check counts as a problem of its layer
+    except Exception as error:  # any exception of a check counts as a problem of its layer
         return f"{type(error).__name__}: {error}"
 
 

@@ -23,9 +23,9 @@ from replicated_namesrv.settings import ROWS
 
 BODY_TIMEOUT_S = 10.0
 BODY_BYTES_MAX = 1 << 20
-"""Limit of a KV value. Paths without a body read none: the connection is closed after the answer."""
+"""Maximum size of a KV value. For paths without a body none is read: the connection is closed after the answer."""
 CONFIG_BYTES_MAX = 1 << 18
-"""Limit for ``POST /v1/config``: a value of maximum length with its escapes."""
+"""Maximum size of the body of ``POST /v1/config``: a value of maximum length with its escapes."""
 DROPPED_BYTES_MAX = 1 << 20
 NAME_CHARACTERS_MAX = 1024
 _STATUS_OF_CODE = {2: 503, 16: 403, 17: 404, 22: 404}
@@ -81,7 +81,7 @@ async def update_config(request: web.Request) -> web.Response:
 
 
 def _check_settings(values: Mapping[str, str]) -> None:
-    """Report keys and values that code 318 would ignore, because here they are typing errors. Raises BodyError."""
+    """Refuse keys and values that code 318 would ignore, because over HTTP they are typing errors. Raises BodyError."""
     for name, text in values.items():
         if name not in ROWS:
             near = difflib.get_close_matches(name, ROWS, n=1)
@@ -105,10 +105,10 @@ class BodyTooLargeError(Exception):
 
 
 async def _body(request: web.Request, bytes_max: int) -> bytes:
-    """Read the body. Raises BodyTooLargeError, or BodyError if it did not arrive in time.
+    """Read the body. Raises BodyTooLargeError, or BodyError if the body did not arrive in time.
 
-    A few bytes beyond the limit are read and dropped, because closing before they came would reset the connection and lose the
-    answer.
+    A few bytes beyond the limit are read and dropped. If the connection were closed before they came, it would be reset, and the
+    answer would be lost.
     """
     body, size = bytearray(), 0
     expected = request.content_length or 0

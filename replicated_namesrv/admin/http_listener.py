@@ -23,15 +23,15 @@ from replicated_namesrv.server.turn_shares import TurnShares
 
 STOP_TIMEOUT_S = 2.0
 LINGERING_S = 1.0
-"""How long an unread request body is received and dropped. If the connection were closed at once, it would be reset before the
-client has the answer."""
+"""Time for which the rest of an unread request body is received and dropped. If the connection were closed at once, it would be
+reset before the client has the answer."""
 CAUSE_CHARACTERS_MAX = 80
 HANDSHAKE_TIMEOUT_S = 10
 """A TLS handshake that takes longer is aborted."""
 
 
 def _shorten_protocol_errors(record: logging.LogRecord) -> bool:
-    """Log one short line without a traceback for a request that is not HTTP: it is the client's mistake."""
+    """Log one short line without a traceback for a request that is not HTTP, because this is a mistake of the client."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
         cause = error.message.partition("\n")[0][:CAUSE_CHARACTERS_MAX]
@@ -76,7 +76,7 @@ class HttpListener:
         self._server: asyncio.Server | None = None
         self._is_stopping = False
         self.address: tuple[str, int] | None = None
-        """Bound address, None while not listening."""
+        """The bound address; None while the port is closed."""
 
     async def start(self, host: str, port: int, remedy: str) -> None:
         """Bind and serve. Raises SettingError naming the address and ``remedy`` if it cannot be bound."""
@@ -97,13 +97,13 @@ class HttpListener:
         if self._server is not None:
             stop_listening(self._server)
             self._server = self.address = None
-            await asyncio.sleep(0)  # the port is free when this returns
+            await asyncio.sleep(0)  # releases the port: the sockets are closed in the next turn of the loop
         await self._runner.cleanup()
 
     def admit(self, transport: asyncio.Transport) -> None:
         """Serve the new connection, or close it."""
         server = self._runner.server
-        if server is None or self._is_stopping:  # accepted before this stopped to listen
+        if server is None or self._is_stopping:  # the connection was accepted before the listener was closed
             transport.close()
             return
         host = _host_of(transport)
@@ -129,7 +129,7 @@ class HttpListener:
         handler.connection_made(transport)
 
     def _shake_hands(self, transport: asyncio.Transport, context: ssl.SSLContext, host: str) -> None:
-        """Begin TLS at once: ``start_tls`` would lose what arrives before it takes effect."""
+        """Begin TLS at once, because ``start_tls`` would lose bytes that arrive before it takes effect."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         self._handshakes[done] = host
@@ -157,12 +157,12 @@ class _Serving(asyncio.Protocol):
 
 
 class ListenerTls(NamedTuple):
-    """How a port speaks HTTPS."""
+    """The TLS of a port: the current context, and the limit on handshakes."""
 
     context: Callable[[], ssl.SSLContext | None]
     """Returns the TLS context for the next connection."""
     may_handshake: Callable[[str, float], bool]
-    """Whether this host may begin a handshake at this time."""
+    """Whether an address may begin a TLS handshake at a given time."""
 
 
 class _Gate(asyncio.Protocol):

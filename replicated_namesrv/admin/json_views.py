@@ -32,13 +32,13 @@ from replicated_namesrv.settings import ROWS
 TOPIC_SORTS = ("brokerNameCount", "readQueueNums", "writeQueueNums", "revision")
 BROKER_SORTS = ("brokerId", "topicCount", "registeredSinceMs", "heartbeatAgeMs", "epoch")
 NO_VALUE = 1e15
-"""Greater than every other value, for sorting."""
+"""Value for sorting that is greater than every real value."""
 KV_ENTRIES_PER_TURN = 1_000
-"""About a millisecond of work."""
+"""Number of KV entries that are searched in one turn of the loop: about a millisecond of work."""
 SUSPECTED_SHOWN_MAX = 100
 """Maximum of suspected brokers in the status; ``/v1/brokers`` shows all."""
 DIGEST_TOPICS_PER_TURN = 5_000
-"""A few milliseconds of work, except for larger groups."""
+"""Number of topics that are hashed in one turn of the loop: a few milliseconds of work, except for larger groups."""
 _SEPARATOR = "|"
 CONSISTENCY_FIELDS = ("readConsistency", "maxStalenessMs")
 
@@ -50,14 +50,14 @@ async def fresh_state(context: AdminContext) -> RouteInfoManager:
 
 
 async def passed(context: AdminContext, level: ReadLevel | None, max_staleness_ms: int | None) -> Freshness:
-    """Wait for the barrier."""
+    """Wait for the read barrier."""
     freshness = context.service.barrier(level, max_staleness_ms)
     return await asyncio.shield(freshness) if isinstance(freshness, Future) else freshness
 
 
 async def state_for(request: web.Request) -> tuple[RouteInfoManager, dict[str, str]]:
-    """The state, as fresh as ``request`` asks for; read it before the next await. The second value is the headers that describe
-    the freshness, empty if the request did not ask.
+    """The state, as fresh as ``request`` asks for; read it before the next await. The second value has the headers that describe
+    the freshness; it is empty if the request did not ask for a level.
 
     Raises UnavailableError, StaleReadError, BadConsistencyError.
     """
@@ -78,7 +78,9 @@ def advertised_address(context: AdminContext) -> str:
 
 
 async def status(request: web.Request) -> web.Response:
-    """``GET /v1/status``: a summary of the node. It passes no barrier, so it also answers while the node cannot serve."""
+    """``GET /v1/status``: a summary of the node. The answer does not wait for a read barrier, so it also comes while the node
+    cannot serve.
+    """
     wait = request.query.get("waitMs", str(int(LAYER_TIMEOUT_S * 1000)))
     if not wait.isascii() or not wait.isdigit() or not 1 <= int(wait[:9]) <= LAYER_TIMEOUT_S * 1000:
         raise BodyError(f"waitMs={wait[:40]}: give 1 to {LAYER_TIMEOUT_S * 1000:g}, the time that a readiness check may take")
@@ -86,7 +88,7 @@ async def status(request: web.Request) -> web.Response:
 
 
 async def status_fields(context: AdminContext, layer_timeout_s: float) -> dict[str, Any]:
-    """The fields of ``/v1/status``. A check of readiness that takes longer has failed."""
+    """The fields of ``/v1/status``. A layer whose check takes longer than ``layer_timeout_s`` has failed."""
     settings, state, metrics = context.settings, context.service.state, context.remoting.metrics
     registrations = state.registrations()
     health = as_json(await readiness(context.layers, layer_timeout_s))
@@ -128,14 +130,14 @@ async def status_fields(context: AdminContext, layer_timeout_s: float) -> dict[s
 
 
 def _quotas(context: AdminContext) -> list[dict[str, Any]]:
-    """Bytes in use and their limits."""
+    """The size of each part of the state in bytes, and the limit on it."""
     quotas = context.service.quotas
     used = quotas.used(context.service.state.sizes)
     return [{"name": name, "used": used[name], "limit": limit()} for name, limit in quotas.limits.items() if name in used]
 
 
 def _access(context: AdminContext) -> dict[str, object]:
-    """Which access rules are in force. Equal hashes on all nodes mean equal files."""
+    """Facts about the access rules in force. Equal hashes on all nodes mean equal files."""
     access = context.access
     if access is None:
         return {"policy": context.settings.access_policy}
@@ -149,7 +151,7 @@ def _access(context: AdminContext) -> dict[str, object]:
 
 
 def _suspected(context: AdminContext) -> list[dict[str, Any]]:
-    """Suspected brokers, longest silent first."""
+    """Suspected brokers; those that have been silent longest come first."""
     found = sorted(context.service.suspected_since().items(), key=lambda item: item[1])
     return [
         {"clusterName": cluster, "brokerAddr": address, "suspectedSinceMs": since_ms}
@@ -175,7 +177,8 @@ async def topics(request: web.Request) -> web.Response:
             "revision": state.topic_revisions[topic],
         }
 
-    revision = state.revision  # of the rows: building them yields to other tasks, which may change the state
+    # revision of the rows, read now: building the rows yields to other tasks, which may change the state
+    revision = state.revision
     page = await cut(list(state.topic_revisions), wanted, lambda topic: (row(topic) or {wanted.sort: 0})[wanted.sort])
     rows = await build_rows(page.keys, row)
     return json_response({"topics": rows, "next": page.next, "total": page.total, "revision": revision}, headers=freshness)
@@ -188,7 +191,8 @@ async def brokers(request: web.Request) -> web.Response:
     state, freshness = await state_for(request)
     by_key = {_broker_key(registration): registration for registration in state.registrations()}
     suspected = context.service.suspected_since()
-    revision = state.revision  # of the rows: building them yields to other tasks, which may change the state
+    # revision of the rows, read now: building the rows yields to other tasks, which may change the state
+    revision = state.revision
 
     def rank(key: str) -> float:
         value = _broker_row(context, by_key[key], suspected)[wanted.sort]
@@ -373,7 +377,9 @@ async def config(request: web.Request) -> web.Response:
 
 
 async def members(request: web.Request) -> web.Response:
-    """``GET /v1/members``: the members of the cluster as this node knows them; only the leader knows the progress of all."""
+    """``GET /v1/members``: the members of the cluster as this node knows them; only the leader knows the progress of all
+    members.
+    """
     context = request.app[CONTEXT]
     rows = context.service.members()
     replication = context.service.replication_status() or {}

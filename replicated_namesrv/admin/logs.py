@@ -26,7 +26,7 @@ from typing import TextIO
 from replicated_namesrv.errors import SettingError
 
 QUEUED_LINES_MAX = 10_000
-"""Lines that may wait for a slow output. Further ones are dropped."""
+"""Maximum number of lines that wait for a slow output. Further lines are dropped."""
 THROTTLE_S, LINES_PER_SOURCE, LINES_PER_KIND, KINDS_MAX, KIND_CHARACTERS = 10.0, 20, 100, 1_000, 60
 _NUMBERS = re.compile(r"[0-9]+")
 LEVELS = ("debug", "info", "warning", "error")
@@ -35,7 +35,7 @@ _STANDARD_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message
 
 
 def facts_of(record: logging.LogRecord) -> dict[str, object]:
-    """The ``extra=`` of the logging call, in its order."""
+    """The facts in the ``extra=`` of the logging call, in the order given there."""
     return {name: value for name, value in record.__dict__.items() if name not in _STANDARD_ATTRIBUTES}
 
 
@@ -45,7 +45,7 @@ def short_name(logger_name: str) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line; facts that JSON does not know are written as their ``str``."""
+    """One JSON object a line; facts of types that JSON does not have are written as their ``str``."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -81,8 +81,9 @@ def _printable(line: str) -> str:
 class Throttle(logging.Filter):
     """Lets ``LINES_PER_SOURCE`` warnings and errors of a kind pass in ``THROTTLE_S`` for each source, ``LINES_PER_KIND`` in all.
 
-    The kind is the logger and the message without its numbers; the source is the host in the fact ``peer``. The next line of a
-    kind that passes says how many were ``left_out``. Memory is bounded by ``KINDS_MAX``: further kinds count as one.
+    Two records are of one kind if they have the same logger and, without numbers, the same message; the source is the host in the
+    fact ``peer``. The next line of the kind says how many were ``left_out``. Memory is bounded by ``KINDS_MAX``: further kinds
+    count as one.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -147,7 +148,7 @@ class BackgroundHandler(logging.Handler):
                 self._stream.write(line + "\n")
                 self._stream.flush()
             except (OSError, ValueError):
-                return  # the output is closed: emit counts the lost records from here on
+                return  # the output is closed; ``emit`` counts the records that are lost from now on
 
     def close(self) -> None:
         """Write what is queued, waiting at most a second for an output that accepts nothing."""

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 0.05
 WARN_LAG_S = 0.5
 WINDOW_S = 10.0
-"""Minimum span of ``recent_max_s``; it is at most twice as long."""
+"""Minimum time that ``recent_max_s`` covers; it covers at most twice as much."""
 
 
 class LoopLag:
@@ -24,7 +24,7 @@ class LoopLag:
 
     def __init__(self) -> None:
         self.histogram = Histogram(LATENCY_BOUNDS_NS)
-        """All samples, nanoseconds."""
+        """All samples, in nanoseconds."""
         self._window_began = time.monotonic()
         self._window_max_s = 0.0
         self._previous_window_max_s = 0.0
@@ -33,7 +33,7 @@ class LoopLag:
 
     @property
     def recent_max_s(self) -> float:
-        """Largest lag of the last ``WINDOW_S`` or a little longer, seconds."""
+        """Largest lag in seconds within the last ``WINDOW_S``, or a little longer."""
         return max(self._window_max_s, self._previous_window_max_s)
 
     def start(self) -> None:
@@ -47,7 +47,7 @@ class LoopLag:
             self._timer = None
 
     def _expect(self, loop: asyncio.AbstractEventLoop) -> None:
-        # the loop caches its time for one turn; the system's clock does not
+        # time.monotonic, because the loop's own time stays the same within one turn
         self._due = time.monotonic() + INTERVAL_S
         self._timer = loop.call_later(INTERVAL_S, self._sample, loop)
 

@@ -30,10 +30,10 @@ def _console_files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str,
 
 
 CONSOLE_FILES = dict(_console_files(files("replicated_namesrv.admin").joinpath("console")))
-"""The console's files by path; nothing else is served."""
+"""The files of the console by path. The path serves nothing else."""
 _IMPORT_MAP = re.search(rb'<script type="importmap">(.*?)</script>', CONSOLE_FILES["index.html"].read_bytes(), re.DOTALL)
 IMPORT_MAP_HASH = "sha256-" + base64.b64encode(hashlib.sha256(_IMPORT_MAP[1] if _IMPORT_MAP else b"").digest()).decode()
-"""Hash that permits the page's import map in the Content-Security-Policy."""
+"""Hash of the page's import map. It permits this script in the Content-Security-Policy."""
 
 
 async def livez(request: web.Request) -> web.Response:
@@ -71,7 +71,7 @@ async def nsaddr(request: web.Request) -> web.Response:
 def listed(configured: str, own: str, nodes: Sequence[NodeAddress], knows: bool) -> list[str]:
     """The addresses of the nodes that serve brokers and clients. ``knows`` False: this node reaches no majority.
 
-    The first row that matches decides. An address that belongs to no known node always stays.
+    The first row that matches decides. An address in the list that belongs to no known node always stays.
 
         configured  knows  result                                        reason
         no          no     all known nodes                               the others may serve
@@ -88,7 +88,7 @@ def listed(configured: str, own: str, nodes: Sequence[NodeAddress], knows: bool)
 
 
 async def unit_nsaddr(request: web.Request) -> web.Response:
-    """``GET /rocketmq/nsaddr-UNIT``: the list of one unit; 404 for a unit that unitNameServerAddresses does not name."""
+    """``GET /rocketmq/nsaddr-UNIT``: the list of one unit; 404 if unitNameServerAddresses does not name the unit."""
     unit = request.match_info["unit"]
     addresses = unit_lists(request.app[CONTEXT].settings.unit_name_server_addresses).get(unit)
     if addresses is None:

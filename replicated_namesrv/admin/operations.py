@@ -30,13 +30,13 @@ PEERS_WAIT_S, PEERS_LOOK_S = 3.0, 0.05
 """How long a drain waits for the first address message of another node. Nodes send one a second, so a node that has just
 started knows no other node for about a second."""
 TARGET_CHARACTERS_MAX = 1_024
-"""Characters of a request in an audit log."""
+"""Maximum number of characters of a request in an audit log."""
 WRITE_TIMEOUT_S = 60.0
 """A client that reads no byte of a backup for this long is disconnected, because a backup keeps the old state in memory."""
 
 
 async def backup(request: web.Request) -> web.StreamResponse:
-    """``GET /v1/backup``: the whole state at one revision, while changes continue. A stale one needs no majority."""
+    """``GET /v1/backup``: the whole state at one revision, while changes continue. A stale backup needs no majority."""
     context = request.app[CONTEXT]
     try:
         state, freshness = await state_for(request)
@@ -57,7 +57,7 @@ async def backup(request: web.Request) -> web.StreamResponse:
     }
     parts = backups.encode(origin, state.snapshot())
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream", **freshness})
-    with contextlib.suppress(ConnectionResetError):  # the client left before it had everything
+    with contextlib.suppress(ConnectionResetError):  # ConnectionResetError: the client left before it had the whole backup
         await response.prepare(request)
         for part in parts:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
@@ -81,7 +81,7 @@ async def restore(request: web.Request) -> web.Response:
     except NamesrvError:
         await _drop_rest(request)
         raise
-    state.compares_content = service.state.compares_content  # nodes of version 0.1 read it, too
+    state.compares_content = service.state.compares_content  # written so that nodes of version 0.1 can read the state, too
     result = await service.restore(_lines_of(state), request.get(ORIGIN))
     if result.code:
         remedy = "form a new cluster with empty data directories, or add KV config and settings: namesrv restore --merge FILE"
@@ -90,7 +90,9 @@ async def restore(request: web.Request) -> web.Response:
 
 
 async def _drop_rest(request: web.Request) -> None:
-    """Read the rest of the body for a while. Closing before it arrived would reset the connection and lose the answer."""
+    """Read and drop the rest of the body for a while. If the connection were closed before the rest arrived, it would be reset,
+    and the answer would be lost.
+    """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DROP_TIMEOUT_S):
             while await request.content.readany():
@@ -98,7 +100,7 @@ async def _drop_rest(request: web.Request) -> None:
 
 
 async def _state_in(request: web.Request) -> RouteInfoManager:
-    """The state in the body. Raises BodyError."""
+    """The state that the body contains. Raises BodyError."""
     reader, state = SnapshotReader(), RouteInfoManager()
     try:
         async for part in _snapshot_in(request):
@@ -116,7 +118,9 @@ async def _lines_of(state: RouteInfoManager) -> AsyncIterator[bytes]:
 
 
 async def _snapshot_in(request: web.Request) -> AsyncIterator[bytes]:
-    """The snapshot in the body. Its checksum has been checked when the iterator ends. Raises BodyError."""
+    """The parts of the snapshot that the body contains. Its checksum has been checked when the iterator ends. Raises
+    BodyError.
+    """
     reader, size = backups.BackupReader(), 0
     try:
         while True:
@@ -145,7 +149,9 @@ async def transfer_leadership(request: web.Request) -> web.Response:
 
 
 async def _announce(request: web.Request) -> None:
-    """Record an operation in the audit logs of all nodes, before it is executed. Raises UnavailableError: it is not executed."""
+    """Record an operation in the audit logs of all nodes, before it is executed. Raises UnavailableError: the operation must not
+    be executed.
+    """
     name, target = f"{request.method} {request.path}", request.query_string or None
     target = None if target is None else shown(target, TARGET_CHARACTERS_MAX)
     try:
@@ -176,25 +182,29 @@ async def change_member(request: web.Request) -> web.Response:
 
 
 async def drain(request: web.Request) -> web.Response:
-    """``POST /v1/drain?withinSeconds=N``: send brokers and clients to the other nodes. ``force=true``: even if none is known."""
+    """``POST /v1/drain?withinSeconds=N``: send brokers and clients to the other nodes. ``force=true``: even if no other node is
+    known to serve.
+    """
     context = request.app[CONTEXT]
     text = request.query.get("withinSeconds", str(DRAIN_S))
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= DRAIN_S_MAX:
         raise BodyError(f"withinSeconds={text[:40]}: give 1 to {DRAIN_S_MAX}")
     force = request.query.get("force") == "true"
-    knows_others = context.service.replication_status() is not None  # an AP node knows no others
+    knows_others = context.service.replication_status() is not None  # an AP node does not know other nodes
     others = await _others_serving(context, PEERS_WAIT_S if knows_others and not force else 0.0)
     if knows_others and not others and not force:
         remedy = "start another node, or give --force (force=true)"
         return json_error(409, "no other node of the cluster serves brokers and clients", remedy)
-    with contextlib.suppress(UnavailableError):  # a node is drained without a majority, too
+    with contextlib.suppress(UnavailableError):  # a node can be drained without a majority, too; then nothing is recorded
         await _announce(request)
     done = await context.node.drain(float(text))
     return json_response({"drained": True, "moved": done.moved, "cut": done.cut, "othersServing": others})
 
 
 async def _others_serving(context: AdminContext, within_s: float) -> list[str]:
-    """The addresses of the other nodes that serve. While none is known, wait for one, unless the cluster has one node."""
+    """The addresses of the other nodes that serve. If no such node is known, wait for one, unless the cluster has only one
+    node.
+    """
     give_up_at = time.monotonic() + within_s
     while True:
         others = [node for node in context.service.node_addresses() if node.node_id != context.settings.node_id]

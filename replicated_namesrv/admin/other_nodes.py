@@ -23,21 +23,21 @@ from aiohttp import web
 from replicated_namesrv.settings import Settings
 
 WAIT_S = 0.25
-"""How long an answer about all nodes waits for the others."""
+"""How long an answer about all nodes waits for the answers of the others."""
 TIMEOUT_S = 1.0
 """A node that has not answered for this long is reported as not answering."""
 READY_WAIT_MS = 500
-"""How long a check of readiness of another node may take."""
+"""Time limit, in another node, for the check of its readiness."""
 VIEW_TIMEOUT_S = 5.0
 ANSWER_BYTES_MAX = 16 << 20
 NODES_MAX = 16
-"""Further name servers are not asked."""
+"""Maximum number of name servers that are asked. Further ones are left out."""
 FRESH_S = 0.3
-"""An answer is used again until it has this age, so that several open pages cost no more than one."""
+"""Maximum age at which an answer is used again, so that several open pages cost no more than one."""
 
 
 class NodeAnswerError(Exception):
-    """A node gave no usable answer. ``status`` is the HTTP status if it refused."""
+    """A node gave no usable answer. ``status`` is the HTTP status if the node refused."""
 
     def __init__(self, reason: str, status: int | None = None) -> None:
         super().__init__(reason)
@@ -50,21 +50,21 @@ class OtherNode:
     def __init__(self, name: str | None, address: str) -> None:
         self.listed = name, address
         self.name = name
-        """Its node id. None until an independent node has answered."""
+        """Node id. None until an independent node has answered."""
         self.address = address
         self.status: dict[str, Any] | None = None
         self.answered_s: float | None = None
-        """When the status was asked for, monotonic."""
+        """When the status was last requested, on the monotonic clock."""
         self.error: NodeAnswerError | None = None
         self.failing_since_s: float | None = None
         self.task: asyncio.Task[None] | None = None
         self.contents: dict[str, Any] | None = None
         self.contents_of: tuple[int, int] | None = None
-        """Process and revision to which ``contents`` belongs."""
+        """The process and the revision to which ``contents`` belongs."""
 
     @property
     def shown_name(self) -> str:
-        """Its id, or its address while that is unknown."""
+        """Node id of the node, or its address while the id is unknown."""
         return self.name or self.address
 
 
@@ -111,8 +111,8 @@ class OtherNodes:
     def begin(
         self, find: Callable[[], list[tuple[str | None, str]]], tls: ssl.SSLContext | None, sends_tokens: bool = True
     ) -> None:
-        """``find``: the names and addresses of the nodes at this moment. ``tls``: how they are verified, None for plain HTTP.
-        ``sends_tokens``: whether the addresses are trusted with tokens of callers."""
+        """``find``: the names and addresses of the nodes at this moment. ``tls``: how their certificates are verified; None:
+        plain HTTP. ``sends_tokens``: whether the addresses are trusted with tokens of callers."""
         self._find, self._tls, self._sends_tokens = find, tls, sends_tokens
 
     def _update(self) -> None:
@@ -134,7 +134,7 @@ class OtherNodes:
             await self._session.close()
 
     async def look(self, authorization: str | None) -> None:
-        """Request the status of every node whose last answer is not fresh; return when all have answered, or after ``WAIT_S``."""
+        """Request the status of every node whose last answer is too old. Return when all have answered, or after ``WAIT_S``."""
         self._update()
         now = monotonic()
         for node in self.nodes:
@@ -159,7 +159,7 @@ class OtherNodes:
     async def ask(
         self, node: OtherNode, path: str, authorization: str | None, timeout_s: float = VIEW_TIMEOUT_S
     ) -> dict[str, Any]:
-        """The JSON object that ``node`` answers at ``path``. Raises NodeAnswerError."""
+        """The JSON object with which ``node`` answers a request for ``path``. Raises NodeAnswerError."""
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit_per_host=4, ssl=self._tls or True))
         scheme = "http" if self._tls is None else "https"

@@ -21,20 +21,20 @@ from replicated_namesrv.server.turn_shares import Share, TurnShares
 T = TypeVar("T")
 
 PIECE_BYTES = 16 << 10
-"""Parsed in one turn. 2,700 chunks of one byte take 6 ms."""
+"""Number of bytes that are parsed in one turn. In this number, 2,700 chunks of one byte take 6 ms."""
 
 
 class PacedProtocol(asyncio.Protocol):
-    """Forwards everything to ``handler``, data in pieces, in the share of the connection's address."""
+    """Forwards a connection to ``handler``: data in pieces, within the share of the connection's address."""
 
     def __init__(self, handler: asyncio.Protocol, shares: TurnShares, host: str) -> None:
         self._handler, self.shares = handler, shares
         self.share: Share = shares.enter(host)
         self._transport: asyncio.Transport | None = None
         self._backlog = bytearray()
-        """Bytes that the handler has not received yet. Nothing is read until it has."""
+        """Bytes that the handler has not received yet. The connection is not read until the handler has received them."""
         self._is_paused = False
-        """Whether the handler wants no more bytes."""
+        """True while the handler wants no more bytes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's class is not declared as a Transport
@@ -98,7 +98,7 @@ class PacedProtocol(asyncio.Protocol):
 
 
 class _Paused:
-    """The transport as the handler has it: whether to read is decided by the protocol."""
+    """The transport that the handler gets. The protocol, not the handler, decides whether it is read."""
 
     def __init__(self, transport: asyncio.BaseTransport, protocol: PacedProtocol) -> None:
         self._transport, self.protocol = transport, protocol
@@ -115,9 +115,9 @@ class _Paused:
 
 @web.middleware
 async def in_share(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
-    """Handle the request in the share of its address."""
+    """Handle a request within the share of its address."""
     transport = request.transport
-    if not isinstance(transport, _Paused):  # the connection has ended
+    if not isinstance(transport, _Paused):  # the connection has ended, so its share is unknown
         return await handler(request)
     shares, share = transport.protocol.shares, transport.protocol.share
     if share.is_used_up:
@@ -125,14 +125,15 @@ async def in_share(request: web.Request, handler: Callable[[web.Request], Awaita
         shares.wait(share, partial(_wake, turn))
         await turn
         if request.transport is None or request.transport.is_closing():
-            return web.Response(status=503)  # nobody reads it; a change that nobody waits for is not made
+            # the client has left: nobody reads this answer, and a change for which nobody waits is not made
+            return web.Response(status=503)
     work = handler(request)
     assert isinstance(work, Coroutine)
     return await counted(work, partial(shares.spend, share))
 
 
 def _wake(turn: "asyncio.Future[None]") -> bool:
-    """Whether a request was waiting for this turn."""
+    """Let a waiting request continue. False: it does not wait any more."""
     if turn.done():
         return False
     turn.set_result(None)
@@ -141,7 +142,7 @@ def _wake(turn: "asyncio.Future[None]") -> bool:
 
 @coroutine
 def counted(work: Coroutine[Any, Any, T], spend: Callable[[int], None]) -> Generator[Any, Any, T]:
-    """The result of ``work``. The time of each of its steps is passed to ``spend``."""
+    """Await ``work``, and pass the time of each of its steps to ``spend``."""
     step, value = work.send, None
     while True:
         started_ns = perf_counter_ns()
@@ -153,5 +154,5 @@ def counted(work: Coroutine[Any, Any, T], spend: Callable[[int], None]) -> Gener
             spend(perf_counter_ns() - started_ns)
         try:
             step, value = work.send, (yield awaited)
-        except BaseException as error:  # work handles it, also a cancellation
+        except BaseException as error:  # the work handles every exception, also a cancellation
             step, value = work.throw, error

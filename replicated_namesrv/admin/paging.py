@@ -20,9 +20,9 @@ from replicated_namesrv.errors import BodyError
 ROWS_DEFAULT, ROWS_MAX = 200, 1000
 RANKED_PER_TURN = 1_000
 KEYS_PER_TURN = 5_000
-"""Keys that are compared before other tasks run: some milliseconds."""
+"""Number of keys that are compared before other tasks run: some milliseconds of work."""
 SLICE_S = 0.003
-"""How long rows are built before other tasks run."""
+"""Time for which rows are built before other tasks run."""
 
 
 class PageRequest(NamedTuple):
@@ -31,9 +31,9 @@ class PageRequest(NamedTuple):
     limit: int
     after: str
     search: str
-    """Lower case. Rows whose key does not contain it are left out."""
+    """Search text in lower case. Rows whose key does not contain this text are left out."""
     sort: str = ""
-    """Number by which the rows are sorted; empty: by key."""
+    """Name of the number by which the rows are sorted. Empty: they are sorted by key."""
     is_descending: bool = False
 
 
@@ -42,19 +42,21 @@ class Page(NamedTuple):
 
     keys: Sequence[str]
     next: str | None
-    """``after`` of the next page, None on the last."""
+    """Value of ``after`` for the next page; None on the last page."""
     total: int
-    """Keys on all pages."""
+    """Number of keys on all pages."""
 
     @classmethod
     def of(cls, keys: Sequence[str], limit: int, total: int) -> "Page":
-        """The first ``limit`` of ``keys``. One more key means that there is another page."""
+        """The first ``limit`` of ``keys``. If there are more keys, there is another page."""
         chosen = keys[:limit]
         return cls(chosen, chosen[-1] if len(keys) > limit else None, total)
 
 
 def page_request(request: web.Request, sorts: Collection[str] = ()) -> PageRequest:
-    """Read the query string. ``sorts``: numbers by which rows can be sorted. Raises BodyError naming a bad parameter."""
+    """Read the query string. ``sorts``: names of the numbers by which rows can be sorted. Raises BodyError naming a bad
+    parameter.
+    """
     text = request.query.get("limit", str(ROWS_DEFAULT))
     if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= ROWS_MAX:
         raise BodyError(f"limit={text[:40]}: give 1 to {ROWS_MAX}, and follow 'next' for more")
@@ -69,7 +71,7 @@ def page_request(request: web.Request, sorts: Collection[str] = ()) -> PageReque
 async def cut(keys: Sequence[str], wanted: PageRequest, rank: Callable[[str], float] | None = None) -> Page:
     """The requested page of ``keys``, which have no order. Only the page is sorted, and other tasks run in between.
 
-    ``rank``: the number by which they are sorted if ``wanted.sort`` is set."""
+    ``rank``: returns the number by which a key is sorted if ``wanted.sort`` is set."""
     if wanted.sort and rank is not None:
         return await _cut_ranked(keys, wanted, rank)
     total, found = 0, list[str]()
@@ -105,7 +107,7 @@ async def _cut_ranked(keys: Sequence[str], wanted: PageRequest, rank: Callable[[
 
 
 async def build_rows(keys: Sequence[str], row: Callable[[str], Any]) -> list[Any]:
-    """``row(key)`` of each key, without those that are None (removed in between)."""
+    """``row(key)`` of each key. Rows that are None are left out: these keys were removed in between."""
     rows = []
     turn_ends = perf_counter() + SLICE_S
     for key in keys:

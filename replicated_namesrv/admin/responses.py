@@ -16,5 +16,5 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 def json_error(
     status: int, error: str, remedy: str, outcome: str = "not done", headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """``outcome``: "not done", or "unknown" if a change may have happened."""
+    """An error as JSON. ``outcome``: "not done", or "unknown" if a change may have happened."""
     return json_response({"error": error, "remedy": remedy, "outcome": outcome}, status, headers)

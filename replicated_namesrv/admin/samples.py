@@ -21,7 +21,7 @@ from replicated_namesrv.errors import BodyError
 FINE_STEP_S, FINE_COUNT = 2.0, 1_800
 COARSE_STEP_S, COARSE_COUNT = 60.0, 1_440
 SERIES_MAX = 64
-"""Maximum of series; further ones are not recorded. All series use at most 1.7 MB."""
+"""Maximum number of series; further ones are not recorded. All series together use at most 1.7 MB."""
 QUANTILES = (0.5, 0.99)
 GAUGES = {
     "namesrv_connections": "connections",
@@ -33,22 +33,23 @@ GAUGES = {
     "namesrv_raft_commit_index": "commitIndex",
     "namesrv_raft_applied_index": "appliedIndex",
 }
-"""Metric to series."""
+"""Gauges that are recorded: from the metric to its series."""
 COUNTERS = {
     "namesrv_limits_hit": "rejections",
     "namesrv_raft_elections": "elections",
     "namesrv_raft_leader_changes": "leaderChanges",
 }
-"""Metric, summed over its labels, to series: per second."""
+"""Counters that are recorded as a rate per second: from the metric, summed over its labels, to its series."""
 HISTOGRAMS = {
     "namesrv_request_duration_seconds": "latency",
     "namesrv_loop_lag_seconds": "loopLag",
     "namesrv_raft_commit_duration_seconds": "commit",
     "namesrv_raft_fsync_duration_seconds": "fsync",
 }
-"""Metric to the first part of its series, whose second part is the quantile."""
+"""Histograms that are recorded as quantiles: from the metric to the first part of the series' name. The second part is the
+quantile."""
 REQUESTS = "namesrv_requests"
-"""Its series are ``request:NAME``, per second."""
+"""The counter of requests. It is recorded as a rate per second in the series ``request:NAME``."""
 
 
 class Ring:
@@ -85,7 +86,7 @@ class Ring:
     def slots(self, since_ms: int) -> range:
         """Slots after ``since_ms`` that may have values; all of them if ``since_ms`` is in the future."""
         after = int(since_ms / 1000 / self.step_s)
-        if after > self.newest:  # the clock was set back since
+        if after > self.newest:  # the clock was set back after ``since_ms``
             after = 0
         return range(max(self.newest - self.count + 1, after + 1), self.newest + 1)
 
@@ -121,7 +122,7 @@ class Samples:
         self.sample()
 
     def sample(self) -> None:
-        """Record the current values."""
+        """Record the present values."""
         values = self._values()
         wall_s = self._wall_s()
         self.fine.put(int(wall_s / FINE_STEP_S), values)
@@ -161,8 +162,8 @@ class Samples:
 
 
 def _quantiles(before: list[tuple[float, float]], now: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """(quantile, upper bound of its bucket) of what was counted since ``before``; empty if nothing was. Values beyond the last
-    bound count as this bound."""
+    """(quantile, upper bound of its bucket) of the values counted since ``before``; empty if there were none. Values beyond the
+    last bound count as this bound."""
     earlier = dict(before)
     counted = [(bound, total - earlier.get(bound, 0.0)) for bound, total in now]
     if not counted or counted[-1][1] <= 0:
@@ -181,7 +182,7 @@ def _cpu_s() -> float:
 
 
 def _resident_bytes() -> float:
-    """0 if the system does not say."""
+    """Resident memory of this process; 0 if the system does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return float(int(file.read().split()[1]) * resource.getpagesize())
@@ -193,7 +194,9 @@ SAMPLES = web.AppKey("samples", Samples)
 
 
 async def samples(request: web.Request) -> web.Response:
-    """``GET /v1/samples``: ``?span=hour`` (default) or ``day``; ``?since=`` milliseconds since 1970, only newer ones."""
+    """``GET /v1/samples``: ``?span=hour`` (default) or ``day``; ``?since=`` milliseconds since 1970, returns only newer
+    values.
+    """
     span, since = request.query.get("span", "hour"), request.query.get("since", "0")
     if span not in ("hour", "day"):
         raise BodyError(f"span={span[:40]}: give hour or day")

@@ -23,15 +23,15 @@ ENTRIES_MAX = 5_000
 SPAN_MS = 3_600_000
 TICK_S = 0.5
 BATCH_BYTES = 64 << 10
-"""Changes that are read in one turn."""
+"""Size of the changes that are read in one turn."""
 BATCHES_MAX = 64
-"""Batches read before an answer, so that a burst of changes does not delay it for long."""
+"""Maximum number of batches read before an answer, so that a burst of changes does not delay the answer for long."""
 NAMES_SHOWN = 5
 REMOVALS = (UNREGISTERED, EXPIRED, LOST)
 OF_BROKERS = (REGISTERED, CHANGED, *REMOVALS)
 """Changes that brokers cause. Their entries name the broker."""
 FLAPS_MIN = 2
-"""A broker that was removed this often in the last hour flaps."""
+"""A broker that was removed at least this often in the last hour is flapping."""
 
 
 class TimeLine:
@@ -43,7 +43,7 @@ class TimeLine:
         self._history, self._is_serving, self._is_fenced, self._wall_ms = history, is_serving, is_fenced, wall_ms
         self.entries: deque[dict[str, Any]] = deque(maxlen=ENTRIES_MAX)
         self.removed_ms: dict[tuple[str, str], int] = {}
-        """When a broker (cluster, address) was last removed, for those that are not registered again."""
+        """When a broker (cluster, address) was last removed, for brokers that have not registered again."""
         self._causes: dict[int, ChangeOrigin] = {}
         """Who requested the change with a revision, for changes that are not read yet."""
         self._position = history.newest
@@ -86,7 +86,7 @@ class TimeLine:
         self._leader = (leader, term)
 
     def notify_suspected(self, broker: tuple[str, str], since_ms: int | None) -> None:
-        """A broker became suspected or, with None, this ended."""
+        """A broker became suspected. ``since_ms`` None: it is no longer suspected."""
         kind = "broker-cleared" if since_ms is None else "broker-suspected"
         self.note(kind, clusterName=broker[0], brokerAddr=broker[1])
 
@@ -101,7 +101,7 @@ class TimeLine:
             del self._causes[next(iter(self._causes))]
 
     def catch_up(self) -> bool:
-        """Read the next changes from the history; whether there may be more."""
+        """Read the next changes from the history. Returns whether there may be more."""
         try:
             changes = self._history.after(self._position, BATCH_BYTES)
         except CompactedError as error:
@@ -110,7 +110,7 @@ class TimeLine:
             return True
         if not changes:
             self._causes.clear()  # changes that the history did not record
-        if self._position > self._history.newest:  # the state was replaced by an older one
+        if self._position > self._history.newest:  # the state was replaced by one with a shorter history
             self._position = self._history.newest
         for change in changes:
             self._position = change.revision
@@ -151,7 +151,7 @@ class TimeLine:
 
 
 def _summaries(change: Change) -> Iterator[dict[str, Any]]:
-    """The fields of a change's entries: one for each broker."""
+    """The fields of a change's entries; a change has one entry for each broker."""
     fields = orjson.loads(change.data)
     common: dict[str, Any] = {"timeMs": fields["timeMs"]}
     topics = fields.get("topics")

@@ -34,9 +34,10 @@ from replicated_namesrv.service import ReadLevel
 log = logging.getLogger(__name__)
 
 WATCHERS_MAX = 128
-"""Maximum of open streams, half of the admin connections; one more is answered with 503."""
+"""Maximum number of open streams, half of the admin connections. A further request is answered with 503."""
 KEEP_ALIVE_S = 10.0
-"""After this time without an event a comment is sent. So proxies keep the stream open, and a lost watcher is noticed."""
+"""After this time without an event a comment is sent. So proxies keep the stream open, and the node notices when a watcher has
+left."""
 WRITE_TIMEOUT_S = 30.0
 """A watcher that reads no byte for this long is disconnected."""
 CHECK_EVERY_S = 1.0
@@ -52,10 +53,10 @@ class Watcher:
 
     def __init__(self, position: int) -> None:
         self.position = position
-        """Revision of the last change sent."""
+        """Revision of the last change that was sent."""
         self.notices: list[str] = []
         self.check_at_s = 0.0
-        """Time of the event loop from which the caller has to be checked before the next event."""
+        """Time of the event loop at which the caller has to be checked before the next event is sent."""
         self.woken = asyncio.Event()
 
 
@@ -68,32 +69,32 @@ class Watchers:
         """``leader`` and ``term`` as this node knows them; None in AP."""
         self.stopping = False
         self.too_slow_count = 0
-        """Streams ended because the watcher was too slow, since the start."""
+        """Number of streams that ended because the watcher was too slow, since the start."""
 
     @property
     def count(self) -> int:
-        """Streams open."""
+        """Number of open streams."""
         return len(self._open)
 
     def notify_leader(self, leader: str | None, term: int) -> None:
-        """Send the leader known to this node to every watcher, and to each later one with its first event."""
+        """Send the leader known to this node to every watcher. Later watchers get it with their first event."""
         self.leadership = {"leader": leader, "term": term}
         self._notify(_event("leader", json.dumps(self.leadership)))
 
     def notify_suspected(self, broker: tuple[str, str], since_ms: int | None) -> None:
-        """Notify every watcher that a broker became suspected or, with None, that this ended."""
+        """Notify every watcher that a broker became suspected. ``since_ms`` None: the broker is no longer suspected."""
         fields = {"clusterName": broker[0], "brokerAddr": broker[1], "suspectedSinceMs": since_ms}
         self._notify(_event("broker-suspected" if since_ms is not None else "broker-cleared", json.dumps(fields)))
 
     def check_callers(self) -> None:
-        """End the streams of callers that may not watch any more."""
+        """End the streams of callers that no longer have the permission to watch."""
         for watcher in self._open:
             watcher.check_at_s = 0.0
             watcher.woken.set()
 
     def _notify(self, text: str) -> None:
         for watcher in self._open:
-            if len(watcher.notices) < NOTICES_MAX:  # with more waiting events it is already too slow
+            if len(watcher.notices) < NOTICES_MAX:  # a watcher with more waiting events is too slow already
                 watcher.notices.append(text)
             watcher.woken.set()
 
@@ -143,7 +144,8 @@ class Watchers:
         """Send events. Raises ConnectionResetError: the watcher has left. Raises TimeoutError: it reads too slowly."""
         history, history_id = context.service.history, context.service.history_id
         while True:
-            if request.transport is None:  # without it, a caller with a certificate would be refused as anonymous
+            # the connection has ended; without its certificate a caller would be refused as anonymous
+            if request.transport is None:
                 return
             try:
                 self._check(request, watcher)
@@ -177,7 +179,7 @@ class Watchers:
                 await self._send(response, ":\n\n")
 
     def _check(self, request: web.Request, watcher: Watcher) -> None:
-        """Raises AccessError: the caller may not watch any more."""
+        """Check the caller of a stream from time to time. Raises AccessError: it no longer has the permission to watch."""
         now_s = asyncio.get_running_loop().time()
         if now_s >= watcher.check_at_s:
             watcher.check_at_s = now_s + CHECK_EVERY_S
@@ -189,7 +191,9 @@ class Watchers:
             await response.write(text.encode())
 
     async def _end_slow(self, request: web.Request, response: web.StreamResponse, history: History) -> None:
-        """Leave the reason in the buffer for a watcher that still reads, and keep the connection only for that time."""
+        """Write the reason into the buffer, and keep the connection for the time in which a watcher that still reads can get
+        it.
+        """
         try:
             async with asyncio.timeout(0):
                 await response.write(_end("slow", _SLOW, history).encode())
@@ -225,7 +229,7 @@ async def watch(request: web.Request) -> web.StreamResponse:
 
 
 def parse_position(text: str) -> tuple[int, str]:
-    """(revision, history) of an id. Raises BodyError."""
+    """(revision, history) of an event id. Raises BodyError."""
     number, _, of_history = text.strip().partition("@")
     if not number.isascii() or not number.isdigit() or len(number) > 18:
         raise BodyError(f"'{text[:80]}' is not a revision: give the id of the last event seen, or the revision of another answer")

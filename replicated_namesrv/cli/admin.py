@@ -99,7 +99,7 @@ class Admin:
     timeout_s: float
     token: str | None
     tls: ssl.SSLContext | None = None
-    """None: plain HTTP."""
+    """TLS context for the admin ports. None: plain HTTP."""
 
     @contextlib.contextmanager
     def open(
@@ -125,7 +125,7 @@ class Admin:
                     "address (adminListen, which is on loopback by default)"
                 ) from None
             try:
-                # the node may answer before it has read the whole request
+                # the node may answer and close before it has read the whole request; its answer says why
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     connection.request(method, path, body, fields)
                 response = connection.getresponse()
@@ -181,7 +181,7 @@ def tls_of(arguments: argparse.Namespace) -> ssl.SSLContext | None:
         return None
     try:
         return ssl.create_default_context(cafile=None if ca == SYSTEM_CA else ca)
-    except OSError as cause:  # ssl.SSLError is one
+    except OSError as cause:  # includes ssl.SSLError, which is an OSError
         raise SettingError(f"--ca {ca}: {reason_of(cause)}; give a file with certificates in PEM, or '{SYSTEM_CA}'") from None
 
 

@@ -148,7 +148,7 @@ class _Run:
         self.renewals = 0
         self.last_error = ""
         self.ever: set[tuple[str, str]] = set()
-        """(broker address, name server) pairs that succeeded once."""
+        """Pairs (broker address, name server) of which at least one registration succeeded."""
         self.agents = self._agents()
 
     def _agents(self) -> list[BrokerAgent]:

@@ -173,7 +173,7 @@ def run(arguments: argparse.Namespace) -> int:
         _tell(f"namesrv chaos {arguments.command}: {advice}" if known else traceback.format_exc())
     except BrokenPipeError:
         raise
-    except Exception:  # an internal error is not a verdict
+    except Exception:  # catch everything: an internal error must not look like a verdict
         _tell(traceback.format_exc())
     return EXIT_UNKNOWN
 
@@ -333,7 +333,7 @@ def _suite(arguments: argparse.Namespace) -> int:
         say(f"run {number}, {plan.name}")
         try:
             finished = _execute(plan, arguments, lambda text: say(f"  {text}"))
-        except (ProcessError, ToxiproxyError) as error:  # this run failed; continue with the next one
+        except (ProcessError, ToxiproxyError) as error:  # only this run failed; continue with the next one
             say(f"  {error}")
             verdicts.append({"verdict": "unknown"})
             continue

@@ -17,7 +17,7 @@ from replicated_namesrv.wire.codes import RequestCode, ResponseCode
 
 PROBE_TIMEOUT_S = 3.0
 BODY_BYTES_MAX = 1 << 20
-"""Bytes read of an answer, which is a text about one node."""
+"""Maximum number of bytes read of an answer; an answer is a text about one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class NodePlan:
     data_dir: Path
     mode: str
     settings: tuple[str, ...] = ()
-    """``NAME=VALUE``."""
+    """Settings as ``NAME=VALUE``."""
     peer: tuple[str, int] | None = None
     """The address that other nodes use; None for an independent node."""
 
@@ -55,11 +55,11 @@ class NodeAccess:
     """The credentials for requests to the nodes."""
 
     credentials: Credentials = NO_CREDENTIALS
-    """For their RocketMQ ports."""
+    """Credentials for the RocketMQ ports of the nodes."""
     token: str | None = None
-    """Token for their admin ports."""
+    """Token for the admin ports of the nodes."""
     tls: ssl.SSLContext | None = None
-    """TLS for their admin ports. None: plain HTTP."""
+    """TLS context for the admin ports of the nodes. None: plain HTTP."""
 
 
 OPENLY = NodeAccess()
@@ -101,7 +101,7 @@ async def probe(listen: tuple[str, int], admin: tuple[str, int], access: NodeAcc
             status, text = await _get(_reachable(admin), "/readyz", access)
         if status != 200:
             return f"/readyz of {host_port(admin)} answers {status}: {text}"
-    except (OSError, ValueError, asyncio.IncompleteReadError) as cause:  # a time-out is an OSError too
+    except (OSError, ValueError, asyncio.IncompleteReadError) as cause:  # includes time-outs, because TimeoutError is an OSError
         return f"admin address {host_port(admin)}: {cause or type(cause).__name__}"
     client = RemotingClient(credentials=access.credentials)
     try:
@@ -111,7 +111,7 @@ async def probe(listen: tuple[str, int], admin: tuple[str, int], access: NodeAcc
         return f"RocketMQ address {host_port(listen)}: {error}"
     finally:
         await client.close()
-    # the command may have been given no credentials: a refusal shows that the node serves (accessPolicy=enforce)
+    # the command may have no credentials: even a refusal shows that the node serves (accessPolicy=enforce)
     is_served = answer.code in (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)
     return None if is_served else f"RocketMQ address {host_port(listen)} answers code {answer.code}: {answer.remark}"
 

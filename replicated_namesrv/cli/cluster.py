@@ -30,8 +30,8 @@ HELP = "run and supervise a cluster of name servers on this machine until Ctrl-C
 
 EXIT_UNKNOWN = 2
 NODES_MAX = 10
-"""Maximum of nodes. The ports of each kind are consecutive, and the three kinds begin ten ports apart, so more nodes would use
-ports of the next kind."""
+"""Maximum number of nodes. The ports of each kind are consecutive, and the three kinds begin ten ports apart. So more nodes would
+use ports of the next kind."""
 ADMIN_PORT_OFFSET = 10
 PEER_PORT_OFFSET = 20
 PEER_SECRET = "peer-secret"
@@ -43,7 +43,7 @@ LEADER_POLL_S = 0.5
 RESTART_PAUSE_S = 0.5
 RESTART_PAUSE_MAX_S = 30.0
 STEADY_S = 10.0
-"""After this time of service a node's restart back-off begins again at its first pause."""
+"""A node that has served for this long is steady: if it ends later, its restart pauses begin again with the shortest one."""
 
 _EXAMPLES = """\
 Node i (from 0) listens on PORT+i for RocketMQ, on PORT+10+i for HTTP and on PORT+20+i for its peers.

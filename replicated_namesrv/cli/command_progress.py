@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 SILENT_MAX_S = 1.8
-"""After this time without a line, the elapsed time is printed, so that no command prints nothing for more than 2 s."""
+"""If a command has printed no line for this long, the elapsed time is printed, so that no command is silent for more than 2 s."""
 
 
 class CommandProgress:

@@ -38,7 +38,7 @@ EXPORTED = tuple(
     for row in ROWS.values()
     if row.live and row.name not in NEVER_BY_REMOTING and not row.name.lower().endswith("nameserveraddresses")
 )
-"""Settings that ``config set`` can change, without the addresses of one deployment."""
+"""Settings that ``config set`` can change, without addresses, which belong to one deployment."""
 FILE_BYTES_MAX = 64 << 10
 
 

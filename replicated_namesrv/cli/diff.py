@@ -66,9 +66,9 @@ T = TypeVar("T")
 
 _TOPICS_IN_FLIGHT = 64
 _ADMIN_DISTANCE = 10
-"""The admin port is by default this far above the RocketMQ port."""
+"""By default, the number of a node's admin port is higher than that of its RocketMQ port by this."""
 _SHARED_SETTINGS = tuple(row.name for row in ROWS.values() if row.replicated)
-"""Settings on which answers depend."""
+"""Settings on which answers of name servers depend."""
 
 
 def add_comparison_arguments(parser: argparse.ArgumentParser) -> None:

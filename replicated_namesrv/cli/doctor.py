@@ -310,7 +310,7 @@ def _ask(admin: Admin, address: str) -> _Other:
     there = parsedate_to_datetime(date).timestamp() + 0.5 if date else (began + ended) / 2
     status = admin.ask(address, "/v1/status")
     values: dict[str, str] | None = None
-    with contextlib.suppress(NamesrvError):  # the token may be missing
+    with contextlib.suppress(NamesrvError):  # NamesrvError: the node may require a token that the command does not have
         values = admin.ask(address, "/v1/config?readConsistency=stale")
     return _Other(str(status["nodeId"]), str(status["version"]), there - (began + ended) / 2, values)
 

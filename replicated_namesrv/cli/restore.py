@@ -46,7 +46,7 @@ HELP = "load a backup into a fresh cluster"
 
 CONFLICT = 409
 TIMEOUT_S = 600.0
-"""Time-out for the cluster's answer. A large backup has to pass through its log."""
+"""Time limit for the cluster's answer. A large backup has to pass through the cluster's log."""
 
 _EXAMPLES = """\
   namesrv restore namesrv.backup

@@ -120,7 +120,7 @@ def printed_settings(settings: Settings, now: datetime) -> str:
     lines = []
     for group in (NAMESRV, NETTY_SERVER, NETTY_CLIENT):
         names = [row.name for row in ROWS.values() if row.group == group]
-        if group == NETTY_CLIENT:  # two of its fields have the names of server fields; one setting serves both
+        if group == NETTY_CLIENT:  # two fields of this group have the names of server fields, and the same settings serve both
             after = names.index("socksProxyConfig") + 1
             names[after:after] = ["writeBufferHighWaterMark", "writeBufferLowWaterMark"]
         lines += [f"{prefix}{name}={ROWS[name].show(settings.get(ROWS[name]))}" for name in names]
@@ -136,7 +136,7 @@ def _serve(settings: Settings, load: Callable[[], Settings]) -> int:
     handler = configure_logging(settings.log_level, as_json=as_json)
 
     def report_started(node: ServingNode) -> None:
-        with contextlib.suppress(OSError):  # nobody reads stdout; serve anyway
+        with contextlib.suppress(OSError):  # OSError: nobody reads stdout; serve anyway
             print(f"The Name Server boot success. serializeType=JSON, address {node.listen_address}", flush=True)
 
     try:

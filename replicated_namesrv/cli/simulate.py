@@ -38,7 +38,7 @@ Exit 0: no violation. 1: an invariant was broken. 2: wrong usage. 130: Ctrl-C, a
 
 
 PROGRESS_S = 1.4
-"""Least time between two lines of progress when the output is not a terminal."""
+"""Minimum time between two lines of progress when the output is not a terminal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +103,7 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
         seen = True
         raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
         yield lambda: seen
         return
     before = signal.signal(signal.SIGINT, interrupt)

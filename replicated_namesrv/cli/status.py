@@ -25,7 +25,7 @@ from replicated_namesrv.errors import NamesrvError
 HELP = "show every node's mode, leader, term, log, lag, quorum and digest"
 
 LOOKS, LOOK_PAUSE_S = 10, 0.1
-"""How often the nodes are asked at most until two digests can be compared."""
+"""Maximum number of times that the nodes are asked until two digests can be compared, and the pause in between."""
 
 _EXAMPLES = """\
   namesrv status                                          the cluster of 'namesrv cluster' on this machine

@@ -75,7 +75,7 @@ class Side(NamedTuple):
     name: str
     table: Table
     settings: dict[str, bool] | None
-    """None: the file has none (kvConfig.json)."""
+    """None: the file contains none (kvConfig.json)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -288,7 +288,7 @@ class _Steps:
         self._before, self._after = self._properties(winner.settings if to == "ap" else {})
         self._moved = [path for path in self._old() if path.exists()]
         self._names = {path: self._aside(path) for path in self._moved}
-        """The new names of the old files."""
+        """New names of the old files, which are kept aside."""
         self.words = [f"{path} becomes {new.name}" for path, new in self._names.items()]
         if to == "ap":
             self.words.append(f"{kv_file} gets the {len(winner.table)} KV entries of {winner.name}")

@@ -32,7 +32,7 @@ HELP = "print changes as they happen: brokers, topics, KV config, settings, lead
 
 RECONNECT_PAUSE_S = 0.2
 SILENCE_S = 30.0
-"""Time-out of a stream. A node sends a comment every ten seconds."""
+"""Time limit for the next bytes of a stream. A node sends a comment every ten seconds."""
 GIVE_UP_S = 30.0
 
 _EXAMPLES = """\
@@ -128,7 +128,7 @@ def _show(event: Event, address: str, as_json: bool) -> None:
         text = f"watching {event.data['nodeId']} ({address}) after revision {event.data['from']}{leader}"
         print(text, file=sys.stderr, flush=True)
         return
-    when_s = event.data.get("timeMs", time.time() * 1000) / 1000  # a change of the leader has no time of its own
+    when_s = event.data.get("timeMs", time.time() * 1000) / 1000  # without timeMs: a change of the leader has no time of its own
     when = datetime.fromtimestamp(when_s).isoformat(" ", "milliseconds")
     print(f"{event.data.get('revision', '-') if event.id else '-'}  {when}  {event.kind}  {_words(event)}".rstrip(), flush=True)
 

@@ -53,9 +53,9 @@ from replicated_namesrv.model import DataVersion
 from replicated_namesrv.wire.codes import ONEWAY_FLAG, RequestCode, ResponseCode
 
 FIRST_ROUND_DELAY_MS = 10_000
-"""Maximum delay of the first periodic registration after the one at start."""
+"""Maximum delay of the first periodic registration after the registration at the start."""
 SCAN_INTERVAL_MS = 3_000
-"""``connectTimeoutMillis``, which is also the pause between two scans."""
+"""``connectTimeoutMillis``, which is also the pause between two scans for servers."""
 MEMBER_GROUP_TIMEOUT_MS = 3_000
 UNREGISTER_TIMEOUT_MS = 3_000
 ACTING_MASTER_TIMEOUT_MS = 10_000
@@ -67,11 +67,12 @@ class Heartbeat(StrEnum):
     """The kind of heartbeat that a broker sends between two registrations."""
 
     REGISTER = "register"
-    """No heartbeat, only registrations."""
+    """Registrations only, no heartbeats."""
     QUERY_DATA_VERSION = "322"
-    """5.3: acting-master mode that works with old name servers. 4.9: the two-way query before each registration."""
+    """Heartbeats by ``QUERY_DATA_VERSION`` (322). 5.3: acting-master mode that works with old name servers. 4.9: the two-way
+    query before each registration."""
     BROKER_HEARTBEAT = "904"
-    """5.3: acting-master mode with ``BROKER_HEARTBEAT`` (904)."""
+    """Heartbeats by ``BROKER_HEARTBEAT`` (904). 5.3: acting-master mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +82,23 @@ class BrokerOptions:
     version: BrokerVersion = BrokerVersion.V5_3
     heartbeat: Heartbeat = Heartbeat.REGISTER
     register_period_ms: int = 30_000
-    """``registerNameServerPeriod``, without a broker's limits of 10 to 60 s."""
+    """``registerNameServerPeriod``; a real broker limits it to 10 to 60 s, this one does not."""
     heartbeat_interval_ms: int = 1_000
     heartbeat_timeout_ms: int | None = None
-    """Sent as heartbeatTimeoutMillis. None: 10,000 in acting-master mode, otherwise the field is not sent, which means
-    120,000.
+    """Value of heartbeatTimeoutMillis in registrations. None: 10,000 in acting-master mode, otherwise the field is not sent,
+    which means 120,000.
     """
     force_register: bool = True
     compressed: bool = False
-    """Deflate registrations. 5.3 sends ``compressed=false`` nevertheless, as the real broker does."""
+    """Whether registrations are deflated. 5.3 sends ``compressed=false`` even then, as the real broker does."""
     register_timeout_ms: int | None = None
     """Time-out for one server's answer. None: ``registerBrokerTimeoutMills`` of the version."""
     scan_interval_ms: int = SCAN_INTERVAL_MS
     """Interval at which a 5.3 broker looks for servers that it can connect to."""
     zone_name: str | None = None
     listen: bool = False
-    """Listen at the broker's address and record the notifications (``NOTIFY_MIN_BROKER_ID_CHANGE``, 905) that arrive."""
+    """Whether to listen at the broker's address and record the notifications (``NOTIFY_MIN_BROKER_ID_CHANGE``, 905) that
+    arrive."""
 
     @property
     def acting_master(self) -> bool:
@@ -127,13 +129,13 @@ class EventKind(StrEnum):
     INVOKED = "invoked"
     """A request is about to be sent."""
     DONE = "done"
-    """Answered with code 0. A oneway request: passed to the connection."""
+    """A request was answered with code 0, or a oneway request was passed to the connection."""
     REFUSED = "refused"
-    """Answered with another code."""
+    """A request was answered with another code."""
     NOT_SENT = "not sent"
-    """Certainly not received."""
+    """A request was certainly not received."""
     UNKNOWN = "unknown"
-    """Sent without an answer: it may have been applied."""
+    """A request was sent and not answered, so it may have been applied."""
     DISCONNECTED = "disconnected"
     """A connection ended; ``code`` is 0."""
     PUSHED = "pushed"
@@ -145,16 +147,16 @@ class BrokerEvent(NamedTuple):
 
     kind: EventKind
     sequence: int
-    """Unique for this agent, ascending."""
+    """A number that is unique for this agent; later events have higher numbers."""
     identity: BrokerIdentity
-    """The agent's state when the request was built."""
+    """The identity of the agent when the request was built."""
     address: str
-    """The name server; for a notification the peer's address."""
+    """Address of the name server; for a notification the address of the peer."""
     code: int
     oneway: bool
     data_version: DataVersion | None
     topics: int
-    """Topics in a registration."""
+    """Number of topics in a registration."""
     detail: str
 
 
@@ -192,16 +194,16 @@ class BrokerAgent:
         self.name_servers = tuple(name_servers)
         self.data_version = DataVersion(counter=0, state_version=0, timestamp=now_ms())
         self.master_addr: str | None = None
-        """For a slave: its master's address, as the name servers say."""
+        """Only for a slave: the address of its master according to the name servers."""
         self.ha_server_addr: str | None = None
         self.registered: set[str] = set()
-        """Servers that acknowledged the last registration over a connection that is still open."""
+        """Servers that acknowledged the last registration and whose connection has stayed open since."""
         self.unavailable: dict[str, str] = {}
-        """5.3: servers to which the last scan could not connect, and why."""
+        """5.3: the servers to which the last scan could not connect, each with the reason."""
         self.member_group: dict[int, str] = {}
         self.pushes: deque[dict[str, str]] = deque(maxlen=PUSHES_KEPT)
         self.counts: Counter[tuple[int, EventKind]] = Counter()
-        """Events by (request code, kind), since creation."""
+        """Number of events by (request code, kind), since the agent was created."""
         self._rng = rng
         self._now_ms = now_ms
         self._observe = observe

@@ -65,7 +65,7 @@ def register_request(
     if version is BrokerVersion.V5_3:
         fields["enableActingMaster"] = _boolean(enable_acting_master)
     fields["haServerAddr"] = identity.ha_server_addr
-    # 5.x always sends false (BrokerOuterAPI.registerBrokerAll)
+    # 5.x always sends false here (BrokerOuterAPI.registerBrokerAll)
     fields["compressed"] = _boolean(compressed and version is BrokerVersion.V4_9)
     fields["brokerName"] = identity.broker_name
     if zone_name is not None:

@@ -17,7 +17,7 @@ class Credentials:
     """The credentials of one client."""
 
     tls: ssl.SSLContext | None = None
-    """How it speaks TLS, with its certificate if it has one. None: plain text."""
+    """TLS context of the client, with its certificate if it has one. None: plain text."""
     access_key: str | None = None
     secret: bytes = b""
 

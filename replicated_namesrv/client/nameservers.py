@@ -20,7 +20,7 @@ from replicated_namesrv.client.remoting import DEFAULT_TIMEOUT_MS, RemotingClien
 from replicated_namesrv.errors import NamesrvError, SettingError, UnavailableError
 
 ADDRESSES_MAX = 64
-"""Addresses in one list."""
+"""Maximum number of addresses in one list."""
 
 
 class ServerAnswer(NamedTuple):

@@ -30,14 +30,14 @@ class PushListener:
         if self._server is not None:
             server, self._server = self._server, None
             stop_listening(server)
-            await asyncio.sleep(0)  # the port is free when this returns
+            await asyncio.sleep(0)  # releases the port: the socket is closed in the next turn of the loop
             for peer in list(self._peers):
                 peer.drop()
             await server.wait_closed()
 
     def opened(self, peer: "_Peer") -> None:
         self._peers.add(peer)
-        if self._server is None:  # accepted before the listener was closed
+        if self._server is None:  # the connection was accepted before the listener was closed
             peer.drop()
 
     def closed(self, peer: "_Peer") -> None:

@@ -30,7 +30,7 @@ DEFAULT_TIMEOUT_MS = 3000
 CONNECT_TIMEOUT_MS = 3000
 """Time-out of connecting (``NettyClientConfig.connectTimeoutMillis``)."""
 PENDING_MAX = 65_535
-"""Maximum of requests that wait for an answer on one connection (``clientAsyncSemaphoreValue``)."""
+"""Maximum number of unanswered requests on one connection (``clientAsyncSemaphoreValue``)."""
 HOST_CHARACTERS_MAX = 253
 
 
@@ -45,9 +45,9 @@ class RemotingCommand(NamedTuple):
     language: int | None = LanguageCode.PYTHON.value
     version: int = V5_3_3
     serialize_type: int = SerializeType.JSON.value
-    """Encoding of the header. A server may answer in the other encoding."""
+    """Encoding of the header. A server may answer in another encoding."""
     opaque: int = 0
-    """Set by the client on sending."""
+    """Number that matches the answer to the request. The client sets it on sending."""
 
 
 def encode_command(command: RemotingCommand) -> bytes:
@@ -262,7 +262,8 @@ class RemotingClient:
     def _opened(self, address: str, task: "asyncio.Task[_Connection]") -> None:
         del self._connecting[address]
         if not task.cancelled():
-            task.exception()  # all waiters have given up; retrieve the error so that asyncio does not report it
+            # all waiters have given up; retrieve the exception, because asyncio would otherwise log it as never retrieved
+            task.exception()
 
     def _lost(self, connection: "_Connection") -> None:
         if self._connections.get(connection.address) is connection:

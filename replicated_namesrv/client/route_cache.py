@@ -24,13 +24,13 @@ class RouteUpdate(NamedTuple):
 
     topic: str
     address: str | None
-    """The server that answered; None if none did."""
+    """The server that answered; None if no server did."""
     route: TopicRouteData | None
-    """The route in the answer. None: no route, or no answer."""
+    """The route in the answer. None: the topic has no route, or no server answered."""
     changed: bool
     """Whether the look-up changed the cached route."""
     error: NamesrvError | None
-    """Why there is no usable answer."""
+    """Why there is no usable answer; None if there is one."""
 
 
 class RouteCache:
