@@ -41,7 +41,7 @@ class Client:
         timeout_ms: int,
         credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
-        """``nodes``: the address at which it dials each node that it may ask."""
+        """``nodes``: the address at which the client dials each node that it may ask."""
         self.name, self.kind = name, kind
         self.nodes = dict(nodes)
         self._names = {address: node for node, address in nodes.items()}
@@ -52,11 +52,11 @@ class Client:
 
     @property
     def pinned(self) -> str | None:
-        """The node of a client that asks only one."""
+        """The node of a client that asks only one node; None for other clients."""
         return next(iter(self.nodes)) if len(self.nodes) == 1 else None
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the client's connections."""
         await self._remoting.close()
 
     async def route(self, topic: str, *, node: str | None = None, level: str | None = None, probe: int | None = None) -> Ended:
@@ -81,7 +81,7 @@ class Client:
         return await self._ask(op, get_kv_request(NAMESPACE, key), node, read)
 
     async def write(self, kind: str, key: str, value: str | None) -> Ended:
-        """put or delete a KV key. It is not sent to a second node while the first may have executed it."""
+        """put or delete a KV key. The request is not sent to a second node if the first may have executed it."""
         request = delete_kv_request(NAMESPACE, key) if value is None else put_kv_request(NAMESPACE, key, value)
         op = self._invoke(kind, key, value=value)
         try:
@@ -95,8 +95,8 @@ class Client:
         return self._end(op, Ended(OK, self._names[address]))
 
     async def write_to_all(self, kind: str, key: str, value: str | None) -> None:
-        """put or delete a KV key at each node in turn, as ``MQClientAPIImpl.putKVConfigValue`` does. It stops at a node that does
-        not answer, and continues after a refusal. Each request is an operation of its own."""
+        """put or delete a KV key at each node in turn, as ``MQClientAPIImpl.putKVConfigValue`` does. The client stops at a node
+        that does not answer, and continues after a refusal. Each request is an operation of its own."""
         request = delete_kv_request(NAMESPACE, key) if value is None else put_kv_request(NAMESPACE, key, value)
         for node, address in self.nodes.items():
             op = self._invoke(kind, key, value=value, node=node)
@@ -113,13 +113,13 @@ class Client:
                 self._end(op, Ended(OK, node))
 
     async def order(self, kind: str, key: str, value: str | None, request: RemotingCommand, node: str) -> Ended:
-        """Send a change to ``node``; recorded as a write of ``value``."""
+        """Send a change to ``node``. It is recorded as a write of ``value``."""
         op = self._invoke(kind, key, value=value, node=node)
 
         def read(address: str, response: RemotingCommand) -> Ended:
             try:
                 read_done(response)
-            except NamesrvError as error:  # a refusal determines the outcome of a change; for a read it does not matter
+            except NamesrvError as error:  # the refusal of a change determines its outcome; for a read it does not matter
                 return ended_by(error, self._names[address])
             return Ended(OK, self._names[address])
 
@@ -201,7 +201,7 @@ class KvLoop:
     """puts, gets and deletes on a few keys. No two puts have the same value."""
 
     def __init__(self, client: Client, keys: Sequence[str], *, to_all: bool) -> None:
-        """``to_all``: a write goes to every node; else to the one that the address list selects."""
+        """``to_all``: each write goes to every node; otherwise to the node that the address list selects."""
         self._client, self._keys = client, keys
         self._write: Callable[[str, str, str | None], Awaitable[object]] = client.write_to_all if to_all else client.write
         self._values = itertools.count(1)
@@ -220,7 +220,7 @@ class KvLoop:
 
 
 class Probe:
-    """Sends the same question to every node at the same time."""
+    """Sends each question to all nodes at the same time."""
 
     def __init__(self, client: Client, topics: Sequence[str], keys: Sequence[str]) -> None:
         self._client = client

@@ -34,17 +34,17 @@ from replicated_namesrv.errors import NamesrvError
 
 BROKERS = ("broker-a", "broker-b")
 ANY = "any"
-"""The client that has all addresses."""
+"""Name of the client that has all addresses."""
 QUEUES_BEFORE, QUEUES_AFTER = 4, 8
-"""The number of queues of each broker before and after the change."""
+"""Number of queues of each broker before and after the change."""
 SETTINGS = ("scanNotActiveBrokerInterval=500",)
 LOOK_INTERVAL_S = 0.25
 LOOK_TIMEOUT_MS = 1_000
 STEADY_S, BEFORE_CHANGE_S, AFTER_CHANGE_S, AGREED_S = 3.0, 3.0, 9.0, 1.5
 AGREE_LIMIT_S = 20.0
-"""The demonstration ends AGREED_S after all nodes answer with the change, or this long after the cut."""
+"""The demonstration ends AGREED_S after all nodes have answered with the change, at the latest this long after the cut."""
 CUT = 1
-"""Number of the only fault."""
+"""Number of the cut, which is the only fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +52,16 @@ class LookUp:
     """One look-up of the topic's route. Times in seconds since the demonstration began."""
 
     client: str
-    """The only node that it asks, or ``ANY``."""
+    """The only node that the client asks, or ``ANY``."""
     asked_s: float
     answered_s: float
     queues: int | None
-    """Queues that a producer would use, 0 without a route; None: no answer."""
+    """Number of queues that a producer would use; 0 without a route, None without an answer."""
     refused: bool = False
-    """Without an answer: the connection was refused or closed, or the node answered that it does not serve."""
+    """True if there was no answer: the connection was refused or closed, or the node answered that it does not serve."""
 
     def is_outdated(self, changed_s: float | None) -> bool:
-        """Whether it was asked after a client had the change, and the answer does not have it."""
+        """Whether the look-up began after a client had got the change, and its answer does not have the change."""
         wanted = QUEUES_AFTER * len(BROKERS)
         return changed_s is not None and self.asked_s > changed_s and self.queues is not None and self.queues != wanted
 
@@ -73,11 +73,11 @@ class Demonstration:
     mode: str
     cut_node: str
     paused: bool
-    """Whether the node's process was paused, for lack of Toxiproxy."""
+    """Whether the node's process was paused instead of cut off, for lack of Toxiproxy."""
     looks: list[LookUp] = field(default_factory=list)
     cut_s: float | None = None
     changed_s: float | None = None
-    """When a client first got the change of both brokers."""
+    """When a client first got an answer with the change of both brokers."""
     change_begun_s: float | None = None
     healed_s: float | None = None
     end_s: float = 0.0
@@ -98,7 +98,9 @@ class Demonstration:
         return max(later - earlier for earlier, later in itertools.pairwise(answered))
 
     def agreed_after_heal_s(self) -> float | None:
-        """Time from the end of the cut until each node answers with the change and continues to do so; None: never."""
+        """Time from the end of the cut until each node answers with the change and continues to do so. None: this did not
+        happen.
+        """
         if self.healed_s is None:
             return None
         wanted, last_bad, good = QUEUES_AFTER * len(BROKERS), self.healed_s, set()
@@ -119,8 +121,8 @@ class Demonstration:
 
 
 class Play:
-    """The demonstration in one mode. ``row`` is called each second with that second and each client's latest look, ``say`` with
-    events."""
+    """The demonstration in one mode. ``row`` is called each second with this second and the latest look-up of each client;
+    ``say`` is called with events."""
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class Play:
         self._latest: dict[str, LookUp] = {}
 
     async def run(self) -> Demonstration:
-        """Run it. Raises NamesrvError if a process does not start or ends."""
+        """Run the demonstration. Raises NamesrvError if a process does not start, or ends."""
         nodes = [f"n{number + 1}" for number in range(3)]
         outside, rng = [Link(broker, node) for broker in BROKERS for node in nodes], random.SystemRandom()
         made = ProcessCluster(self._folder, 3, self._mode, SETTINGS, outside, rng, self._toxiproxy)

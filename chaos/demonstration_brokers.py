@@ -23,13 +23,15 @@ from replicated_namesrv.errors import NamesrvError
 TOPIC, CLUSTER = "orders", "DefaultCluster"
 ROCKETMQ_VERSION = "5.3.3"
 PORTS = (-2, 0, 1)
-"""A broker of RocketMQ listens on its port, two below (VIP channel) and one above (replication)."""
+"""Offsets of the ports on which a RocketMQ broker listens: two below its port (VIP channel), its port, and one above
+(replication)."""
 REGISTER_PERIOD_MS, HEARTBEAT_TIMEOUT_MS = 3_000, 9_000
-"""Settings of simulated brokers. With RocketMQ's defaults, 30 s and 120 s, the demonstration would take minutes."""
+"""Register period and heartbeat time-out of simulated brokers. With RocketMQ's defaults, 30 s and 120 s, the demonstration would
+take minutes."""
 START_TIMEOUT_S = 120.0
 _READ_AND_WRITE = 6
 _UPDATE_AND_CREATE_TOPIC = 17
-"""A request to a broker. Name servers do not know it."""
+"""Request code of brokers for creating or changing a topic. Name servers do not know it."""
 _CHANGE_TIMEOUT_MS = 30_000
 _PROPERTIES = {
     "brokerClusterName": CLUSTER,
@@ -40,7 +42,7 @@ _PROPERTIES = {
     "diskMaxUsedSpaceRatio": "95",
     "timerWheelEnable": "false",
     "autoCreateTopicEnable": "false",
-    # A broker with this setting sends a heartbeat each second, and its time-out is 10 s in place of 120 s.
+    # A broker with this setting sends a heartbeat each second, and its time-out is 10 s instead of 120 s.
     "enableSlaveActingMaster": "true",
     "skipPreOnline": "true",
     "registerNameServerPeriod": "10000",
@@ -52,13 +54,13 @@ class DemonstrationBroker(Protocol):
     """One broker."""
 
     async def start(self, name_servers: Sequence[str], queues: int) -> None:
-        """Start it with the topic. Raises NamesrvError if it does not start."""
+        """Start the broker with the topic. Raises NamesrvError if it does not start."""
 
     async def change_queues(self, queues: int) -> None:
         """Set the topic's number of queues, as an operator does. Raises NamesrvError."""
 
     async def kill(self) -> None:
-        """End it."""
+        """End the broker without an unregistration."""
 
 
 class RealBrokers(NamedTuple):

@@ -28,28 +28,28 @@ class Stream(StrEnum):
     """The stream of a link that a fault affects, in Toxiproxy's words."""
 
     UPSTREAM = "upstream"
-    """Requests, sent by ``source``."""
+    """The requests, which ``source`` sends."""
     DOWNSTREAM = "downstream"
-    """Answers, sent by ``target``."""
+    """The answers, which ``target`` sends."""
     BOTH = "both"
-    """Both streams. Between nodes there is only upstream."""
+    """Both streams. A link between nodes has only the upstream."""
 
 
 class Effect(StrEnum):
     """The effect on a link, or on one of its streams."""
 
     SILENT = "silent"
-    """Bytes are dropped, and new connections succeed. When the effect ends, the connections end."""
+    """Bytes are dropped, and new connections succeed. When the effect ends, the connections are closed."""
     HELD = "held"
     """Bytes wait. When the effect ends, they arrive on the same connection, as after a TCP partition that heals."""
     REFUSED = "refused"
-    """Connections end and new ones are refused."""
+    """Connections are closed and new ones are refused."""
     RESET = "reset"
     """Every connection is reset; new ones are reset once they are established."""
     SLOW = "slow"
-    """Bytes are delayed with jitter; their order stays."""
+    """Bytes are delayed with jitter, in the same order."""
     TRICKLE = "trickle"
-    """A few KB per second."""
+    """Only a few KB per second pass."""
 
     @property
     def breaks(self) -> bool:
@@ -58,5 +58,5 @@ class Effect(StrEnum):
 
     @property
     def ends_connections(self) -> bool:
-        """Whether the effect ends connections at once, and so affects both streams."""
+        """Whether the effect ends connections at once. Such an effect changes both streams."""
         return self in (Effect.REFUSED, Effect.RESET)

@@ -22,7 +22,7 @@ class Topology:
 
     nodes: tuple[str, ...]
     homes: Mapping[str, str]
-    """Brokers and clients of a node's site. Partitions do not affect others (probes)."""
+    """The brokers and clients that belong to the site of each node. Partitions do not affect others (probes)."""
     brokers: frozenset[str]
     links: tuple[Link, ...]
 
@@ -31,7 +31,7 @@ class Topology:
         return [link for link in self.links if link.source in self.nodes]
 
     def crossing(self, sides: Sequence[Collection[str]], scope: str) -> list[Link]:
-        """Links between different sides. A node that is on no side reaches all nodes."""
+        """Links between different sides. A node that is on none of the sides reaches all nodes."""
         side = {node: number for number, members in enumerate(sides) for node in members}
         found = []
         for link in self.links:
@@ -45,10 +45,10 @@ class FaultPlan(NamedTuple):
     """The current effect of a fault."""
 
     nodes: tuple[str, ...]
-    """The targets; for faults of processes the nodes to kill, stop or restart."""
+    """The target nodes; for faults of processes, the nodes to kill, stop or restart."""
     links: Mapping[Link, Stream]
     effect: Effect | None
-    """None: a fault of processes."""
+    """The effect on links. None: the fault changes processes."""
 
 
 def plan(spec: FaultSpec, topology: Topology, leader: str | None, variant: Effect, rng: random.Random) -> FaultPlan:
@@ -111,8 +111,9 @@ def _links(
 
 
 def _streams(spec: FaultSpec, topology: Topology, targets: Collection[str], links: Iterable[Link]) -> dict[Link, Stream]:
-    """The streams of these links that ``spec`` affects: all, or those in its direction, seen from the targets or from the
-    brokers and clients that are cut off. A link between nodes without traffic in this direction is left out."""
+    """The streams of these links that ``spec`` affects: all streams, or those in the direction of the fault. The direction is
+    seen from the targets, or from the brokers and clients that are cut off. A link between nodes that carries no traffic in this
+    direction is left out."""
     direction = "in" if spec.kind is FaultKind.ACKS else spec.direction or ("out" if spec.kind is FaultKind.ONE_WAY else "both")
     if direction == "both":
         return dict.fromkeys(links, Stream.BOTH)

@@ -17,20 +17,21 @@ from replicated_namesrv.client.broker_requests import BrokerVersion
 
 SCAN_SETTING = "scanNotActiveBrokerInterval"
 FIXED_SCAN_MS = 10_000
-"""RocketMQ 4 looks for silent brokers every 10 s, and removes them after 120 s. Both are constants in its code."""
+"""RocketMQ 4 looks for silent brokers every 10 s, and removes them after 120 s. Both numbers are constants in its code."""
 JARS_SHA256 = {
     "4.9.7": "5533c4099e845b85e2bce2ded6c16b356d62177656631b4be5e199322cdc062e",
     "5.3.3": "964ce8cb12d6ed87bf91de2707748371e6feb349516c0a534a80a2e7fb96d5de",
     "5.5.0": "8aa8a6d7869b3569cd84d07e3c6abb91be775defdb201a74555f59a71792af59",
 }
-"""Digest of all jars of a version (``jars_sha256``). Jars of another version are only compared with Maven's checksums."""
+"""Known digests of all jars of a version (``jars_sha256``). The jars of other versions are only compared with Maven's
+checksums."""
 _JAVA_SETTINGS = {
     *(SCAN_SETTING, "orderMessageEnable", "returnOrderTopicConfigToBroker", "deleteTopicWithBrokerRegistration"),
     *("supportActingMaster", "notifyMinBrokerIdChanged", "enableAllTopicList", "enableTopicList", "clusterTest"),
     *("serverChannelMaxIdleTimeSeconds", "unRegisterBrokerQueueCapacity", "clientRequestThreadPoolNums"),
     *("defaultThreadPoolNums", "clientRequestThreadPoolQueueCapacity", "defaultThreadPoolQueueCapacity"),
 }
-"""Settings of RocketMQ 5 that a scenario may set. Ours have the same names."""
+"""Settings of RocketMQ 5 that a scenario may give. Our settings have the same names."""
 _RUST_SETTINGS = _JAVA_SETTINGS - {"serverChannelMaxIdleTimeSeconds"}
 RUST_CRATE, RUST_PROGRAM = "rocketmq-namesrv", "rocketmq-namesrv-rust"
 JVM_FLAGS = (
@@ -57,18 +58,20 @@ class ForeignServer(Protocol):
     """A foreign name server, fetched and ready to start."""
 
     is_warmed_up: bool
-    """Whether its code is compiled while it runs."""
+    """Whether requests are sent before the run, because the code is compiled while it runs."""
     brokers: BrokerVersion
-    """The version of brokers that it knows."""
+    """The version of the brokers that this name server supports."""
     settings: tuple[str, ...]
-    """Settings in force, key=value."""
+    """The settings in force, as key=value."""
     left_out: tuple[str, ...]
-    """Settings of the scenario that it does not have."""
+    """The settings of the scenario that this name server does not have."""
     versions: Mapping[str, str]
-    """Entries of the manifest: what runs, with the hash of its code."""
+    """Entries for the manifest: what runs, and the hash of its code."""
 
     def launch(self, listen: str, data_dir: Path, home: Path) -> Launch:
-        """How to start a node that listens on ``listen``. Its KV entries go to ``data_dir``, all else to ``home``."""
+        """How to start a node that listens on ``listen``. The node writes its KV entries to ``data_dir``, and everything else to
+        ``home``.
+        """
 
 
 def prepare(mode: ForeignMode, settings: Sequence[str], say: Callable[[str], None]) -> ForeignServer:
@@ -150,12 +153,12 @@ class JavaServer:
     def launch(self, listen: str, data_dir: Path, home: Path) -> Launch:
         conf = home / "conf"
         conf.mkdir(parents=True, exist_ok=True)
-        for name in ("logback_namesrv.xml", "rmq.namesrv.logback.xml"):  # of 4.x, of 5.x
+        for name in ("logback_namesrv.xml", "rmq.namesrv.logback.xml"):  # file names of 4.x and of 5.x
             (conf / name).write_text(LOGBACK, encoding="utf-8")
         host, _, port = listen.rpartition(":")
         properties = [
             f"listenPort={port}",
-            f"bindAddress={host}",  # 4.x has no such setting, and listens on all addresses
+            f"bindAddress={host}",  # 4.x has no such setting and listens on all addresses
             f"kvConfigPath={data_dir / 'kvConfig.json'}",
             f"configStorePath={data_dir / 'namesrv.properties'}",
             *self._own,

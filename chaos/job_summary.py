@@ -14,7 +14,7 @@ from replicated_namesrv.chaos.run_report import Verdicts, load_story
 from replicated_namesrv.chaos.timeline_page import described_fault, fault_spans, node_rows
 
 BARS_MAX = 60
-"""Bars of one row. A diagram with many more takes long to draw."""
+"""Maximum number of bars in one row. A diagram with many more takes long to draw."""
 MARKS = {"no answer": "crit, ", "fenced or not ready": "active, "}
 HEAD = """\
 | scenario | mode | verdict | broken or unknown promises | longest gap, s | look-ups lacking | stale KV reads |
@@ -23,7 +23,7 @@ HEAD = """\
 
 
 def job_summary(runs: Mapping[Path, Verdicts]) -> str:
-    """The whole text. ``runs``: verdicts by the folders of the runs. Raises TraceError."""
+    """The summary as Markdown. ``runs``: verdicts by the folders of the runs. Raises TraceError."""
     counts = {name: sum(verdict["verdict"] == name for verdict in runs.values()) for name in ("valid", "violated", "unknown")}
     title = ", ".join(f"{count} {name}" for name, count in counts.items())
     lines = "".join(_line(verdict) for verdict in runs.values())

@@ -32,9 +32,9 @@ class Strength(NamedTuple):
 DEFAULT_STRENGTH = Strength()
 RESET, HOLD, DELAY, SILENCE = "reset_peer", "bandwidth", "latency", "timeout"
 REMOVED_FIRST = (RESET, HOLD, DELAY, SILENCE)
-"""Order in which toxics are removed. No toxic remains behind another that could then not pass on its bytes."""
+"""Order in which toxics are removed. In this order no toxic remains behind another one that could then not pass on its bytes."""
 ENDINGS = (RESET, SILENCE)
-"""Toxics that block for ever."""
+"""Toxics that block all bytes from then on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Impairment:
 
     effect: Effect
     stream: Stream = Stream.BOTH
-    """Effects that end connections end both streams, whichever is named."""
+    """The affected stream. Effects that end connections end both streams, whichever is named."""
     strength: Strength = DEFAULT_STRENGTH
 
 
@@ -81,7 +81,7 @@ def wanted(impairments: Iterable[Impairment], *, one_way: bool) -> tuple[dict[st
 
 
 def possible(applied: Mapping[str, Toxic], toxics: Mapping[str, Toxic]) -> dict[str, Toxic]:
-    """The state nearest to ``toxics`` that a proxy with ``applied`` can reach now."""
+    """The toxics nearest to ``toxics`` that a proxy with the toxics ``applied`` can get now."""
     frozen = _streams_with(RESET, applied) & _streams_with(RESET, toxics)
     held = _streams_with(HOLD, applied) & _streams_with(HOLD, toxics)
 
@@ -138,7 +138,7 @@ class Links:
         """Restore all links to their initial state. Raises ToxiproxyError."""
         for held in self._impairments.values():
             held.clear()
-        await self._bring_about()  # in an order that cannot block; the server's own order can
+        await self._bring_about()  # first in an order that cannot block, because the server's own order can
         async with self._changing:
             await asyncio.to_thread(self._client.reset)
             self._applied = {link: ({}, True) for link in self._applied}
@@ -161,7 +161,7 @@ class Links:
             if was_enabled and not enabled:
                 self._client.set_enabled(link.proxy, False)
             new = [toxic for name, toxic in toxics.items() if name not in applied]
-            for toxic in new:  # before held bytes are released
+            for toxic in new:  # these toxics come before others are removed, which releases held bytes
                 if toxic.type in ENDINGS:
                     self._client.add_toxic(link.proxy, toxic)
             gone = [toxic for name, toxic in applied.items() if name not in toxics]

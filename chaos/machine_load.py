@@ -19,7 +19,7 @@ class MachineLoad:
         self._ran_ns = self._waited_ns = 0
 
     def sample(self) -> None:
-        """Add the times since the last sample. The time of a process that has ended since then is lost."""
+        """Add the times since the last sample. The times of a process that has ended since then are lost."""
         now = {pid: found for pid in (os.getpid(), *self._pids()) if (found := _schedstat(pid)) is not None}
         for pid, (ran_ns, waited_ns) in now.items():
             before_ran_ns, before_waited_ns = self._last.get(pid, (0, 0))
@@ -35,7 +35,7 @@ class MachineLoad:
 
 
 def _schedstat(pid: int) -> tuple[int, int] | None:
-    """(nanoseconds run, nanoseconds waited for a core) of a process's first thread, which is where our event loops run."""
+    """(nanoseconds run, nanoseconds waited for a core) of a process's first thread, in which our event loops run."""
     try:
         ran_ns, waited_ns, _ = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
     except (OSError, ValueError):

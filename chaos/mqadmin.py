@@ -27,7 +27,7 @@ class Mqadmin:
         self._client, self._probe, self._locked, self._fickle = client, probe, locked, fickle
         self._topics = (f"{fickle.topics[0]}-{number}" for number in itertools.count(1))
         self._dropped: str | None = None
-        """A topic that its broker no longer registers and that is still to be deleted."""
+        """A topic that its broker no longer registers and that is not deleted yet; None: there is none."""
         self.deleted: list[str] = []
         self.writing = True
 
@@ -36,7 +36,7 @@ class Mqadmin:
         broker = self._locked
         if self.writing:
             writable = not broker.writable
-            if writable:  # from here on producers may send to it
+            if writable:  # the change may take effect now, so producers may send to the broker
                 broker.set_writable(True)
             request = change_write_perm_request(broker.agent.identity.broker_name, writable=writable)
             perm = READ_WRITE if writable else READ_ONLY
@@ -48,7 +48,7 @@ class Mqadmin:
         await asyncio.gather(*(self._perm(broker.name, node=node) for node in self._probe.nodes))
 
     async def replace_topic(self) -> None:
-        """Create a topic in place of the last one. Delete the last one once the broker has registered without it."""
+        """Create a topic in place of the last one. Delete the old topic once the broker has registered without it."""
         broker = self._fickle
         if self.writing and self._dropped is None:
             self._dropped = broker.topics[1] if len(broker.topics) > 1 else None

@@ -35,13 +35,13 @@ class ClusterNemesis:
     ) -> None:
         """``at_edge`` is called before and after each change with the brokers that may be dropped and the nodes that are dead.
 
-        ``variant``: the effect that "cut" has in this run.
+        ``variant``: the effect of "cut" in this run.
         """
         self._cluster, self._topology, self._recorder = cluster, topology, recorder
         self._rng, self._variant, self._at_edge, self._say = rng, variant, at_edge, say
         self._holds = ProcessHolds()
         self._lost_disks: set[str] = set()
-        """Dead nodes whose data is deleted before they start again."""
+        """Dead nodes whose data must be deleted before they start again."""
 
     async def run(self, specs: Sequence[FaultSpec], fault_s: float) -> None:
         """Run all faults of the schedule. Returns when the last has ended."""
@@ -116,7 +116,7 @@ class ClusterNemesis:
             await (process.kill() if kind in (FaultKind.KILL, FaultKind.JOIN_EMPTY) else process.stop())
 
     async def _release(self, number: int, name: str, kind: FaultKind) -> None:
-        """End the hold of one fault; others on the same node stay in force."""
+        """End the hold of one fault on the nodes' processes; holds of other faults on the same node stay in force."""
         node = self._cluster.nodes[name]
         self._holds.remove(number, name)
         wanted = self._holds.state(name)

@@ -26,7 +26,7 @@ from replicated_namesrv.model import ClusterInfo
 TIMEOUT_S = 1.0
 PAGE_ROWS = 1_000
 NO_TOPIC = "0"
-"""Version of a broker that no looked-up topic shows."""
+"""Version of a broker of which no looked-up topic shows a version."""
 
 
 class NodeTable(NamedTuple):
@@ -34,14 +34,14 @@ class NodeTable(NamedTuple):
 
     members: list[Member]
     revision: int | None
-    """None: the node does not say it."""
+    """The revision of the answer. None: the node does not report it."""
 
 
 class NodeLooks(Protocol):
     """A way to look at nodes."""
 
     name: str
-    """The name in the manifest."""
+    """The name of this way in the manifest."""
 
     async def look(self, node: str, key: str) -> NodeTable | None:
         """The table ``key``, brokers or kv, of a node. None: no answer in time."""
@@ -82,7 +82,7 @@ class RemotingLooks:
             return None
         try:
             return NodeTable(self._kv(whole[0]) if key == "kv" else self._brokers(*whole), None)
-        except NamesrvError:  # a refusal
+        except NamesrvError:  # the node refused to answer
             return None
 
     @staticmethod

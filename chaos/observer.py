@@ -35,7 +35,7 @@ class ClusterObserver:
             edge, self._edge_due[node] = self._edge_due[node], False
             await self._look(node, edge=edge)
             with contextlib.suppress(TimeoutError):
-                # Not asyncio.wait_for: in Python 3.11 it loses a cancellation that arrives together with the result.
+                # not asyncio.wait_for: in Python 3.11 it loses a cancellation that arrives together with the result
                 async with asyncio.timeout(self._interval_ms / 1000):
                     await self._edge[node].wait()
                 self._edge[node].clear()

@@ -10,7 +10,8 @@ from replicated_namesrv import provision
 from replicated_namesrv.child_process import ProcessError
 
 PORT_FIRST, PORT_END = 25_000, 28_000
-"""The range is below the one that Linux uses for outgoing connections, so a port stays free while its process is down."""
+"""First port, and end, of the range of ports. The range is below the one that Linux uses for outgoing connections, so a port
+stays free while its process is down."""
 
 
 class Ports:
@@ -20,13 +21,14 @@ class Ports:
     """
 
     _file: ClassVar[int | None] = None
-    """Descriptor that stays open while this process runs. Closing it would release all its locks."""
+    """Descriptor of the lock file. It stays open while this process runs, because closing it would release all locks of the
+    process."""
     _held: ClassVar[set[int]] = set()
-    """Ports that this process has reserved. Its own locks do not exclude each other."""
+    """Ports that this process has reserved. They are noted here because locks of one process do not exclude each other."""
 
     def __init__(self, count: int, rng: random.Random, offsets: Sequence[int] = (0,)) -> None:
-        """``offsets``: ports that are reserved with each of ``numbers``, by their distance from it. Raises ProcessError if there
-        are not enough ports, ProvisionError if the lock file in the cache folder cannot be written.
+        """``offsets``: further ports that are reserved for each of ``numbers``, as distances from this number. Raises
+        ProcessError if there are not enough ports, ProvisionError if the lock file in the cache folder cannot be written.
         """
         if Ports._file is None:
             Ports._file = provision.open_in_cache("chaos-ports.lock")

@@ -31,7 +31,7 @@ START_TIMEOUT_S, FOREIGN_START_TIMEOUT_S = 60.0, 180.0
 STOP_TIMEOUT_S = 10.0
 READY_TIMEOUT_MS = 1_000
 STOP_REASONS = {"differs from that of a majority": "digest mismatch", "disk rolled back": "disk rolled back"}
-"""Texts in the last lines of a node that stopped by itself, and the names of their causes."""
+"""Reasons why a node stops by itself: from a text in its last lines to the name of the reason."""
 STOP_REASON_LINES = 20
 _LOOPBACK = "127.0.0.1"
 
@@ -44,8 +44,8 @@ class ClusterNode:
     """One name server."""
 
     def __init__(self, name: str, ports: Sequence[int], data_dir: Path, log_file: Path, always_stores: bool) -> None:
-        """``always_stores``: whether it has files from its first start on (CP). An independent node has no files before the first
-        KV entry."""
+        """``always_stores``: whether the node has files from its first start on (CP). An independent node has no files before the
+        first KV entry."""
         self.name = name
         self._always_stores = always_stores
         self.listen, self.admin, self.peer = (f"{_LOOPBACK}:{port}" for port in ports)
@@ -70,7 +70,7 @@ class ClusterNode:
             raise ProcessError(f"{self.data_dir} cannot be deleted ({cause.strerror}), so {self.name} kept its disk") from cause
 
     def stop_reason(self) -> str | None:
-        """The reason that a node gives when it stops because its state is wrong; None: its output names none."""
+        """The reason that a node gives when it stops because its state is wrong; None: its output names no such reason."""
         lines = self.process.last_lines(STOP_REASON_LINES)
         return next((reason for text, reason in STOP_REASONS.items() if any(text in line for line in lines)), None)
 
@@ -95,12 +95,12 @@ class ProcessCluster:
         processes can fail. ``foreign``: the name server that the nodes run instead of ``node_command``. Raises ProcessError if
         there are not enough ports.
         """
-        folder = folder.absolute()  # a node command may change its working directory
+        folder = folder.absolute()  # an absolute path, because a node command may change its working directory
         self._folder = folder
         self._node_command, self._foreign = node_command, foreign
         names = [f"n{number + 1}" for number in range(count)]
         peers = [Link(a, b) for a in names for b in names if a != b]
-        # AP nodes do not communicate: their links exist in plans and records only.
+        # AP nodes do not communicate, so links between them exist in plans and records only.
         self._unused = peers if mode == "ap" else []
         links = [*outside, *(peers if mode == "cp" else [])] if toxiproxy is not None else []
         self._ports = Ports(3 * count + 1 + len(links), rng)
@@ -120,7 +120,7 @@ class ProcessCluster:
         self._toxiproxy_server = toxiproxy
         self._toxiproxy: ChildProcess | None = None
         self.toxiproxy_version: str
-        """The version that the running server reports."""
+        """The version that the running Toxiproxy server reports."""
         self.session: aiohttp.ClientSession
         self._remoting: RemotingClient
 
@@ -139,7 +139,7 @@ class ProcessCluster:
         children = [node.process for node in self.nodes.values() if hasattr(node, "process")]
         try:
             await asyncio.gather(*(child.stop(STOP_TIMEOUT_S) for child in children))
-        finally:  # also when cancelled
+        finally:  # clean up even if the start was cancelled
             if self._toxiproxy is not None:
                 await self._toxiproxy.kill()
             await self._remoting.abort()
@@ -202,7 +202,9 @@ class ProcessCluster:
         return serve_command(node.name, node.listen, node.admin, node.data_dir, self._mode, settings, self._node_command)
 
     async def wait_ready(self, name: str) -> None:
-        """Return once the node reports that it is ready. Raises ProcessError; NotReadyError if it runs."""
+        """Return once the node reports that it is ready. Raises ProcessError, and NotReadyError if the node runs but is not ready
+        in time.
+        """
         timeout_s = START_TIMEOUT_S if self._foreign is None else FOREIGN_START_TIMEOUT_S
         node, deadline = self.nodes[name], time.monotonic() + timeout_s
         missing: str | None = "not asked yet"
@@ -215,7 +217,7 @@ class ProcessCluster:
         raise NotReadyError(f"{name} is not ready after {timeout_s:.0f} s ({missing}), see {node.log_file}")
 
     async def _missing_at_admin(self, node: ClusterNode) -> str | None:
-        """Why the node is not ready. None: it is."""
+        """Why the node is not ready. None: it is ready."""
         try:
             async with self.session.get(f"http://{node.admin}/readyz") as answer:
                 return None if answer.status == 200 else (await answer.text()).strip()
@@ -223,7 +225,7 @@ class ProcessCluster:
             return str(error) or type(error).__name__
 
     async def _missing_at_remoting(self, node: ClusterNode) -> str | None:
-        """Why the node does not answer GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206). None: it does."""
+        """Why the node does not answer GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206). None: it does answer."""
         try:
             read_topics(await self._remoting.request(node.listen, topics_request(), READY_TIMEOUT_MS))
         except NamesrvError as error:
@@ -255,7 +257,7 @@ class ProcessCluster:
         return max(found)[1] if found else None
 
     async def hand_over(self, name: str) -> None:
-        """Ask a node to transfer leadership. Later records show whether it did. Foreign nodes have no leader."""
+        """Ask a node to transfer leadership. Later records show whether the node did so. Foreign nodes have no leader."""
         if self._foreign is not None:
             return
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
@@ -280,7 +282,7 @@ class ProcessCluster:
             return None
 
     async def get_json(self, name: str, path: str, timeout_s: float = 1.0) -> dict[str, Any] | None:
-        """The admin port's answer with status 200; None for any other."""
+        """The JSON answer of the admin port, if its status is 200; otherwise None."""
         if self.nodes[name].process.state != "running":
             return None
         timeout = aiohttp.ClientTimeout(total=timeout_s)

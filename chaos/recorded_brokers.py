@@ -59,27 +59,29 @@ class ChaosBroker:
         brokers: dict[str, BrokerAgent],
         credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
-        """``name_servers``: the address at which it dials each node. ``queues`` gives unused numbers. ``running``: whether a
-        node's process runs. If it dies, its connections end although neither side closed them."""
+        """``name_servers``: the address at which the broker dials each node. ``queues`` gives unused numbers. ``running``:
+        whether a node's process runs. If a node's process dies, the broker's connections to it end although neither side closed
+        them."""
         self.process = _name(identity)
-        """Its name in the trace, which stays if it switches roles."""
+        """The broker's name in the trace. It stays the same when the broker switches roles."""
         self.topics = list(topics)
         self.life = 0
         self.state = "stopped"
         self.writable = True
         self.version: str | None = None
         self.acknowledged: str | None = None
-        """The version that was last acknowledged."""
+        """The version that was last acknowledged; None if there is none."""
         self._nodes = {address: node for node, address in name_servers.items()}
         self._recorder, self._queues, self._options, self._running = recorder, queues, options, running
         self._versions: dict[DataVersion, str] = {}
         self._open: dict[str, _Announcement] = {}
         self._copies: dict[int, int] = {}
         self._held_by: set[str] = set()
-        """Nodes that acknowledged this version over a connection that they have not closed since."""
+        """Nodes that acknowledged the present version over a connection that the broker has not closed since."""
         self._is_cut = False
         self._follows: ChaosBroker | None = None
-        # A registration of a single topic counts as the change of one topic; name servers refuse that from a new broker.
+        # Several topics, because a registration of a single topic counts as the change of one topic, which name servers refuse
+        # from a new broker.
         system = TopicTable(TopicConfig(name, 1, 1) for name in (identity.broker_name, "SELF_TEST_TOPIC"))
         self.agent = BrokerAgent(
             identity,
@@ -155,7 +157,7 @@ class ChaosBroker:
         self._say("stopped")
 
     async def die(self, *, silent: bool) -> None:
-        """Stop without unregistering. ``silent``: its connections stay open."""
+        """Stop without unregistering. ``silent``: the broker's connections stay open."""
         self._say("silent" if silent else "dead")
         await self.agent.kill(silent=silent)
         self._abandon()
@@ -165,7 +167,9 @@ class ChaosBroker:
         await self.agent.release()
 
     def set_cut(self, is_cut: bool) -> None:
-        """Set whether the active faults leave it no link to a majority. If so, even a correct cluster may drop it."""
+        """Set whether the active faults leave the broker without a link to a majority. Without such a link, even a correct
+        cluster may drop it.
+        """
         self._is_cut = is_cut
         if is_cut:
             self._expose()
@@ -179,8 +183,8 @@ class ChaosBroker:
             self._say("exposed")
 
     def _gave_up(self, node: str) -> None:
-        """It closed a connection after a time-out, as brokers do. A broker that has closed all connections may be dropped as
-        lost.
+        """The broker closed a connection after a time-out, as real brokers do. A broker that has closed all connections may be
+        dropped as lost.
         """
         if node in self._held_by and self._running(node):
             self._held_by.discard(node)
@@ -232,7 +236,7 @@ class ChaosBroker:
         said = f"{kind} {name} {self.life} {version}"
         if said in self._open:
             return
-        if kind == "register":  # it replaces an earlier version that is not acknowledged
+        if kind == "register":  # the new registration replaces an earlier version that is not acknowledged
             self._abandon()
         op = self._recorder.invoke(name, kind, name, value=version, topics=list(self.topics))
         self._open[said] = _Announcement(op, version)
@@ -252,7 +256,7 @@ class ChaosBroker:
             self._say("safe")
 
     def _abandon(self) -> None:
-        """End these operations with unknown outcome."""
+        """End the open operations with unknown outcome."""
         for said, announcement in self._open.items():
             if announcement.op > 0:
                 self._recorder.complete(announcement.op, Ended(INDETERMINATE, error="never acknowledged"))

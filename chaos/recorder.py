@@ -57,14 +57,16 @@ class Recorder:
         return number
 
     def complete(self, number: int, ended: Ended) -> None:
-        """Record that it ended."""
+        """Record that the operation has ended."""
         self.succeeded += ended.outcome == OK
         members = None if ended.members is None else list(ended.members)
         self.write(Complete(self.now_ns(), number, ended.outcome, ended.node, ended.value, members, ended.error))
 
 
 def ended_by(error: NamesrvError, node: str | None = None) -> Ended:
-    """How an operation ended that failed with ``error``. Of all refusals only "busy" proves that it was not applied."""
+    """The end of an operation that failed with ``error``. Of all refusals only "busy" proves that the operation was not
+    applied.
+    """
     if isinstance(error, RefusedError):
         return Ended(FAIL if error.code == ResponseCode.SYSTEM_BUSY else INDETERMINATE, node, error=str(error))
     return Ended(FAIL if error.definite else INDETERMINATE, node, error=str(error))

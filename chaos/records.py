@@ -40,7 +40,7 @@ class Member(NamedTuple):
     """One entry of an answer, with its version."""
 
     name: str
-    """``brokerName/brokerId``; in the table of KV entries the key."""
+    """``brokerName/brokerId``; in the table of KV entries the key of the entry."""
     version: str
     """Route: the number of write queues that the registration gave the topic. brokers: the time of its data version. KV: the
     value."""
@@ -62,7 +62,7 @@ class Header(TraceRecord):
     schema: int
     run: str
     wall_ns: int
-    """The wall clock at ``time_ns``."""
+    """Reading of the wall clock at ``time_ns``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class Phase(TraceRecord):
 
     record: ClassVar[str] = "phase"
     phase: str
-    """settle, steady, fault, heal, final or end."""
+    """Name of the phase: settle, steady, fault, heal, final or end."""
     slowdown: float | None = None
     """Slowdown of the phase that ends: time in which the processes of the run ran or waited for a core, divided by the time in
-    which they ran. 1 without other load. None: the system does not report it, or nothing has ended."""
+    which they ran. 1 without other load. None: the system does not report these times, or no phase has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Invoke(TraceRecord):
 
     record: ClassVar[str] = "invoke"
     op: int
-    """Unique in the trace, ascending."""
+    """A number that is unique in the trace; later operations have higher numbers."""
     client: str
     kind: str
     """put, get or delete (KV); route; register, unregister, register-copy, unregister-copy (brokers); write-perm, delete-topic
@@ -96,11 +96,11 @@ class Invoke(TraceRecord):
     node: str | None
     """The node asked. None: the client chooses a node and fails over."""
     level: str | None
-    """Read level that the request names; None: the node's own (manifest: read_consistency)."""
+    """Read level in the request; None: the request names none and gets the node's own level (manifest: read_consistency)."""
     probe: int | None
-    """Reads with the same probe number were sent to all nodes at the same time."""
+    """Number of a probe: the reads with this number were sent to all nodes at the same time. None: not a probe."""
     topics: list[str] | None
-    """Registrations: the user topics registered."""
+    """For registrations: the user topics in the registration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,10 @@ class Complete(TraceRecord):
     node: str | None
     """The node that answered."""
     value: str | None
-    """The result of a get; None: absent. Of roles: the permission."""
+    """The result of a get; None: absent. For roles: the permission."""
     members: list[Member] | None
-    """The result of a route look-up; empty: no route. Of roles: brokers by their first name, with the present broker id."""
+    """The result of a route look-up; empty: no route. For roles: the brokers by their first names, with their present broker
+    ids."""
     error: str | None
 
 
@@ -126,16 +127,16 @@ class Observe(TraceRecord):
 
     record: ClassVar[str] = "observe"
     asked_ns: int
-    """When it was asked. ``time_ns`` is when the answer arrived or the time-out passed."""
+    """When the question was sent. ``time_ns`` is when the answer arrived or the time-out passed."""
     node: str
     key: str
-    """brokers: all registrations; kv: all KV entries."""
+    """The table that was asked for: brokers (all registrations) or kv (all KV entries)."""
     answered: bool
-    """False: no answer, so from ``asked_ns`` on the node's answer is unknown."""
+    """False: no answer came, so the node's answer is unknown from ``asked_ns`` on."""
     members: list[Member] | None
     revision: int | None
     reason: str
-    """change; cover: no change for a second; edge: a fault began or ended."""
+    """Why the answer was recorded. change: it is new; cover: no change for a second; edge: a fault began or ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +147,11 @@ class Status(TraceRecord):
     asked_ns: int
     node: str
     process: str
-    """running, paused (SIGSTOP) or dead, from the harness."""
+    """State of the process according to the harness: running, paused (SIGSTOP) or dead."""
     answered: bool
     ready: bool | None
     role: str | None
-    """leader, follower, …; None in AP."""
+    """The role in the Raft group: leader, follower and so on; None in AP."""
     term: int | None
     leader: str | None
     commit_index: int | None
@@ -168,11 +169,11 @@ class FaultRecord(TraceRecord):
 
     record: ClassVar[str] = "fault"
     fault: int
-    """Number of the fault in the run's schedule, the same in the record of its start and in that of its end."""
+    """Number of the fault in the run's schedule. The records of its start and of its end have the same number."""
     edge: str
     """start or end. The record is written when the change is complete."""
     began_ns: int
-    """When the change began. Until ``time_ns`` links change one by one."""
+    """When the change began. From then until ``time_ns`` links change one by one."""
     name: str
     variant: str | None
     """How links are cut (``Effect``): silent (bytes are dropped) or held (bytes wait until the fault ends)."""
@@ -181,10 +182,10 @@ class FaultRecord(TraceRecord):
     links: list[str]
     """Affected links, as ``source>target``."""
     sides: list[list[str]]
-    """Groups of nodes that can communicate in both directions under all active faults, the largest first."""
+    """Groups of nodes that can communicate in both directions under all active faults. The largest group comes first."""
     streams: list[str] | None = None
-    """For each of ``links``, in that order, the affected stream: upstream (what ``source`` sends), downstream (what comes
-    back) or both. None in older traces means both."""
+    """The affected stream of each of ``links``, in that order: upstream (what ``source`` sends), downstream (what comes back) or
+    both. In older traces it is None, which means both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,16 +217,16 @@ class Truth(TraceRecord):
     record: ClassVar[str] = "truth"
     broker: str
     life: int
-    """Counts the starts of this broker."""
+    """Number of the present life: how often this broker has started."""
     state: str
     """starting, serving (its first registration was acknowledged), stopping, stopped, dead (connections closed), silent (dead,
     but its connections stay open), exposed (alive, but a correct CP cluster may drop it), safe (the exposure ended)."""
     writable: bool
     version: str | None
-    """Version of its current topics."""
+    """Version of the broker's current topics."""
     topics: list[str]
     timeout_ms: int
-    """Time-out after which name servers may drop it."""
+    """Time-out after which name servers may drop the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +237,9 @@ class Send(TraceRecord):
     client: str
     topic: str
     broker: str | None
-    """``brokerName/brokerId``; None: it has no route."""
+    """``brokerName/brokerId``; None: the client has no route."""
     learned_ns: int | None
-    """When the route that it used was answered."""
+    """When the client got the answer with this route."""
     reachable: bool
     """Whether the broker is alive and writable at this moment."""
 
@@ -249,7 +250,7 @@ class End(TraceRecord):
 
     record: ClassVar[str] = "end"
     records: int
-    """Number of records before this one."""
+    """Number of records before this last one."""
 
 
 RECORDS: dict[str, type[TraceRecord]] = {
@@ -289,7 +290,7 @@ _ADDED = {
     for field in dataclasses.fields(kind)
     if field.default is not dataclasses.MISSING
 }
-"""Fields that the first traces of this schema do not have."""
+"""Fields that are missing in the first traces of this schema."""
 
 
 def decode(line: bytes) -> TraceRecord:
@@ -366,7 +367,7 @@ class RecordedTrace:
     torn: int
     """1 if the last line was cut off, else 0."""
     corrupt: list[str]
-    """Problems of other lines, as ``line N: …``."""
+    """Texts about invalid lines other than the last, as ``line N: …``."""
 
     @property
     def complete(self) -> bool:

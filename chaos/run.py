@@ -58,7 +58,7 @@ OBSERVE_INTERVAL_MS = 250
 HEAL_MIN_S, AGREED_S = 3.0, 1.5
 LOAD_INTERVAL_S = 0.25
 NODE_SETTINGS = ("scanNotActiveBrokerInterval=500",)
-"""Nodes scan for silent brokers often, so that short time-outs are exact."""
+"""Settings of all nodes: they look for silent brokers often, so that short time-outs are exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +73,16 @@ class RunPlan:
     suite: str = "single"
     read_consistency: str = "linearizable"
     variant: str | None = None
-    """silent or held. None: the seed's parity decides."""
+    """How cut links behave: silent or held. None: the parity of the seed decides."""
     duration_s: float | None = None
-    """Length of the phase ``fault``. None: the scenario's."""
+    """Length of the phase ``fault``. None: the length in the scenario."""
     judged_as: str | None = None
-    """ap or cp, whose promises are checked. None: the mode's own."""
+    """The mode, ap or cp, whose promises are checked. None: the promises of the mode itself."""
     node_command: Sequence[str] = SERVE
     enforces_access: bool = False
-    """Whether the nodes have ``accessPolicy=enforce``, and brokers and clients prove who they are."""
+    """Whether the nodes have ``accessPolicy=enforce``, and brokers and clients send credentials."""
     looks_by_remoting: bool = False
-    """Whether AP nodes are observed like foreign ones, so that both can be compared."""
+    """Whether AP nodes are observed in the same way as foreign ones, so that both can be compared."""
 
     @property
     def cut(self) -> Effect:
@@ -109,13 +109,13 @@ class RunPlan:
 async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], None], say: Callable[[str], None]) -> None:
     """Execute the plan in the empty folder ``folder``. SIGTERM and SIGHUP cancel it.
 
-    ``begun`` is called when everything has started and the first record is written. Before that the folder has logs at most.
-    Raises NamesrvError if the run cannot be made or fails. There may nevertheless be a trace.
+    ``begun`` is called when everything has started and the first record is written. Before that the folder contains nothing but
+    logs. Raises NamesrvError if the run cannot be made or fails. Even then there may be a trace.
     """
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # if nohup ignores the signal, leave it ignored
+        if signal.getsignal(number) is signal.SIG_DFL:  # if nohup made this process ignore the signal, go on ignoring it
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     asyncio.get_running_loop().set_exception_handler(_quietly)
     scenario = plan.timed()
@@ -191,7 +191,7 @@ class _Stage:
         tasks = [asyncio.create_task(work) for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            self._nemesis.check_processes()  # an ended process explains any other error
+            self._nemesis.check_processes()  # a process that has ended explains any other error, so report it first
             for task in done:
                 await task
         except ExceptionGroup as group:
@@ -279,7 +279,7 @@ def check_fits(plan: RunPlan) -> None:
 
 
 def _first(group: ExceptionGroup) -> Exception:
-    """The first error of a group, which is the one to report."""
+    """The first error of a group; this is the error to report."""
     error: Exception = group
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]

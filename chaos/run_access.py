@@ -21,11 +21,11 @@ class RunAccess(NamedTuple):
     brokers: Credentials = NO_CREDENTIALS
     clients: Credentials = NO_CREDENTIALS
     token: str | None = None
-    """Token of the run itself, for the admin ports."""
+    """Token for the admin ports, which the run itself uses."""
 
 
 OPEN = RunAccess()
-"""Everyone may do everything."""
+"""Every request is allowed."""
 
 
 def enforced(folder: Path) -> RunAccess:

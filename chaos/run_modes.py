@@ -17,7 +17,7 @@ class ForeignMode(NamedTuple):
     """A foreign name server."""
 
     product: str
-    """java or rust."""
+    """Name of the product: java or rust."""
     version: str
 
     @property
@@ -27,7 +27,7 @@ class ForeignMode(NamedTuple):
 
 
 def foreign(mode: str) -> ForeignMode | None:
-    """The foreign name server of a mode; None for ``ap`` and ``cp``. Raises SettingError for a mode that is neither."""
+    """The foreign name server of a mode; None for ``ap`` and ``cp``. Raises SettingError for any other mode."""
     if mode in OWN:
         return None
     product, colon, version = mode.partition(":")

@@ -45,7 +45,7 @@ _LOST = (
     ("acknowledged KV writes lost at the end", "acknowledged KV writes at the end"),
     ("deleted, and back again", "no resurrection"),
 )
-"""Rows that count a check's findings."""
+"""Rows of a comparison that count a check's findings."""
 
 
 def load_story(folder: Path) -> Story:
@@ -164,7 +164,7 @@ def _wrong(verdict: Verdicts, name: str) -> str:
 
 
 def broken(verdict: Verdicts) -> list[str]:
-    """The checks that are violated, also those that the mode does not promise."""
+    """The checks that are violated, including those that the mode does not promise."""
     return [check["check"] for check in verdict["checks"] if check["verdict"] == "violated"]
 
 
@@ -250,7 +250,7 @@ _PAGE_FIGURES = (
 
 
 def _means(by_mode: Mapping[str, Sequence[Verdicts]], name: str) -> str:
-    """For each mode the mean over the seeds that have the figure."""
+    """For each mode, the mean of a figure over the seeds that have it."""
     means = []
     for verdicts in by_mode.values():
         values = [value for verdict in verdicts if (value := verdict["figures"][name]) is not None]

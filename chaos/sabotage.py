@@ -37,7 +37,7 @@ from replicated_namesrv.verify import Verdict
 PACKAGE = Path(replicated_namesrv.__file__).parent
 SUITE, NO_SABOTAGE = "sabotage", "none"
 BASELINE_RUNS = 3
-"""Runs of one scenario without a defect that are made for one defect."""
+"""Number of runs without a defect that are made of one scenario, for comparison with one defect."""
 NODES_START = "nodes start"
 Say = Callable[[str], None]
 
@@ -48,7 +48,7 @@ class Detection(StrEnum):
     CAUGHT = "caught"
     MISSED = "missed"
     UNKNOWN = "unknown"
-    """No check was violated, and at least one run was not judged."""
+    """No check was violated, but at least one run was not judged."""
 
 
 class SabotageRun(NamedTuple):
@@ -59,7 +59,7 @@ class SabotageRun(NamedTuple):
     checks: tuple[str, ...]
     """Promised checks that are violated."""
     suspecting: tuple[str, ...]
-    """Promised checks with findings that other load of the machine made unknown."""
+    """Promised checks with findings that count as unknown because of other load on the machine."""
     holding: tuple[str, ...] = ()
     """Promised checks that hold."""
     folder: str = ""
@@ -73,7 +73,7 @@ class SabotageResult(NamedTuple):
 
     @property
     def found(self) -> Detection:
-        """Checks that found it, in any of the runs."""
+        """Whether the sabotage was found, by the checks of any run."""
         if any(run.checks for run in self.runs):
             return Detection.CAUGHT
         return Detection.MISSED if all(run.verdict is Verdict.VALID for run in self.runs) else Detection.UNKNOWN
@@ -99,12 +99,13 @@ def copy_with(sabotage: Sabotage | None, folder: Path) -> tuple[str, ...]:
     if sabotage is not None:
         path = copy / sabotage.file
         path.write_text(sabotaged(path.read_text(encoding="utf-8"), sabotage), encoding="utf-8")
-        Path(cache_from_source(str(path))).unlink(missing_ok=True)  # it may have the same time and size
+        # a cached file would be used if the source with the defect has the same time and size
+        Path(cache_from_source(str(path))).unlink(missing_ok=True)
     return "env", f"PYTHONPATH={folder}", sys.executable, "-P", "-m", PACKAGE.name, "serve"
 
 
 def folder_of(sabotage: Sabotage | None) -> str:
-    """The name of the suite in whose folder the runs of a sabotage are. It changes with the defect."""
+    """The name of the suite in whose folder the runs of a sabotage are. The name changes with the defect."""
     if sabotage is None:
         return f"{SUITE}/{NO_SABOTAGE}"
     content = "\0".join((sabotage.mode, sabotage.file, sabotage.old, sabotage.new))
@@ -112,7 +113,9 @@ def folder_of(sabotage: Sabotage | None) -> str:
 
 
 def targeted_plans(sabotage: Sabotage) -> list[RunPlan]:
-    """One run of each scenario that is likely to find the sabotage, with the seed of the smoke suite if that has it."""
+    """One run of each scenario that is likely to find the sabotage, with the seed of the smoke suite if that suite has the
+    scenario.
+    """
     smoke = {plan.scenario.name: plan for plan in smoke_plans((sabotage.mode,))}
     seed = FULL_SEEDS[3][0]
     return [smoke[name] if name in smoke else RunPlan(load(name), sabotage.mode, 3, seed, "full") for name in sabotage.likely]
@@ -127,7 +130,7 @@ def plans(sabotage: Sabotage, *, full: bool) -> list[RunPlan]:
     for suite in suites:
         likely = sabotage.likely
         found += sorted(suite, key=lambda plan: (*likely, plan.scenario.name).index(plan.scenario.name))
-    if full:  # a likely scenario of the full suite goes before an unlikely one of the smoke suite
+    if full:  # likely scenarios of the full suite go before unlikely ones of the smoke suite
         found.sort(key=lambda plan: plan.scenario.name not in sabotage.likely)
     return found
 
@@ -150,7 +153,9 @@ class Saboteur:
         self._baselines: dict[str, list[SabotageRun]] = {}
 
     def tried(self, sabotage: Sabotage, planned: Sequence[RunPlan]) -> SabotageResult:
-        """The planned runs, until one of them has found the sabotage. Raises SettingError if it does not apply."""
+        """The planned runs, until one of them has found the sabotage. Raises SettingError if the sabotage does not fit the
+        source.
+        """
         with tempfile.TemporaryDirectory(prefix="sabotage-") as folder:
             command = copy_with(sabotage, Path(folder))
             return SabotageResult(sabotage, tuple(self._each(sabotage, planned, command)))
@@ -189,7 +194,7 @@ class Saboteur:
     def _run(self, plan: RunPlan, suite: str, command: Sequence[str]) -> SabotageRun:
         try:
             done = execute(replace(plan, suite=suite, node_command=command), self._runs, lambda line: None)
-        except (ProcessError, ToxiproxyError) as error:  # nothing was recorded
+        except (ProcessError, ToxiproxyError) as error:  # no trace was recorded
             self._say(f"  {error}")
             crashed = not isinstance(error, ToxiproxyError | NotReadyError)
             return SabotageRun(
@@ -202,7 +207,7 @@ class Saboteur:
 
 
 def compared(run: SabotageRun, baseline: Sequence[SabotageRun]) -> SabotageRun:
-    """``run`` with the violated checks that hold without the defect. The others prove nothing."""
+    """``run`` with only those violated checks that hold without the defect. Other violated checks prove nothing."""
     broken = {check for one in baseline for check in one.checks}
     holding = {check for one in baseline for check in one.holding} - broken
     found = tuple(check for check in run.checks if check in holding)

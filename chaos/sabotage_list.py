@@ -12,9 +12,9 @@ class Sabotage(NamedTuple):
     old: str
     new: str
     breaks: str
-    """The wrong behaviour of the nodes."""
+    """How the nodes behave wrongly with this defect."""
     likely: tuple[str, ...]
-    """The scenarios that are most likely to find it, in the order in which they are tried."""
+    """The scenarios that are most likely to find the defect, in the order in which they are tried."""
 
 
 _CP, _AP = "cp", "ap"

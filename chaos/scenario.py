@@ -23,26 +23,27 @@ class FaultKind(StrEnum):
     """Kinds of faults."""
 
     ISOLATE = "isolate"
-    """``target`` is on one side, all other nodes are on the other."""
+    """``target`` is on one side, and all other nodes are on the other side."""
     HALVES = "halves"
     """A majority and a minority, drawn by the seed."""
     ONE_WAY = "one-way"
     """Nothing leaves ``target`` (``direction`` out), or nothing reaches it (in).
 
-    Scope sites: the same for ``target`` with its brokers and clients. Out: their requests to other sites are lost, and so are
-    the answers of ``target`` to other sites. In: the other direction."""
+    Scope sites: the same for ``target`` together with its brokers and clients. Out: their requests to other sites are lost, and
+    so are the answers of ``target`` to other sites. In: what other sites send to them is lost."""
     ACKS = "acks"
-    """Messages from the leader reach its peers, but theirs do not reach the leader."""
+    """Messages from the leader reach its peers, but messages from the peers do not reach the leader."""
     BRIDGE = "bridge"
     """Two groups that are connected only through one node."""
     PARTIAL = "partial"
-    """Each pair of nodes is cut or not, as the seed draws; at least one pair is cut."""
+    """Each pair of nodes is cut or intact, as the seed draws; at least one pair is cut."""
     DEGRADE = "degrade"
     """Links of ``target`` (scope peers: only those between nodes) become slow, trickle or are reset, as ``effect`` says.
 
-    ``direction`` in: only the bytes sent to ``target``; out: only those that it sends."""
+    ``direction`` in: only the bytes sent to ``target``; out: only the bytes that ``target`` sends."""
     CUT_BROKERS = "cut-brokers"
-    """``brokers`` lose their links to ``nodes``. ``direction`` out: only what they send; in: only the answers."""
+    """``brokers`` lose their links to ``nodes``. ``direction`` out: only what the brokers send is lost; in: only the answers are
+    lost."""
     CUT_CLIENTS = "cut-clients"
     """All clients lose their links to ``nodes``; ``direction`` as for brokers."""
     KILL = "kill"
@@ -58,7 +59,7 @@ class FaultKind(StrEnum):
     HAND_OVER = "hand-over"
     """``target``, if it is the leader, transfers leadership, as operators do before they stop a node. No effect in AP."""
     RANDOM = "random"
-    """Two to four of the other kinds, with times and targets drawn by the seed."""
+    """Two to four faults of other kinds, with times and targets drawn by the seed."""
 
 
 PROCESS_KINDS = frozenset(
@@ -74,20 +75,21 @@ class FaultSpec:
     target: str = "leader"
     """leader, follower, all, random, or a node (n1 …). In AP there is no leader, so the seed draws a node instead."""
     effect: str = "cut"
-    """cut: silent or held, as the run's variant says. Or one of silent, held, refused, reset, slow, trickle."""
+    """Effect on links. cut: silent or held, as the variant of the run says. Or one of silent, held, refused, reset, slow,
+    trickle."""
     scope: str = "sites"
     """Scope of a partition: peers (links between nodes only) or sites (brokers and clients are on their node's side)."""
     direction: str | None = None
-    """in, out or both. None: out for one-way, which cannot be both; both for all other kinds."""
+    """in, out or both. None means both, except for one-way, which cannot be both: there it means out."""
     nodes: str = "one"
-    """cut-brokers, cut-clients: one, all-but-one or all nodes."""
+    """For cut-brokers and cut-clients: one, all-but-one or all nodes."""
     brokers: str = "all"
-    """cut-brokers: one or all."""
+    """For cut-brokers: one or all."""
     at_s: float = 0.0
     for_s: float | None = None
-    """None: until the phase ends."""
+    """Duration. None: until the phase ends."""
     flap_s: float | None = None
-    """Switches the fault on and off, each for this long."""
+    """If given, the fault is switched on and off repeatedly, each for this long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +99,9 @@ class Timing:
     steady_s: float = 2.5
     fault_s: float = 7.0
     heal_s: float = 12.0
-    """Upper limit. The phase ends once the nodes have agreed for a while, but not before three seconds."""
+    """Maximum length of this phase. It ends once the nodes have agreed for a while, but not before three seconds."""
     final_s: float = 20.0
-    """Upper limit for the final reads of everything from every node."""
+    """Maximum time for the final reads, which read everything from every node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +109,9 @@ class WorkloadSpec:
     """The users of the cluster and their load."""
 
     groups: int = 4
-    """Broker groups of one master each, assigned to the nodes' sites in turn."""
+    """Number of broker groups of one master each. The groups are assigned to the nodes' sites in turn."""
     pair: bool = True
-    """One more group of master and slave, which switch roles during the fault."""
+    """One more group, with a master and a slave that switch roles during the fault."""
     mortal: str = "silent"
     """One more broker that dies during the fault and returns after it: silent (connections stay open), dead, or none."""
     early_deaths: bool = True
@@ -122,18 +124,18 @@ class WorkloadSpec:
     """
     topics: int = 3
     changes_per_s: float = 2.0
-    """Topic changes of all brokers together."""
+    """Number of topic changes per second of all brokers together."""
     register_period_ms: int = 700
     broker_timeout_ms: int = 3_000
     kv_clients: int = 3
     kv_keys: int = 3
     kv_writes: str = "all"
-    """all: a write goes to each node in turn, as RocketMQ's clients and mqadmin do. one: to one node, so that each value is
-    written once, and reads can be attributed."""
+    """all: a write goes to each node in turn, as RocketMQ's clients and mqadmin do. one: a write goes to one node, so that each
+    value is written once, and reads can be attributed to writes."""
     kv_per_s: float = 12.0
-    """Operations of one KV client."""
+    """Operations per second of one KV client."""
     lookups_per_s: float = 8.0
-    """Route look-ups of one client."""
+    """Route look-ups per second of one client."""
     probes_per_s: float = 4.0
     sends_per_s: float = 10.0
     failover_clients: int = 2
@@ -146,16 +148,16 @@ class Promises:
     """Limits that the checkers test."""
 
     converge_s: float = 8.0
-    """From the end of the last fault until all nodes answer the same."""
+    """Maximum time from the end of the last fault until all nodes answer the same."""
     gap_s: float = 6.0
-    """Longest time without a success, for clients that can reach a side with a majority. Each node beyond three adds an
+    """Maximum time without a success, for clients that can reach a side with a majority. Each node beyond three adds an
     ``operation_timeout_ms``, because clients try silent nodes in turn."""
     ghost_margin_s: float = 1.0
     """How long a dead broker may be listed beyond the time that the settings give (time-out, scan interval)."""
     operations_min: int = 30
-    """Successful operations required before the fault and after it. With fewer the verdict is unknown."""
+    """Minimum number of successful operations before the fault, and after it. With fewer operations the verdict is unknown."""
     operations_during_min: int = 30
-    """Successful operations required during the fault."""
+    """Minimum number of successful operations during the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +168,14 @@ class ChaosScenario:
     title: str
     about: str = ""
     complaint: str = ""
-    """The bug report, of any project, that it is named after."""
+    """The bug report, of any project, after which the scenario is named."""
     fault: tuple[FaultSpec, ...] = ()
     settings: tuple[str, ...] = ()
     """Settings of every node, key=value."""
     nodes: int | None = None
     """Number of nodes, unless the command gives one."""
     smoke: bool = False
-    """Part of the suite ``smoke``."""
+    """Whether the suite ``smoke`` contains the scenario."""
     timing: Timing = field(default_factory=Timing)
     workload: WorkloadSpec = field(default_factory=WorkloadSpec)
     promises: Promises = field(default_factory=Promises)
@@ -290,7 +292,7 @@ _USED = {
     FaultKind.HAND_OVER: {"target", "at_s"},
     FaultKind.RANDOM: frozenset[str](),
 }
-"""The fields that each kind of fault may have. Others are refused."""
+"""The fields that each kind of fault may have. Other fields are refused."""
 _SET_HERE = (
     "mode",
     "nodeId",
@@ -303,7 +305,7 @@ _SET_HERE = (
     "peerDial",
     "readConsistency",
 )
-"""Settings that the run sets itself."""
+"""Settings that a run sets itself, so a scenario may not give them."""
 _RANGES = (
     ("timing", ("steady_s", "fault_s", "heal_s", "final_s"), 0.5, 3600),
     ("workload", ("groups", "topics", "kv_keys"), 1, 200),

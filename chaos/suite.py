@@ -22,7 +22,7 @@ from replicated_namesrv.child_process import ProcessError
 from replicated_namesrv.errors import SettingError
 
 FULL_SEEDS = {3: (1, 2, 3), 5: (1,)}
-"""Seeds of ``full`` by cluster size. For odd seeds cut links hold bytes, for even ones they drop them."""
+"""Seeds of ``full`` by cluster size. For odd seeds cut links hold bytes, for even seeds they drop bytes."""
 SMOKE_SEED = 1
 MODES = OWN
 
@@ -39,7 +39,7 @@ class Done:
 def execute(plan: RunPlan, runs: Path, say: Callable[[str], None]) -> Done:
     """Run and judge. If a run failed midway, its recorded part is judged.
 
-    Raises NamesrvError or ProvisionError if no run could be made, KeyboardInterrupt if it was interrupted (SIGINT, SIGTERM,
+    Raises NamesrvError or ProvisionError if no run could be made, KeyboardInterrupt if the run was interrupted (SIGINT, SIGTERM,
     SIGHUP). The folder stays unless it is empty. ``runs/latest`` links to the run that began last.
     """
     check_fits(plan)
@@ -60,7 +60,7 @@ def execute(plan: RunPlan, runs: Path, say: Callable[[str], None]) -> Done:
         say(str(error))
     finally:
         with contextlib.suppress(OSError):
-            folder.rmdir()  # if it is empty
+            folder.rmdir()  # fails unless the folder is empty
     judgement, verdict = conclude(folder)
     if judgement.verdict == "valid":
         shutil.rmtree(folder / "data", ignore_errors=True)

@@ -17,10 +17,10 @@ from replicated_namesrv.chaos.records import FaultRecord
 
 LABEL, ROW, PAD = 130, 18, 3
 WIDTH, WIDTH_MAX, SECOND_PX = 1270, 16_000, 25
-"""Width of the picture without the row names: at least the screen's, more for long runs so that one second stays visible, and at
-most what browsers can draw."""
+"""Minimum and maximum width of the picture without the row names, and width of a second. The minimum is the screen's. Long runs
+are wider, so that one second stays visible, up to what browsers can draw."""
 TICKS_S = (1, 2, 6, 12, 60, 120, 600)
-"""Every fifth tick has a label."""
+"""Candidates for the distance of ticks. Every fifth tick has a label."""
 LABEL_PX_MIN, LISTED_MAX = 50, 5
 KEY = {
     "operations": {"ok": "#2a9d5c", "fail": "#e0a020", "indeterminate": "#c8322d"},
@@ -30,7 +30,7 @@ KEY = {
 }
 COLOURS = {name: colour for names in KEY.values() for name, colour in names.items()}
 _ABOVE = ("indeterminate", "fail", "ok")
-"""Drawing order of operations at the same time: later ones in this list cover earlier ones."""
+"""Order in which operations at the same time are drawn: later ones in this list cover earlier ones."""
 _STATES = {"serving": "alive", "safe": "alive", "starting": "may be dropped", "exposed": "may be dropped"}
 _STATES |= {"dead": "dead", "silent": "dead"}
 _OP_MIN_PX = 1.5
@@ -101,7 +101,7 @@ def _rows(story: Story, end_ns: int) -> Iterator[tuple[str, list[Bar]]]:
             clients.setdefault(op.client, []).append(op)
     for client, ops in sorted(clients.items()):
         yield client, _op_bars(story, ops, end_ns)
-    for node in story.nodes:  # a broker's register operation is shown as its single requests (register-copy)
+    for node in story.nodes:  # a broker's registration is shown as its requests to single nodes (register-copy)
         yield f"at {node}", _op_bars(story, [op for op in story.ops if op.node == node and op.kind not in ANNOUNCED], end_ns)
 
 

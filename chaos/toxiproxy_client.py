@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 
 class ToxiproxyError(NamesrvError):
-    """The server refused or did not answer; the text has the request and its reason."""
+    """The server refused or did not answer; the text names the request and the reason."""
 
 
 class ProxyPlan(NamedTuple):
@@ -47,9 +47,9 @@ class Toxic:
     """The effect of a proxy on the bytes of one direction."""
 
     type: str
-    """timeout, bandwidth, latency, reset_peer, …"""
+    """Kind of toxic: timeout, bandwidth, latency, reset_peer and so on."""
     stream: str = "upstream"
-    """upstream: from the dialler to the listener; downstream: the answers."""
+    """upstream: what the dialler sends to the listener; downstream: the answers."""
     attributes: Mapping[str, int] = field(default_factory=dict)
     toxicity: float = 1.0
 
@@ -79,7 +79,7 @@ class _CheckedRequests:
         path = url.partition("://")[2].partition("/")[2]
         try:
             response = self._session.request(method, url, timeout=TIMEOUT_S, **arguments)
-        except OSError as failure:  # every error of requests is an OSError
+        except OSError as failure:  # every exception of the package requests is an OSError
             raise ToxiproxyError(f"toxiproxy: {method} /{path} failed: {failure}") from failure
         if not response.ok:
             raise ToxiproxyError(f"toxiproxy: {method} /{path} answered {response.status_code}: {response.text.strip()}")
@@ -116,7 +116,7 @@ class ToxiproxyClient:
         self._call(found.enable if enabled else found.disable)
 
     def add_toxic(self, proxy: str, toxic: Toxic) -> None:
-        """Add a toxic. There may be only one of its name."""
+        """Add a toxic. A proxy can have only one toxic of a name."""
         found = self._proxy(proxy)
         self._call(lambda: found.add_toxic(**asdict(toxic), name=toxic.name))
 

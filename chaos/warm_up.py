@@ -21,13 +21,14 @@ from replicated_namesrv.client.topics import BrokerTopics, TopicConfig, TopicTab
 from replicated_namesrv.model import DataVersion
 
 ROUNDS = 300
-"""The JVM's first compiler, the only one in use, compiles a method after 200 calls (``Tier3InvocationThreshold``)."""
+"""Number of rounds. The JVM's first compiler, the only one in use, compiles a method after 200 calls
+(``Tier3InvocationThreshold``)."""
 TIMEOUT_MS = 10_000
 NAMESPACE, KEY, TOPIC = "warm-up", "key", "warm-up-topic"
 
 
 async def warm_up(addresses: Sequence[str], version: BrokerVersion) -> None:
-    """Warm up the nodes at these addresses, all at the same time. Raises NamesrvError if one does not answer."""
+    """Warm up the nodes at these addresses, all at the same time. Raises NamesrvError if a node does not answer."""
     client = RemotingClient()
     try:
         await asyncio.gather(*(_warm_up(client, address, version) for address in addresses))

@@ -17,7 +17,7 @@ from replicated_namesrv.chaos.records import Election, ExpiryRecord
 
 PAUSE_S = 0.2
 SILENCE_S = 30.0
-"""Time-out of a stream, longer than the pause between two keep-alives."""
+"""Time-out of a stream without any bytes. It is longer than the pause between two keep-alives."""
 _CAUSES = {"broker-expired": "expired", "broker-lost": "lost"}
 
 

@@ -30,7 +30,8 @@ from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVers
 PAIR_TOPIC, CHURN_TOPIC, MORTAL_TOPIC = "topic-pair", "topic-churn", "topic-mortal"
 LOCKED_TOPIC, FICKLE_TOPIC = "topic-locked", "topic-fickle"
 EARLY_DEATHS = {"mute/0": "topic-mute", "closed/0": "topic-closed"}
-"""Brokers that die when the clients begin, each with a topic of its own; the first one silently."""
+"""Brokers that die when the clients begin, and their topics; no other broker serves these topics. The first broker dies
+silently."""
 WEAK_LEVELS = ("lease", "stale")
 CHURN_PERIOD_S = 1.2
 MQADMIN_PER_S = 1.0
@@ -71,7 +72,7 @@ class Cast:
         return sorted({topic for topics in self.brokers.values() for topic in topics})
 
     def links(self) -> list[Link]:
-        """Links of brokers and clients. A pinned client has one."""
+        """Links of brokers and clients. A pinned client has one link."""
         found = [Link(broker, node) for broker in self.brokers for node in self.nodes]
         for client, kind in self.clients.items():
             found += [Link(client, node) for node in self.nodes if kind != "pinned" or client == f"pinned-{node}"]
@@ -99,7 +100,7 @@ class Workload:
         rng: random.Random,
         version: BrokerVersion = BrokerVersion.V5_3,
     ) -> None:
-        """``version``: of the brokers. Those of 4.9 have a time-out of 120 s, which no setting changes."""
+        """``version``: the version of the brokers. Brokers of 4.9 have a time-out of 120 s, which no setting changes."""
         self._version = version
         self._spec, self._cast, self._recorder, self._rng = spec, cast, recorder, rng
         self._cluster = cluster
@@ -153,7 +154,7 @@ class Workload:
     def _make_client(self, name: str, kind: str) -> Client:
         nodes = [node for node in self._cast.nodes if kind != "pinned" or name == f"pinned-{node}"]
         rng = random.Random(self._rng.random())
-        rng.shuffle(nodes)  # as RocketMQ's clients do with their list
+        rng.shuffle(nodes)  # RocketMQ's clients shuffle their list in the same way
         addresses = {node: self._cluster.address(Link(name, node)) for node in nodes}
         return Client(name, kind, addresses, self._recorder, rng, self._spec.operation_timeout_ms, self._cluster.access.clients)
 
@@ -178,7 +179,7 @@ class Workload:
                     broker.stood_still()
 
     async def start(self) -> None:
-        """Start the brokers. On return each has registered where it could."""
+        """Start the brokers. On return each broker has registered with all nodes that it could reach."""
         await asyncio.gather(*(broker.start() for broker in self.brokers.values()))
 
     def begin(self) -> None:

@@ -24,7 +24,7 @@ from replicated_namesrv.chaos.checks.timing import check_availability, check_con
 from replicated_namesrv.verify import Verdict
 
 PREFIX_SAFE_CHECKS = (KV, "session guarantees", "revisions never go back", "one state for one revision")
-"""Checks whose violations cannot be undone by later records, so they also judge an interrupted run."""
+"""Checks that later records cannot turn from violated into valid. So they also judge an interrupted run."""
 
 CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_enough,
@@ -49,7 +49,7 @@ CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_availability,
 )
 OF_INDEPENDENT_NODES = (check_node_kv, check_node_registrations, check_node_orders)
-"""Checks that do not apply to a replicated cluster, whose nodes answer what others acknowledged."""
+"""Checks that do not apply to a replicated cluster, because its nodes answer what other nodes acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class RunJudgement:
     checks: tuple[CheckResult, ...]
     figures: Figures
     complete: bool
-    """Whether the run ended regularly or by a node's crash. If not, another run may give more verdicts."""
+    """Whether the run ended normally or by a node's crash. If not, another run may give more verdicts."""
 
     def promised(self, check: CheckResult) -> bool:
-        """Whether the mode whose promises are checked promises this."""
+        """Whether the mode whose promises are checked promises what this check tests."""
         return _is_promised(check, self.judged_as)
 
     def as_json(self) -> dict[str, Any]:
@@ -97,8 +97,8 @@ def _is_promised(check: CheckResult, judged_as: str) -> bool:
 def judge(story: Story, judged_as: str) -> RunJudgement:
     """Run all checkers. ``judged_as``, ap or cp, selects the promises that count.
 
-    For an interrupted run only a crash and PREFIX_SAFE_CHECKS count, because the harness stopped its clients and brokers. If
-    lines in the middle of the trace are corrupt, only a crash counts, because these lines may have contained anything.
+    For an interrupted run only a crash and PREFIX_SAFE_CHECKS count, because the harness itself stopped the clients and brokers.
+    If lines in the middle of the trace are corrupt, only a crash counts, because these lines may have contained anything.
     """
     left_out = [] if story.mode == "ap" else [*OF_INDEPENDENT_NODES]
     left_out += [] if story.has_pair else [check_roles]

@@ -38,8 +38,8 @@ def check_write_perm(story: Story) -> CheckResult:
 
 
 def misjudged_topics(story: Story) -> tuple[int, int, list[str]]:
-    """(answers judged, answers left out, findings). A finding is a topic shown after its broker dropped it and mqadmin deleted
-    it, or a topic not shown although its broker registered it and it was never deleted."""
+    """(answers judged, answers left out, findings). A finding is a topic that is shown after its broker dropped it and mqadmin
+    deleted it, or a topic that is not shown although its broker registered it and nobody deleted it."""
     writes: defaultdict[str, list[Op]] = defaultdict(list)
     unsure_ns: dict[str, int] = {}
     asked = {op.key for op in story.of_kind("topic")}

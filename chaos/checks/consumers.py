@@ -11,7 +11,7 @@ from typing import NamedTuple
 from replicated_namesrv.chaos.checks.story import Op, Story
 
 QUEUES_PER_BROKER = 4
-"""The number that producers ask for by default (``DefaultMQProducer.defaultTopicQueueNums``)."""
+"""Number of queues that producers ask for by default (``DefaultMQProducer.defaultTopicQueueNums``)."""
 
 
 class Sharing(NamedTuple):
@@ -19,13 +19,13 @@ class Sharing(NamedTuple):
 
     queues: int
     doubled: int
-    """Assigned to several consumers."""
+    """Number of queues assigned to several consumers."""
     orphaned: int
-    """Assigned to none, though at least one node lists the broker."""
+    """Number of queues assigned to no consumer, although at least one node lists the broker."""
 
 
 def sharing(story: Story) -> Sharing:
-    """The sharing for every probe of a route. A consumer whose node did not answer uses a node that did."""
+    """The sharing for every probe of a route. A consumer whose node did not answer uses the answer of another node."""
     probes: defaultdict[int, list[Op]] = defaultdict(list)
     for op in story.of_kind("route"):
         if op.probe is not None and story.judged.start_ns <= op.start_ns < story.judged.end_ns:
@@ -51,8 +51,8 @@ def _shared(views: list[list[tuple[str, int]]]) -> Counter[str]:
 
 
 def allocated(queues: list[tuple[str, int]], place: int, consumers: int) -> list[tuple[str, int]]:
-    """The queues of the consumer at ``place`` among ``consumers``: equal shares, the first consumers one more if there is a
-    remainder.
+    """The queues of the consumer at ``place`` among ``consumers``: equal shares; if there is a remainder, the first consumers get
+    one queue more.
     """
     size, longer = divmod(len(queues), consumers)
     start = place * size + min(place, longer)

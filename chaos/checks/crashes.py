@@ -8,7 +8,7 @@ CRASHES = "nodes keep running"
 
 
 def check_crashes(story: Story) -> CheckResult:
-    """No node ends by itself. If something outside the run ended it (SIGKILL, SIGTERM), the verdict is unknown."""
+    """No node ends by itself. If something outside the run ended a node (SIGKILL, SIGTERM), the verdict is unknown."""
     ended = [fault for fault in story.trace.records if isinstance(fault, FaultRecord) and fault.name.startswith((CRASH, KILLED))]
     told = tuple(f"{story.ms(one.time_ns)}: {', '.join(one.nodes)} ended by itself, {one.name}; see its log" for one in ended)
     crashed = sum(fault.name.startswith(CRASH) for fault in ended)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from replicated_namesrv.chaos.checks.story import CheckResult, Op, Promise, Span, Story, result, unless_stalled
 
 SLACK_NS = 1_000_000_000
-"""Time that a node may take beyond ``fenceAfterMs``: the requests already decided are answered, then connections are closed."""
+"""Time that a node may take in addition to ``fenceAfterMs``, to answer the requests already decided and to close connections."""
 JUDGED_KINDS = (
     "get",
     "put",
@@ -25,7 +25,7 @@ JUDGED_KINDS = (
 
 
 def check_fence(story: Story) -> CheckResult:
-    """Without a majority no node answers or keeps a connection, and after the heal each one serves again."""
+    """Without a majority no node answers or keeps a connection, and after the heal each node serves again."""
     wrong: list[str] = []
     looked_at = 0
     due = False
@@ -52,7 +52,7 @@ def check_fence(story: Story) -> CheckResult:
 
 
 def _asked(story: Story, node: str, fenced: Span) -> Iterator[Op]:
-    """Requests to ``node`` alone that began and ended in this time, over a link that no fault touched."""
+    """Requests to ``node`` alone that began and ended within ``fenced``, over a link that no fault touched."""
     for op in story.ops:
         if op.node != node or op.kind not in JUDGED_KINDS or op.start_ns < fenced.start_ns or op.end_ns >= fenced.end_ns:
             continue

@@ -17,7 +17,7 @@ from replicated_namesrv.verify.divergence import divergence_of
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of one run: seconds, counts, shares of 1."""
+    """Figures of one run. Times are in seconds, shares are fractions of 1."""
 
     operations: int
     diverged_s: float
@@ -27,33 +27,34 @@ class Figures:
     stale_kv_reads: int
     """Number of gets whose value an acknowledged write had certainly replaced before."""
     stale_routes: int
-    """Look-ups that returned an older registration than one acknowledged before they began."""
+    """Number of look-ups that returned an older registration than one that was acknowledged before the look-up began."""
     lookups: int
     lookups_refused: int
-    """Operations without an answer, for any reason."""
+    """Number of look-ups without an answer, for any reason."""
     lookups_missing: int
-    """Answers without a broker that was alive, acknowledged, and reachable from a majority."""
+    """Number of answers without a broker that was alive, acknowledged, and reachable from a majority."""
     lookups_ghost: int
-    """Answers with a broker that was dead or had unregistered."""
+    """Number of answers with a broker that was dead or had unregistered."""
     writes_unknown: int
-    """KV writes whose outcome is unknown to the client."""
+    """Number of KV writes whose outcome is unknown to the client."""
     longest_gap_s: float
-    """Longest time without a success, for a client that fails over."""
+    """Longest time without a success for a client that fails over."""
     convergence_s: float | None
-    """From the repair of the last link until the last certain difference ended. None: there was none, or its end was not seen."""
+    """Time from the repair of the last link until the last certain difference ended. None: nodes did not differ, or the end of
+    the difference was not seen."""
     sends: int
     misrouted: int
-    """Sends to a broker that was gone or had no write permission."""
+    """Number of sends to a broker that was gone or had no write permission."""
     elections: int
     queues_doubled: float
-    """Share of queues that two consumers would read at the same time if each asked another node (``consumers``)."""
+    """Share of queues that two consumers would read at the same time, if each consumer asked another node (``consumers``)."""
     queues_orphaned: float
-    """Share of queues that no consumer would read."""
+    """Share of queues that no consumer would read, if each consumer asked another node."""
     harness_stall_s: float
     silent_removed_s: float | None
-    """Mean time until a node no longer listed a broker that had died silently. None: no node removed one."""
+    """Mean time until a node no longer listed a broker that had died silently. None: no node removed such a broker."""
     live_removed: int
-    """Removals of live brokers by nodes, also of brokers that were cut off."""
+    """Number of removals of living brokers, counted once per node. It includes brokers that were cut off."""
     diverged_possible_s: float = 0.0
     """Time during which answering nodes possibly listed different registrations. Between two looks the moment of a change is
     unknown."""
@@ -103,7 +104,9 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def wrong_lookups(story: Story) -> Iterator[tuple[Op, str]]:
-    """Look-ups of the judged part with what was wrong: refused, missing (lacks a live broker), ghost (lists a dead one)."""
+    """Look-ups of the judged part whose answers were wrong, each with the kind of error: refused, missing (lacks a live broker),
+    ghost (lists a dead one).
+    """
     newest = _Newest(story)
     for op in story.of_kind("route"):
         if not story.judged.start_ns <= op.start_ns < story.judged.end_ns:

@@ -28,9 +28,11 @@ from replicated_namesrv.chaos.records import Election, ExpiryRecord, FaultRecord
 from replicated_namesrv.verify import Verdict
 
 DUE_NS = 1_000_000_000
-"""If a broker stays dead for this long after the time until which it may be listed, the check is due."""
+"""A scenario guarantees a judgement of this check if it leaves a broker dead for this long after the time until which the broker
+may be listed."""
 QUIET_NS = 1_000_000_000
-"""Time without a fault before a broker's end, after which all nodes are known to be in contact with it and each other."""
+"""Minimum time without a fault before the end of a broker. After it, all nodes are known to be in contact with the broker and
+with each other."""
 GONE = ("stopped", "dead", "silent")
 
 
@@ -45,7 +47,7 @@ def final_reads(story: Story, kind: str) -> list[Op]:
 
 
 def check_final_kv(story: Story) -> CheckResult:
-    """At the end every node has for each key a value that no acknowledged later write has replaced."""
+    """At the end every node has for each key a value that no later acknowledged write has replaced."""
     writes, reads = read_writes(story), final_reads(story, "get")
     wrong = [
         f"at the end {read.node} answers {read.key} = {read.value or 'absent'}, though a later write was acknowledged"
@@ -130,8 +132,8 @@ def check_resurrection(story: Story) -> CheckResult:
 
 
 def _left_versions(story: Story) -> dict[tuple[str, str], int]:
-    """(broker, version) to the time when its unregistration was acknowledged. Lives whose last requests may still arrive are
-    left out.
+    """From (broker, version) to the time when the broker's unregistration was acknowledged. Lives whose last requests may still
+    arrive are left out.
     """
     late = {one.copy.value for copies in late_copies(story).values() for one in copies}
     found: dict[tuple[str, str], int] = {}
@@ -188,7 +190,7 @@ def _back_ns(story: Story, broker: str, gone: BrokerState) -> int:
 
 
 def _listed_until_ns(story: Story, broker: str, gone: BrokerState) -> Callable[[int], int]:
-    """The time until which a broker that is gone may be listed, as known at a given time.
+    """A function of a time: until when a broker that is gone may be listed, as far as known at this time.
 
     The time-out runs from the broker's end, or from the last moment that extends it (``_renewing_ns``), whichever is later. A new
     leader may add a third of the time-out; nodes look for silent brokers once per ``scanNotActiveBrokerInterval``. A broker whose
@@ -204,8 +206,8 @@ def _listed_until_ns(story: Story, broker: str, gone: BrokerState) -> Callable[[
 
 
 def _renewing_ns(story: Story) -> list[int]:
-    """Moments at which the time-out of a broker that is gone may be extended. A new leader restarts the count. Bytes that a
-    link or node held back may arrive when the fault begins or ends. Nothing arrives through a cut link, and afterwards only
+    """Moments at which the time-out of a broker that is gone may be extended. A new leader restarts the count. Bytes that a link
+    or node held back may arrive when the fault begins or ends. Nothing arrives through a cut link while it is cut, and later only
     the bytes that it held."""
     found = [record.time_ns for record in story.trace.records if isinstance(record, Election)]
     for record in story.trace.records:

@@ -32,5 +32,5 @@ def _judge(name: str, verdict: HistoryVerdict, left_out: Mapping[str, int]) -> C
 
 
 def kv_history(story: Story) -> list[Operation]:
-    """puts, gets and deletes as a history for the checker."""
+    """The puts, gets and deletes as a history for the checker."""
     return [operation(op, op.kind, op.key, op.value) for op in story.of_kind("put", "get", "delete")]

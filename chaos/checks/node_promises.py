@@ -15,11 +15,11 @@ from replicated_namesrv.chaos.records import FaultRecord
 from replicated_namesrv.chaos.scenario import FaultKind
 
 SETTLED_NS = 1_000_000_000
-"""Time after a fault, or after a registration of unknown outcome, in which an older registration may still arrive."""
+"""Time after a fault, or after a registration with unknown outcome, in which an older registration may still arrive."""
 
 
 def check_node_kv(story: Story) -> CheckResult:
-    """No node answers a KV value that a later write, which it acknowledged itself, had replaced."""
+    """No node answers a KV value after a later write replaced it that the same node acknowledged."""
     writes: defaultdict[tuple[str, str], list[Op]] = defaultdict(list)
     for op in story.of_kind("put", "delete"):
         for node in story.nodes if op.node is None else (op.node,):
@@ -49,7 +49,9 @@ def _lost_disks(story: Story) -> list[FaultRecord]:
 
 
 def check_node_registrations(story: Story) -> CheckResult:
-    """A node lists each broker that registers there in time over a whole link, with the newest registration it acknowledged."""
+    """A node lists each broker that registers with it in time over an intact link, with the newest registration that the node
+    acknowledged.
+    """
     copies: defaultdict[tuple[str, str], list[Op]] = defaultdict(list)
     for op in story.ops:
         if op.kind == "register-copy" and op.node is not None and op.value is not None:
@@ -83,7 +85,7 @@ def check_node_registrations(story: Story) -> CheckResult:
             elif listed[broker] < int(str(last[0].value)):
                 old.append(f"{when} only as of registration {listed[broker]}; {then}")
     judged = result("each node keeps its live brokers", Promise.AP, looked_at, [*old, *missing])
-    return judged if old else unless_stalled(story, judged)  # only a broker that is not listed may have been too slow
+    return judged if old else unless_stalled(story, judged)  # only a missing broker can be an effect of slowness
 
 
 def _kept(story: Story, broker: str, last: Op, read: Op) -> bool:
@@ -97,7 +99,9 @@ def _kept(story: Story, broker: str, last: Op, read: Op) -> bool:
 
 
 def _is_undisturbed(story: Story, broker: str, read: Op, since_ns: int) -> bool:
-    """Whether neither the broker's link to the node nor the node had a fault, and no registration stayed unacknowledged."""
+    """Whether neither the broker's link to the node nor the node had a fault, and every registration since then was
+    acknowledged.
+    """
     touched = any(
         f"{broker}>{read.node}" in fault.links or (not fault.links and read.node in fault.nodes)
         for fault in story.faults_in(since_ns, read.end_ns)
@@ -109,7 +113,7 @@ def _is_undisturbed(story: Story, broker: str, read: Op, since_ns: int) -> bool:
 
 
 def check_node_orders(story: Story) -> CheckResult:
-    """A node answers the permission, and the absence of a deleted topic, that it acknowledged last to mqadmin.
+    """A node's answers agree with the last permission, and the last deletion of a topic, that it acknowledged to mqadmin.
 
     Answers are left out if a registration before them may have undone the change."""
     orders: defaultdict[tuple[str | None, str], list[Op]] = defaultdict(list)
@@ -125,7 +129,7 @@ def check_node_orders(story: Story) -> CheckResult:
             continue
         unsure = any(
             op is not last and op.start_ns < read.end_ns and (not op.ok or op.end_ns > last.start_ns) for op in mine
-        )  # a registration without an answer may be delayed and arrive after the last one
+        )  # indeterminate: a registration without an answer may be delayed and arrive after the last one
         stays = _permission_stays if read.kind == "perm" else _topic_stays_away
         if unsure or not stays(story, last, read):
             left_out += 1
@@ -142,8 +146,8 @@ def check_node_orders(story: Story) -> CheckResult:
 
 
 def _permission_stays(story: Story, order: Op, read: Op) -> bool:
-    """Whether the node keeps the broker, with one registration, from ``order`` to the end of ``read``. A new registration would
-    restore the permission."""
+    """Whether the node keeps the broker with the same registration from ``order`` to the end of ``read``. A new registration
+    would restore the permission."""
     life, then = story.life_at(read.key, order.start_ns), story.life_at(read.key, read.end_ns)
     if life is None or then is None or life.life != then.life or then.state not in ALIVE:
         return False

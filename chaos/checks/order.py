@@ -105,6 +105,6 @@ def check_same_state(story: Story) -> CheckResult:
 
 
 def stale_kv_reads(story: Story) -> int:
-    """gets that returned a value which an acknowledged write had certainly replaced before they began."""
+    """Number of gets that returned a value which an acknowledged write had certainly replaced before the get began."""
     writes = kv_writes(story)
     return sum(overtaken(op, writes.get(op.key, ())) for op in story.of_kind("get") if op.ok)

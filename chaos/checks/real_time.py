@@ -8,7 +8,7 @@ from replicated_namesrv.chaos.checks.story import NEVER_NS, Op, Story
 
 
 def kv_writes(story: Story) -> dict[str, list[Op]]:
-    """puts and deletes that may have happened, by key."""
+    """The puts and deletes that may have happened, by key."""
     found: defaultdict[str, list[Op]] = defaultdict(list)
     for op in story.of_kind("put", "delete"):
         if op.outcome != "fail":
@@ -33,17 +33,17 @@ def read_writes(story: Story) -> dict[str, list[Op]]:
 
 
 def written_once(writes: Iterable[Op]) -> dict[str | None, Op]:
-    """The puts of one key that certainly happened, by value, without values that were written twice."""
+    """The puts of one key that certainly happened, by value. Values that were written twice are left out."""
     puts = [write for write in writes if write.kind == "put"]
     times = Counter(put.value for put in puts)
     return {put.value: put for put in puts if put.ok and times[put.value] == 1}
 
 
 def overtaken(read: Op, writes: Iterable[Op]) -> bool:
-    """Whether the value that ``read`` returned (None: absent) was certainly replaced before it began.
+    """Whether the value that ``read`` returned (None: absent) was certainly replaced before the read began.
 
     This is certain if a newer write had ended before the read began, and every write of the read's value had ended before that
-    newer write began. It also holds for a value that was never written. Absence can also come from the initial state."""
+    newer write began. A value that was never written counts as replaced, too. Absence can also come from the initial state."""
     begun = [write for write in writes if write.start_ns < read.end_ns]
     sources = [write.end_ns if write.ok else NEVER_NS for write in begun if _written(write) == read.value]
     if read.value is None:

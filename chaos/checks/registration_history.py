@@ -32,7 +32,7 @@ class Period(NamedTuple):
     start_ns: int
     end_ns: int
     version: str | None
-    """The version that was registered and acknowledged when the period began. None: the period begins with the run."""
+    """The version that had been registered and acknowledged when the period began. None: the period begins with the run."""
 
 
 class Late(NamedTuple):
@@ -40,7 +40,7 @@ class Late(NamedTuple):
 
     copy: Op
     end_ns: int
-    """End of that life. The cluster may remove the copy's registration only after it."""
+    """End of the broker's life. The cluster may remove the registration that the copy makes only after this time."""
 
 
 LATE_MAX = 6
@@ -52,7 +52,7 @@ class RegistrationHistory(NamedTuple):
 
     history: list[Operation]
     left_out: Mapping[str, int]
-    """Answers that are not judged for a broker of their topic, by reason."""
+    """For each reason, the number of answers that are not judged for a broker of their topic."""
 
 
 def registrations(story: Story) -> RegistrationHistory:
@@ -84,7 +84,7 @@ def registrations(story: Story) -> RegistrationHistory:
 
 
 def topics_of(story: Story) -> dict[str, list[str]]:
-    """By broker: topics that it serves during the whole run. Clients look up no others."""
+    """For each broker: the topics that it serves during the whole run. Clients look up no other topics."""
     return {one["broker"]: one["topics"] for one in story.manifest["brokers"]}
 
 
@@ -119,7 +119,9 @@ def _apart(story: Story, broker: str, topics: Iterable[str], about: Iterable[Op]
 
 
 def _answer(members: Iterable[Member]) -> list[list[str]]:
-    """An answer. The second entry of a broker listed twice gets a name that was never registered, so that no order is legal."""
+    """An answer in the checker's form. If a broker is listed twice, the second entry gets a name that was never registered, so
+    that no order is legal.
+    """
     found: dict[str, str] = {}
     for name, version in members:
         found[name if name not in found else f"{name} listed again"] = version
@@ -158,7 +160,7 @@ def _open(start_ns: int, kind: str, topic: str, value: object) -> Operation:
 
 
 def late_copies(story: Story) -> defaultdict[str, list[Late]]:
-    """By broker: registrations of its last version with unknown outcome."""
+    """For each broker: the registrations of its last version whose outcome is unknown."""
     last: dict[tuple[str, int], BrokerState] = {}
     for broker, lives in story.lives.items():
         for life in lives:

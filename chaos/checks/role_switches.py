@@ -56,11 +56,11 @@ def check_roles(story: Story) -> CheckResult:
                 missing.append(f"{when} does not list {broker}, which had registered")
     exempt = {"answers without a broker that the node may have dropped": left_out}
     judged = result(ROLES, Promise.BOTH, looked_at, [*wrong, *missing], exempt, due=bool(reads))
-    return judged if wrong else unless_stalled(story, judged)  # only a broker that is not listed may have been too slow
+    return judged if wrong else unless_stalled(story, judged)  # only a missing broker can be an effect of slowness
 
 
 def _writes(story: Story) -> dict[str, list[Op]]:
-    """By broker: its registrations that may have happened, with the id as value, by their end."""
+    """For each broker: its registrations that may have happened, with the broker id as value, sorted by their ends."""
     found: defaultdict[str, list[Op]] = defaultdict(list)
     for op in story.of_kind("register-copy"):
         if is_of_pair(op.key) and op.outcome != "fail":
@@ -72,9 +72,9 @@ def _writes(story: Story) -> dict[str, list[Op]]:
 
 
 def _must_be_listed(story: Story, broker: str, writes: Mapping[str, Sequence[Op]], mine: Sequence[Op], read: Op) -> bool:
-    """Whether nothing allows the node to have dropped the broker, or to have given its id to the other one.
+    """Whether nothing allows the node to have dropped the broker, or to have given its id to the other broker.
 
-    ``writes``: of all brokers. ``mine``: those of this one that count."""
+    ``writes``: the registrations of all brokers. ``mine``: those of this broker that count."""
     before = mine[: bisect_left([op.end_ns for op in mine], read.start_ns)]
     if not before or any(not op.ok and op.start_ns < read.end_ns for op in mine):
         return False

@@ -20,13 +20,13 @@ class SeenRemovals(NamedTuple):
     """The removals by the nodes of a run."""
 
     silent_s: tuple[float, ...]
-    """For each broker that died silently, and each node: time from its death until the node no longer listed it."""
+    """For each broker that died silently, and each node: the time from the death until the node no longer listed the broker."""
     live: int
     """Number of removals of living brokers, counted once per node. It includes brokers that were cut off."""
 
 
 def removals(story: Story) -> SeenRemovals:
-    """All removals until the end of the judged part of the run. The first deaths happen just before it begins."""
+    """All removals until the end of the judged part of the run. The first deaths happen just before this part begins."""
     looks: defaultdict[str, list[Observe]] = defaultdict(list)
     for one in story.observations:
         if one.key == "brokers" and one.answered and one.time_ns <= story.judged.end_ns:

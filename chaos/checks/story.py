@@ -30,7 +30,7 @@ from replicated_namesrv.verify import Verdict
 NEVER_NS = 1 << 62
 ALIVE = ("starting", "serving", "exposed", "safe")
 KEPT = ("serving", "safe")
-"""States of a broker that a correct cluster keeps."""
+"""States of a broker in which a correct cluster keeps it."""
 JUDGED_PHASES = ("steady", "fault", "heal", "final")
 
 
@@ -50,16 +50,17 @@ class CheckResult:
     promise: Promise
     verdict: Verdict
     looked_at: int
-    """Number of answers or events that were judged. 0: the check proves nothing."""
+    """Number of answers or events that were judged. If 0, the check proves nothing."""
     findings: tuple[str, ...] = ()
-    """The first few violations, as text."""
+    """Texts of the first few violations."""
     count: int = 0
     """Number of violations."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Number of answers or events that were not judged, by reason."""
 
     due: bool = True
-    """Whether the scenario guarantees answers or events for this check. If so and it judged none, the verdict is unknown."""
+    """Whether the scenario guarantees answers or events for this check. If it does and none was judged, the verdict is
+    unknown."""
 
     @property
     def idle(self) -> bool:
@@ -75,9 +76,11 @@ harness did not run. If the sender's intervals are long, gaps in the records of 
 a record of each node every second, or after its time-out of one second."""
 
 SLOWDOWN_MAX = 3.0
-"""From this slowdown on, promises in time are not judged. A machine without other load has 1.1 to 2 on two cores."""
+"""Above this slowdown, promises about time are not judged. A machine without other load has a slowdown of 1.1 to 2 on two
+cores."""
 PACE_LEAST, PACED_LEAST = 0.75, 20
-"""An idle machine reaches 0.9 and more. With few operations the pace proves nothing."""
+"""Minimum pace, and number of planned operations from which on it is checked. An idle machine reaches 0.9 and more. With few
+operations the pace proves nothing."""
 
 
 def result(
@@ -89,7 +92,7 @@ def result(
     *,
     due: bool = True,
 ) -> CheckResult:
-    """VIOLATED if anything is wrong, UNKNOWN if nothing was judged."""
+    """A result. VIOLATED if ``wrong`` has findings, UNKNOWN if nothing was judged."""
     verdict = Verdict.VIOLATED if wrong else Verdict.VALID if looked_at else Verdict.UNKNOWN
     known = {what: count for what, count in (left_out or {}).items() if count}
     told = wrong[:FINDINGS_MAX] or (() if looked_at else (NOTHING,))
@@ -130,12 +133,12 @@ class Op(NamedTuple):
     topics: tuple[str, ...]
     start_ns: int
     end_ns: int
-    """NEVER_NS if the outcome is unknown to the client."""
+    """When the operation ended; NEVER_NS if its outcome is unknown to the client."""
     outcome: str
     node: str | None
-    """The node that answered, else the node that was asked."""
+    """The node that answered. If none did, the node that was asked."""
     value: str | None
-    """The value written or read."""
+    """The value that was written or read."""
     members: tuple[Member, ...]
 
     @property
@@ -177,9 +180,9 @@ class Story:
         self.trace, self.manifest = trace, manifest
         self.nodes: list[str] = [node["node"] for node in manifest["nodes"]]
         self.mode: str = promises_of(manifest["mode"])
-        """ap or cp. A foreign name server behaves like ap."""
+        """The mode whose promises apply: ap or cp. Those of a foreign name server are ap's."""
         self.reports_removals: bool = foreign(manifest["mode"]) is None
-        """Whether the nodes say when and why they remove a broker."""
+        """Whether the nodes report when and why they remove a broker."""
         self.has_mqadmin: bool = manifest["scenario"]["workload"].get("mqadmin", False)
         """Whether the workload changes write permissions and deletes topics."""
         self.has_pair: bool = manifest["scenario"]["workload"].get("pair", False)
@@ -190,7 +193,7 @@ class Story:
         self.lives: dict[str, list[BrokerState]] = defaultdict(list)
         self.standings = [Connectivity(0, frozenset(), (tuple(sorted(self.nodes)),))]
         self.edges: list[int] = []
-        """When changes of faults began and ended. Links change one by one in between."""
+        """Times at which changes of faults began and ended. Between these two times links change one by one."""
         self.observations: list[Observe] = []
         self.statuses: list[Status] = []
         self.expiries: list[ExpiryRecord] = []
@@ -224,7 +227,7 @@ class Story:
 
     def _phases(self) -> dict[str, Span]:
         marks = [record for record in self.trace.records if isinstance(record, Phase)]
-        if not marks:  # interrupted before the first phase
+        if not marks:  # no phase was recorded: the run was interrupted before the first one
             return {}
         ends = [*(mark.time_ns for mark in marks[1:]), self.trace.records[-1].time_ns]
         return {mark.phase: Span(mark.time_ns, end_ns) for mark, end_ns in zip(marks, ends, strict=True)}
@@ -254,7 +257,7 @@ class Story:
         """
         span, workload = self.phases.get("steady", Span(0, 0)), self.manifest["scenario"]["workload"]
         per_write = len(self.nodes) if workload.get("kv_writes", "one") == "all" else 1
-        kv_per_s = workload["kv_per_s"] * (1 + per_write) / 2  # half of them are reads
+        kv_per_s = workload["kv_per_s"] * (1 + per_write) / 2  # / 2, because half of the operations are reads
         rates: dict[str, float] = {name: kv_per_s for name in self.kinds if name.startswith("kv-")}
         rates |= {name: workload["lookups_per_s"] for name in self.kinds if name.startswith(("pinned-", "failover-"))}
         due = sum(rates.values()) * (span.end_ns - span.start_ns) / 1e9
@@ -264,7 +267,7 @@ class Story:
 
     @cached_property
     def slowdown(self) -> float:
-        """Largest slowdown by other load of any phase in which brokers are up; 1.0 for traces that do not have it.
+        """Largest slowdown by other load of any phase in which brokers are up; 1.0 for traces that do not record it.
 
         A broker can close its connections in the first judged moment, soon after a slow answer or a stall of a node in
         ``settle``. Then the nodes keep it for its time-out."""
@@ -281,8 +284,8 @@ class Story:
         return default
 
     def without_majority(self, node: str) -> list[Span]:
-        """The times in which ``node`` ran and could not reach a majority. When each of these times began, the links were
-        completely cut, and they were still completely cut when it ended."""
+        """The times in which ``node`` ran and could not reach a majority. Each of these times begins after the links were
+        completely cut, and ends before a link is restored."""
         return self._cuts.get(node, [])
 
     @cached_property
@@ -309,12 +312,12 @@ class Story:
         return found
 
     def faults_in(self, start_ns: int, end_ns: int) -> list[FaultRecord]:
-        """The faults that were in force, were begun or were ended in this time, by their first records."""
+        """The faults that were in force, began or ended in this time, each as the record of its beginning."""
         return [fault for fault, until_ns in self.faults if fault.began_ns <= end_ns and until_ns >= start_ns]
 
     @cached_property
     def faults(self) -> list[tuple[FaultRecord, int]]:
-        """When each fault began, and when its end was complete."""
+        """Each fault with the time at which its end was complete."""
         found: list[tuple[FaultRecord, int]] = []
         open_faults: dict[int, FaultRecord] = {}
         for record in self.trace.records:
@@ -327,7 +330,7 @@ class Story:
         return found + [(fault, NEVER_NS) for fault in open_faults.values()]
 
     def copies_of(self, broker: str) -> list[Op]:
-        """The single requests of a broker's registrations."""
+        """The requests to single nodes of which a broker's registrations consist."""
         return self._copies.get(broker, [])
 
     @cached_property

@@ -33,7 +33,7 @@ from replicated_namesrv.verify.divergence import (
 )
 
 BRIEF_NS = 3_000_000_000
-"""The time of several looks with a time-out of one second each. Shorter silence may be caused by the machine."""
+"""Time of several looks with a time-out of one second each. A shorter silence may be an effect of the machine."""
 
 
 def check_convergence(story: Story) -> CheckResult:
@@ -73,8 +73,9 @@ def convergence(story: Story) -> Convergence | None:
 
 
 def convergence_s(story: Story) -> float | None:
-    """From the repair of the last link to the end of the last certain difference. None: there was none, or its end was not
-    seen."""
+    """From the repair of the last link to the end of the last certain difference. None: nodes did not differ, or the end of the
+    difference was not seen.
+    """
     converged = convergence(story)
     return None if converged is None or converged.after_ns is None else converged.after_ns / 1e9
 
@@ -91,7 +92,7 @@ def divergence_segments(story: Story) -> list[DivergenceSegment]:
 
 
 def all_answer_s(story: Story, patience_ns: int = 0) -> float | None:
-    """From the heal until every node answers and continues to answer. None: a node never does.
+    """From the heal until every node answers and continues to answer. None: a node never does so.
 
     A node's silence of less than ``patience_ns`` is ignored."""
     answers = dict.fromkeys(story.nodes, False)
@@ -204,7 +205,7 @@ def _served(story: Story, standing: Connectivity, client: str) -> bool:
 
 
 def broken_off(trace: RecordedTrace) -> Iterator[str]:
-    """Why the trace is not that of a complete run; None if it is."""
+    """The reasons why the trace is not that of a complete run; none if it is complete."""
     if trace.torn:
         yield "the last line is torn: the harness was killed while it wrote it"
     if trace.corrupt:
@@ -214,7 +215,7 @@ def broken_off(trace: RecordedTrace) -> Iterator[str]:
 
 
 def check_enough(story: Story) -> CheckResult:
-    """The run ended regularly and had enough successful operations before, during and after the faults; otherwise unknown."""
+    """The run ended normally and had enough successful operations before, during and after the faults; otherwise unknown."""
     promises = story.manifest["scenario"]["promises"]
     least = {
         "steady": promises["operations_min"],
