@@ -144,8 +144,8 @@ class Configuration:
         return member is not None and (member.incarnation != incarnation or member.kind is Kind.LEARNER)
 
     def next_change(self, node: str, incarnation: int) -> bytes | None:
-        """The next entry for a member that keeps up: towards its vote, or for an observer, its incarnation. None: there is
-        nothing to write."""
+        """The next entry that a member that keeps up needs. For a voter this is a vacancy or a join, on the way to its vote; for
+        an observer it records the incarnation. None: there is nothing to write."""
         member = self.members.get(node)
         if member is None or not self.is_unfinished(node, incarnation):
             return None

@@ -1,7 +1,7 @@
 """Write-ahead log: the entries of one node, its term and its vote, in segment files.
 
-The guarantee: after any crash the log contains exactly the records up to some record, and that record is not before the last
-one whose sync was reported. The argument:
+The guarantee: after any crash, the log contains a prefix of its records. This prefix includes every record whose sync was
+reported. The argument:
 
 1. All facts are records of one stream (entry, cut, term and vote, reset, mark), so a prefix of the stream is a state that the
    node had. Each record has its number in the stream and a checksum, so a lost, doubled or foreign record is detected.

@@ -1,8 +1,9 @@
 """How blank nodes form a cluster, and how a blank node finds one that exists.
 
 When all configured peers of a blank node have reported that they are blank, it durably promises to found with exactly these
-incarnations. It founds once all of them have promised the same. A node promises once, so two different sets of founders that
-share a data directory cannot both be complete, and a cluster is never founded while another one exists.
+incarnations. It founds once all of them have promised the same. A node promises only once. So if two different sets of founders
+have a data directory in common, at most one of them can be complete. Therefore no second cluster is founded beside an existing
+one.
 
 ``next_step`` decides by the first row that matches what peers have said in greetings since this process started; "ours" are
 the founders that we have promised, or founded with:

@@ -31,7 +31,7 @@ class Leadership:
         self._large_entry = 0, 0
         """(index, size) of the newest entry that cannot be processed in slices."""
         self.election_deadline = 0.0
-        """The node campaigns if it has no contact until then."""
+        """The node campaigns if it has had no contact with a leader by then."""
         self._lease = (0, 0.0)
         """(term, end of the lease); the lease may be valid for longer."""
         self._lease_ended_term = 0
@@ -102,8 +102,9 @@ class Leadership:
         return max(0.0, self._grace_until - now)
 
     def quorum_timeout(self, now: float, commit_index: int) -> float:
-        """Seconds without answers of a majority after which a leader steps down. It is longer until the usual time has passed
-        since the grace period, and while a large command is not committed."""
+        """Seconds without answers of a majority after which a leader steps down. It is longer by the grace time in two cases:
+        while a large command is not committed, and until one minimum election time has passed since the end of the grace
+        period."""
         if now >= self._grace_until + self._min and self._large_entry[0] <= commit_index:
             return self._min
         return self._min + self._grace

@@ -13,7 +13,7 @@ A change is refused, and certainly not written, by the first row that matches. O
 | M7  | promote | it is not an observer                                | nothing to do                                |
 | M8  | promote | it lags                                              | wait                                         |
 | M9  | remove  | it is the last voter                                 | add another one first                        |
-| M10 | any     | fewer voters than the next quorum answer             | bring voters back, or remove those that are gone |
+| M10 | any     | fewer voters answer than the quorum after the change | bring voters back, or remove those that are gone |
 | M11 | remove  | it leads                                             | leadership is handed over; ask the next leader |
 
 The tests have the names of the rows: ``tests/raft/test_member_changes.py``.

@@ -34,9 +34,9 @@ default heartbeat."""
 class Inflight:
     """Messages sent to one follower and not acknowledged.
 
-    Two things end at different times. A message is answered: this shows that the follower is alive, and when the message was
-    sent. Its data is acknowledged: this shows that the follower has it on disk. A follower with a hanging disk answers
-    heartbeats, but must not be sent more data.
+    Two things end at different times. A message is answered: this shows that the follower was alive after the message was sent.
+    Its data is acknowledged: this shows that the follower has it on disk. A follower with a hanging disk answers heartbeats, but
+    must not be sent more data.
     """
 
     __slots__ = ("_sent", "_window", "bytes")

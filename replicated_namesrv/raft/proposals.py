@@ -7,8 +7,8 @@ proposed again, and the sessions ensure that only one copy is applied. A proposa
 
 - committed, when its number is first applied here, with the result of that application;
 - rejected, when its time is up and no copy of it can exist: it was never sent, or another entry was committed in the place of
-  each copy. A forward is for one term. If the network repeated it, all copies are in that term's log at or after the index in the
-  reply. If the entry at that index is cut, all copies are cut.
+  each copy. A forward is for one term. The reply of the leader names a log index. If the network repeated the forward, all copies
+  are in that term's log at this index or after it. So if the entry at this index is cut, all copies are cut.
 - indeterminate, when its time is up and a copy may exist, when a snapshot shows that it was applied but not its result, or
   when this node stops.
 """

@@ -1,10 +1,10 @@
 """PySyncObj's part in this Raft, and the only module that imports pysyncobj.
 
 PySyncObj decides term, vote and role transitions, vote counting, the no-op of a new leader, the consistency check, append, the
-commit rule, apply order, falling back without a quorum, when to compact, and the reset of the log by a snapshot. ``Core``
-turns its dictionaries into calls: the guard (``RaftNode``) decides which messages reach PySyncObj and which of its answers are
-sent. Every private member that is used is in ``TOUCHED`` and used in this module only. ``RELIED_UPON`` lists the methods whose
-source a test compares with that of the pinned version, so that another version is detected.
+commit rule, apply order, stepping down without a quorum, when to compact, and the reset of the log by a snapshot. ``Core`` turns
+its dictionaries into calls: the guard (``RaftNode``) decides which messages reach PySyncObj and which of its answers are sent.
+Every private member that is used is in ``TOUCHED`` and used in this module only. ``RELIED_UPON`` lists the methods whose source a
+test compares with that of the pinned version, so that another version is detected.
 """
 
 import threading
@@ -403,8 +403,8 @@ class Core:
     # Snapshots
 
     def load_snapshot(self, previous: tuple[int, int], last: tuple[int, int]) -> None:
-        """When opening: the state machine has the state of the snapshot that ends with these (index, term), and the log begins
-        there.
+        """Used when the node opens its files. The state machine has been restored from the snapshot whose last two entries have
+        these (index, term). The log begins there.
         """
         _driven.now = self._now
         self._bridge.installed = previous, last

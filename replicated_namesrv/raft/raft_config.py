@@ -57,7 +57,7 @@ class Defences:
     contested_silence: bool = True
     """A process that any peer contests sends no votes and acknowledgements to any peer."""
     transfer_silence: bool = True
-    """For the minimum election time after its start, a node votes for nobody in a transfer of leadership either."""
+    """For the minimum election time after its start, a node votes for nobody, not even in a transfer of leadership."""
     remembered_data: bool = True
     """A node that lacks data that a peer remembers of it rejoins at once, whatever standing the peer reports."""
     own_numbers: bool = True

@@ -269,7 +269,7 @@ class RaftNode(NodeViews):
         self.membership.greet(peer)
 
     def on_disconnected(self, peer: str) -> None:
-        """That connection was lost."""
+        """The connection to ``peer`` was lost."""
         self.group.links.discard(peer)
         if not self.stopped and peer in self.followers.progress:
             self.followers.disconnected(peer)

@@ -82,9 +82,9 @@ class RaftService:
         advertised: Mapping[str, tuple[str, int]] | None = None,
         joins: bool = False,
     ) -> None:
-        """The configured members are the names in ``settings.addresses``. ``advertised``: their addresses as the first entry of
-        members takes them over, if some are dialled elsewhere. ``joins``: a blank node joins a cluster. TransportError if
-        settings contradict each other."""
+        """The configured members are the names in ``settings.addresses``. ``advertised``: the addresses of the members that the
+        first MEMBERS entry records. Give it if this node dials some members at other addresses. ``joins``: a blank node joins a
+        cluster. TransportError if settings contradict each other."""
         self._advertised = settings.addresses if advertised is None else advertised
         self._dialled_elsewhere = {p: a for p, a in settings.addresses.items() if self._advertised.get(p) != a}
         self._joins = joins

@@ -4,7 +4,7 @@ The state is what the node would reach if every entry on its disk was committed:
 after it. A majority decides which of the last entries are committed, and it is not asked. Therefore:
 
 - The state may lack acknowledged changes that came after the last entry of this disk.
-- The state may contain changes whose proposers got an error or no answer. Such changes may always be applied or not.
+- The state may contain changes whose proposers got an error or no answer. For such changes, both outcomes are correct.
 
 An acknowledged change that is on this disk is in the state, because no committed entry is ever cut.
 """

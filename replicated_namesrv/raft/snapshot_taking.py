@@ -1,9 +1,9 @@
 """Taking a snapshot of our own state, in small steps between other work.
 
 The state machine yields the state as of one index; each tick writes one chunk to a temporary file. Then the file is synced and
-read back, one block in each tick. If that gives what was written, the file is renamed and the directory synced. Only then may
-PySyncObj drop the log that it replaces, and older snapshots are deleted. If it does not, or the disk is full, the file is
-deleted, and another snapshot is tried after a pause. Until then the node works with a longer log.
+read back, one block in each tick. If the bytes are those that were written, the file is renamed and the directory synced. Only
+then may PySyncObj drop the log that the snapshot replaces; older snapshots are then deleted. If the bytes differ, or the disk is
+full, the file is deleted, and another snapshot is tried after a pause. Until then the node works with a longer log.
 """
 
 import errno

@@ -129,7 +129,7 @@ class BrokerCalls:
         self._attachments.attach(key, epoch, connection_id, opened_ms or 0.0, self._monotonic_ms(), registers)
         if opened_ms is not None:
             self._carriers[connection_id] = connection
-        else:  # it ended while the request was in progress
+        else:  # the connection ended while the request was in progress
             self._lose(connection_id, False)
 
     def _converse(self, connection: Connection | None, work: "Coroutine[Any, Any, T]") -> "Future[T]":
@@ -185,13 +185,13 @@ class BrokerCalls:
                 raise UnavailableError("its connection has ended")
             version = registration.data_version
             is_meant = self._late_copies.is_repeated(key, version, received_ms) or not self._defences.repeated_versions
-            if origin is not None and origin.is_checked:  # by the newest registrations
+            if origin is not None and origin.is_checked:  # against the newest registrations
                 await confirm(self._consensus)
             time_ms, replaces = self._leader.leader_time_ms, received if is_meant else 0
             data = encode_register(registration, time_ms, received, replaces, content)
             topics = self._machine.state.topics_concerned(registration)
             applied = await self._propose(data, int(REGISTRATION_S * 1000), topics, origin, connection)
-        except NamesrvError:  # copies of it that other nodes received continue without this one
+        except NamesrvError:  # this copy ends; copies at other nodes continue
             if asked is not None:
                 self._leader.withdraw(asked, key, content)
             raise

@@ -72,7 +72,7 @@ async def restore(
         origin.check()
     begun = await propose(encode(BEGIN, restore_id, origin=named))
     if begun.result.code:
-        if begun.leftover is not None:  # it would be refused at the end, too
+        if begun.leftover is not None:  # what is left of another restore
             await _abandon(propose, begun.leftover)
         return begun.result
     try:

@@ -1,8 +1,9 @@
 """Digest of the whole state, cheap enough to compare between nodes every second at any size of the state.
 
 Every table counts as a sum over its entries, which each change updates (sums.py), so a digest is a hash over one number per
-table. Only groups are hashed here, those that changed since the last digest, because many commands between two digests change
-the same ones. A state without ``keeps_sums`` keeps no sums over topics: the digest recomputes those of the changed groups.
+table. The digest hashes only groups, and of these only the ones that changed since the last digest. They are not hashed at each
+change, because many commands between two digests change the same groups. A state without ``keeps_sums`` keeps no sums over
+topics: the digest recomputes those of the changed groups.
 
 The revisions of topics are added without hashing, because a command changes those of all topics of a group at once, and they only
 affect cached answers. So a difference is not detected if two nodes gave a revision to different topics of a group and the sums

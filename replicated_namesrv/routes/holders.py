@@ -16,7 +16,7 @@ V = TypeVar("V")
 
 
 class Holders(Generic[V]):
-    """Topics with the values of their names."""
+    """An index: for each topic, the names that have the topic (broker names), and one value for each name."""
 
     def __init__(self, name_of: Callable[[V], str]) -> None:
         """``name_of(value)``: the name to which the value belongs."""
@@ -61,7 +61,8 @@ class Holders(Generic[V]):
             self._pair(name, entries, list(compress(known, is_single)), singles)
 
     def _pair(self, name: str, entries: Mapping[str, V], topics: Sequence[str], singles: Sequence[V]) -> None:
-        """Add the values of ``name`` to topics that have one value each, or replace it."""
+        """Set the values of ``name`` for topics that have one value each. A value that belongs to ``name`` is replaced; otherwise
+        the topic then has two values."""
         by_topic, name_of, value = self._by_topic, self._name_of, entries[topics[0]]
         holders = dict(zip(map(id, singles), singles, strict=True))
         pairs = {key: {name_of(single): single, name: value} for key, single in holders.items()}

@@ -46,7 +46,7 @@ SHOWN_CHARACTERS = 60
 STATE, KV, NAMESPACE, BROKER = "maxStateBytes", "maxKvBytes", "maxKvNamespaceBytes", "maxBrokerBytes"
 """Limits on bytes, named by their settings."""
 ORDER_TOPICS = "orderTopicConfigBytes"
-"""Limit on the encoded bytes of the namespace ORDER_TOPIC_CONFIG. It is no setting."""
+"""Limit on the encoded bytes of the namespace ORDER_TOPIC_CONFIG. It is not a setting."""
 ORDER_TOPICS_BYTES_MAX = 15 << 20
 """Every answer to a registration contains the namespace, and RocketMQ reads frames of up to 16 MiB."""
 DISK = "diskReserveBytes"
@@ -87,7 +87,7 @@ class Additions(NamedTuple):
 
 
 def new_topics(tables: Tables, command: Command) -> Collection[str]:
-    """The topics of a registration that its broker name does not have."""
+    """The topics in a registration that the broker's group does not have yet."""
     if not isinstance(command, RegisterBroker) or not command.topics:
         return ()
     group = tables.groups.get(command.broker_name)
@@ -231,7 +231,8 @@ def _registration_growth(tables: Tables, command: RegisterBroker, new: Collectio
 
 
 def _takes_topics(command: RegisterBroker, group: BrokerGroup | None) -> bool:
-    """Whether topics of this broker are stored: those of a master, and of a slave with the least id that may act as one."""
+    """Whether the topics of this broker are stored: yes for a master, and for a slave that may act as master and has the least id
+    of its group."""
     if command.broker_id == MASTER_ID:
         return True
     others = [] if group is None else [i for i, member in group.members.items() if member.broker_addr != command.broker_addr]
@@ -407,7 +408,8 @@ Real ones: a few.
 BROKER_NAMES_MAX = 20_000
 """Maximum of broker names, including those without a registered broker: a refused registration creates its name, as in Java."""
 BROKERS_MAX = 20_000
-"""Registered brokers, as many as connections by default. A snapshot begins with a line that has an item for each."""
+"""Maximum number of registered brokers, the same as the default maximum of connections. A snapshot begins with a line that has an
+item for each."""
 ALL_TOPICS_MAX = 300_000
 """Different topics of all brokers. A change of a shared setting visits all of them, at 0.1 to 0.2 us each."""
 MAPPINGS_MAX = 10_000

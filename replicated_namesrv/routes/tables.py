@@ -80,7 +80,7 @@ class Tables:
         """Groups all of whose topics get the current revision at the end of the command."""
         self.topic_groups: Holders[BrokerGroup] = Holders(attrgetter("broker_name"))
         self.topic_revisions: dict[str, int] = {}
-        """Sum over exactly the topics in ``topic_groups``, in their order of creation."""
+        """Revision of each topic: exactly the topics in ``topic_groups``, in their order of creation."""
         self.topic_names_changes = 0
         """How often a topic was added or removed. Not part of the state: it validates copies of the names."""
         self.revisions_sum = 0
@@ -413,8 +413,8 @@ class Tables:
     def put_mappings(self, group: BrokerGroup, mappings: Mapping[str, TopicQueueMappingInfo]) -> None:
         """Store static topic mappings under the broker name inside each; ``group`` announced them.
 
-        Brokers announce only their own (``quotas.with_own_mappings``). Commands of earlier versions may contain others, which are
-        removed with the broker of the name that they are stored under.
+        Brokers announce only their own (``quotas.with_own_mappings``). Commands of earlier versions may contain mappings of other
+        brokers. Each of these is stored under the broker name inside it, and is removed with the broker of that name.
         """
         changed: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         for topic, info in mappings.items():

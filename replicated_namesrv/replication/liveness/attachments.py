@@ -1,6 +1,6 @@
 """Attachments: which brokers are attached to which connections of this node, and how connections end. Pure; time is an argument.
 
-A broker is attached to each connection over which it made contact, until that ends. The node reports to the leader
+A broker is attached to each connection over which it made contact, until the connection ends. The node reports to the leader
 (``ReportEntry``):
 
     row  connections of this registration                               state           test

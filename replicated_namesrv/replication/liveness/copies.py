@@ -9,8 +9,9 @@ same content) wait for any outcome of that copy:
     P2   not proposed, rejected, or its outcome is unknown      the next one is admitted
     P3   its node is silent, or GRANT_MS have passed            the next one is admitted
 
-A node that compared before the commit and asks after it also has to compare again. A node counts once: its new question replaces
-the old one. Admission only saves work. A wrongly admitted copy is harmless: applying it is a no-op.
+If a node compared its copy with the state before the commit, and asks the leader after it, the node also has to compare again. A
+node has at most one question in the queue: a new question replaces the old one. Admission only saves work. A wrongly admitted
+copy is harmless: applying it is a no-op.
 
 **Late copies.** A registration may have an older data version than the stored one. Either a newer registration overtook it, or
 the broker really has the older version, as after a restore from a backup. A late copy is not repeated; a broker registers again

@@ -29,7 +29,7 @@ class LivenessDefences:
     """7. ``UNREGISTER_BROKER`` (104) that comes over a connection older than another attached one only detaches its own
     connection."""
     released_connection: bool = True
-    """7. A newer connection that a node closed counts like an attached one for the broker's time-out."""
+    """7. A newer connection that a node closed still counts as attached, for the length of the broker's time-out."""
     all_lists: bool = True
     """7. ``UNREGISTER_BROKER`` (104) is decided when the lists of all nodes have arrived."""
     running_time: bool = True

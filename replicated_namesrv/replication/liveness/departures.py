@@ -22,8 +22,9 @@ A node that is not reporting, released the broker or was restarted may be the on
 The grace period is ``connectionLossGraceMs``, from the moment at which the leader learned of the closed connection.
 
 **UNREGISTER_BROKER (104).** A broker sends it over each of its connections. If a broker restarts, a late request of the old
-process must not remove the new one, even if equal content gives both the same epoch. Their connections distinguish them. A
-connection counts while it is attached. One that was released counts for T, because a living broker returns within this time.
+process must not remove the new one, even if both have the same epoch because their content is equal. Their connections
+distinguish them. A connection counts while it is attached. One that was released counts for T, because a living broker returns
+within this time.
 
     row  lists                                newest connection that counts    outcome                    test
     U1   the list of a reporting node has     -                                wait                       test_104_waits_for_lists

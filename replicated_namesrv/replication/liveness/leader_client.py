@@ -5,8 +5,8 @@ are numbered and arrive in order or not at all. After a gap, a change of leader 
 list. Unanswered questions are sent again to the current leader. A late answer still counts, so a slow link only delays.
 
 A whole list does not show which brokers made contact, so contacts of unanswered reports follow in the next report. The leader
-counts them from that moment, so a contact older than ``attachments.CONTACT_MS`` is no longer reported as one: the node sends its
-whole list instead. ``leader_role.py`` has the leader's side.
+counts these contacts from the arrival of that next report. So a contact older than ``attachments.CONTACT_MS`` is no longer
+reported as a contact: the node sends its whole list instead. ``leader_role.py`` has the leader's side.
 """
 
 import asyncio

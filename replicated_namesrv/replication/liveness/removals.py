@@ -37,7 +37,8 @@ class Removals:
         self._lives: set[tuple[Key, int]] = set()
         """Registrations whose removal is proposed: key and epoch."""
         self._large: set[tuple[Key, int]] = set()
-        """The broker with many topics that is being unregistered: one at a time, so that no entry has several of them."""
+        """The broker with many topics that is being unregistered. There is at most one, so that no log entry removes several of
+        them."""
         self._again: list[Callable[[], None]] = []
         """Proposals without an outcome."""
 
@@ -87,7 +88,7 @@ class Removals:
             count = sum(self._is_ended(*life) for life in lives)
             self.lost_count += count if is_gone else 0
             self.expired_count += 0 if is_gone else count
-            if count == len(lives):  # otherwise a registration came before, and the other parts must learn of it first
+            if count == len(lives):  # otherwise a registration was applied before; other parts must process it first
                 self._on_expired()
 
         self._decide(lambda: data, ended)

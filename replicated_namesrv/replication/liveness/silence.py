@@ -22,7 +22,7 @@ So time without a leader counts for no broker, a new leader loses less than a th
 makes contact within a third of its time-out causes no log entry.
 
 ``Suspicions`` has one SUSPECT command in progress at a time; later events share the next one. The rules for events during such a
-command:
+command (before: what waits to be recorded when the event happens; after: what waits then):
 
     row  before       event                              after          test
     W1   silence      an accepted renewal                nothing        test_silence_before_an_accepted_renewal_is_not_recorded
@@ -165,7 +165,8 @@ class Silence:
         return found
 
     def silent(self, lease_of: Callable[[Key], Lease | None], now_ms: float) -> Iterator[Lease]:
-        """Brokers whose time-out has passed, in this order. They stay in the list until a contact or their end."""
+        """Brokers whose time-out has passed, in this order. They stay in the list until they make contact or their registration
+        ends."""
         for key in list(islice(self._silent, LOOKS_PER_TURN)):
             watched = self._watched[key]
             if self._is_current(watched, lease_of, now_ms):
