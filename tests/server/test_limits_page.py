@@ -37,7 +37,7 @@ WORDS = " ".join(PAGE.split())
         ("members of a JSON header", f"{header.MAX_HEADER_FIELDS:,}"),
         ("nesting of JSON", f"{fastjson.MAX_DEPTH:,}; {fastjson.MAX_TEXT_DEPTH} for"),
         ("characters of a number", str(fastjson.MAX_NUMBER_CHARACTERS)),
-        ("escapes of one string", f"{fastjson.MAX_ESCAPES:,}"),
+        ("escapes in one string", f"{fastjson.MAX_ESCAPES:,}"),
         ("members of an object", f"{fastjson.MAX_OBJECT_MEMBERS:,}"),
         ("values of an object", f"{fastjson.MAX_TEXT_VALUES:,}"),
         ("PROXY protocol v1", f"{proxy_protocol.V1_MAX_BYTES} bytes"),
