@@ -28,13 +28,13 @@ from replicated_namesrv.spark.summary import paired, summary, t_visibility, visi
 from replicated_namesrv.spark.survival import Survival
 
 Rows = list[dict[str, Any]]
-"""A small table as rows, by column name."""
+"""A small table: one mapping from column names to values for each row."""
 
 OVER_RUNS = {"summary": SUMMARY, "paired": PAIRED, "t_visibility": T_VISIBILITY, "consistability": CONSISTABILITY}
 KEPT = (*TABLES, *OVER_RUNS)
-"""Tables under ``tables/`` other than those of trace lines."""
+"""Tables under ``tables/``, without those that contain trace lines."""
 ROW_GROUP = 200_000
-"""Rows that are written at once."""
+"""Number of rows that are written at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class Results:
     visibility: Rows
     """Share of the writes that every read sees once the write has this age: mode, about, level, age_ms, share."""
     latencies: Rows
-    """Quantiles of answered operations before the fault: mode, level, kind, quantile, latency_ms."""
+    """Quantiles of the latencies of answered operations before the fault: mode, level, kind, quantile, latency_ms."""
     detection: Rows
     """Share of deaths that a node has not noticed after a time: mode, at_s, undetected, pairs."""
     pair_standings: Rows
-    """Each node's answers over time in two runs (``pair.standings``)."""
+    """The answers of each node over time in two runs (``pair.standings``)."""
     pair_latencies: Rows
-    """The operations of these runs over time (``pair.latencies``)."""
+    """The operations of the same two runs over time (``pair.latencies``)."""
     ingested: list[Ingested]
     summary: Rows
     paired: Rows
@@ -72,7 +72,7 @@ class Results:
 
 
 class Analysis:
-    """One analysis of some runs into a folder. ``say`` is called with each line of progress."""
+    """One analysis of some runs into a folder. ``say`` is called with lines of progress."""
 
     def __init__(self, spark: SparkSession, out: str, say: Callable[[str], None]) -> None:
         self._spark = spark
@@ -89,8 +89,8 @@ class Analysis:
     def analyse(self, sources: Sequence[Source], last: Callable[[Results], None] | None = None) -> Results:
         """Analyse these runs. Raises InputError for a run that cannot be analysed.
 
-        ``last`` is called after all tables were computed and before they replace the earlier ones. If it raises, the earlier
-        tables stay."""
+        ``last`` is called after all tables were computed and before they replace the earlier tables. If ``last`` raises an error,
+        the earlier tables stay."""
         traces, ingested = ingest(self._spark, self._storage, sources, self._out, self._say)
         self._storage.delete(self._staging)
         try:
@@ -134,7 +134,9 @@ class Analysis:
 
 
 def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows in groups of at least ROW_GROUP, so that many small runs are not many small parts of a file."""
+    """The rows in groups of at least ROW_GROUP, because otherwise each of many small runs would become a small part of the
+    file.
+    """
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)
@@ -185,7 +187,7 @@ def _over_runs(found: _Runs, ingested: list[Ingested], folders: dict[str, str]) 
 
 
 def _grouped(table: pa.Table, mode_of: dict[str, str], value: str, *by: str) -> dict[tuple[str, ...], list[int]]:
-    """The values of a column by the mode of their run and some columns."""
+    """The values of a column, grouped by the mode of their run and by some columns."""
     groups: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for run, one, *place in zip(*(table[name].to_pylist() for name in ("run", value, *by)), strict=True):
         groups[mode_of[run], *place].append(one)

@@ -25,9 +25,9 @@ from replicated_namesrv.spark.summary import interval
 COLOURS = {"ap": "#c2410c", "cp": "#1d4ed8"}
 _MARKERS = {"ap": "o", "cp": "D"}
 _FOREIGN_COLOURS = ("#15803d", "#7e22ce", "#0e7490", "#a16207")
-"""Colours in the order of the modes. If there are more modes than colours, colours are used again."""
+"""Colours for foreign modes, in the order of the modes. If there are more modes than colours, the colours repeat."""
 LINES = {"local": "-", "linearizable": "-", "lease": "--", "stale": ":"}
-"""Colours by read level."""
+"""Line styles by read level."""
 _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "namesrv",
     "svg.fonttype": "path",
@@ -54,10 +54,10 @@ class _Drawing(NamedTuple):
     title: str
     caption: str
     painter: Callable[[Sequence[Axes], Results], Iterable[str]]
-    """Draws the figure and returns the runs in it; no runs if there are no data."""
+    """Draws the figure and returns the runs that it shows; none if there are no data."""
     panels: int = 1
     compares_clocks: bool = False
-    """Whether the figure compares times of different processes."""
+    """Whether the figure compares times that different processes measured."""
 
 
 def draw(results: Results) -> list[Figure]:
@@ -73,13 +73,14 @@ def draw(results: Results) -> list[Figure]:
                 counted = ", ".join(f"{n} {mode_name(mode)}" for mode, n in sorted(Counter(modes[run] for run in runs).items()))
                 stands = f"{len(runs)} run{'s' * (len(runs) > 1)} ({counted})"
                 caption = f"{drawing.caption}{_clocks(results, runs) * drawing.compares_clocks} Based on {stands}."
-                canvas.supxlabel(stands, x=1, ha="right", fontsize=8, color="#666")  # a picture may be shown without its page
+                # a caption in the picture itself, which may be shown without its page
+                canvas.supxlabel(stands, x=1, ha="right", fontsize=8, color="#666")
                 found.append(_render(canvas, drawing.name, drawing.title, caption))
     return found
 
 
 def _clocks(results: Results, runs: Collection[str]) -> str:
-    """The largest error between the clocks of two processes: twice that of one."""
+    """The largest error between the clocks of two processes: twice the error of one clock."""
     uncertain_ms = 2e-6 * max((run["clock_uncertainty_ns"] for run in results.runs if run["run"] in runs), default=0)
     return (
         f" Times of two processes are known to \N{PLUS-MINUS SIGN} {uncertain_ms:g} ms."
@@ -113,7 +114,7 @@ def own_levels(results: Results) -> dict[str, str]:
 
 
 def _values(results: Results, metric: str, phase: str = "all", side: str = "all") -> list[dict[str, Any]]:
-    """Rows of single runs at the run's own level. Figures without levels have one row."""
+    """Rows of single runs at the run's own level. Figures without read levels have one row."""
     own = own_levels(results)
     rows = [r for r in results.per_run if r["metric"] == metric and r["phase"] == phase and r["side"] == side]
     levelled = {(row["run"]) for row in rows if row["level"] == own[row["mode"]]}
@@ -129,7 +130,7 @@ def _modes(rows: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _colours(results: Results) -> dict[str, str]:
-    """A colour for each mode, AP and CP first."""
+    """A colour for each mode; AP and CP come first."""
     others = [mode for mode in _modes(results.runs) if mode not in COLOURS]
     return COLOURS | {mode: _FOREIGN_COLOURS[place % len(_FOREIGN_COLOURS)] for place, mode in enumerate(others)}
 
@@ -200,7 +201,7 @@ _HEATS = (
 
 
 def _scenarios(axes: Sequence[Axes], results: Results) -> Iterable[str]:
-    """A heat map for each of four figures. Scenarios are sorted by how far AP's nodes differed."""
+    """A heat map for each of four figures. Scenarios are sorted by the divergence of AP's nodes."""
     shown = []
     order: dict[str, float] = {run["scenario"]: 0.0 for run in results.runs}
     for row in _values(results, "divergence_area"):
@@ -231,14 +232,14 @@ def _scenarios(axes: Sequence[Axes], results: Results) -> Iterable[str]:
 
 
 def _log_scale(axis: Axes) -> None:
-    """Use a logarithmic x axis if there are values that it can show."""
+    """Use a logarithmic x axis if the figure has values that such an axis can show."""
     if math.isfinite(axis.dataLim.minposx):
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
 
 
 def _legend(axis: Axes, **how: Any) -> None:
-    """Add a legend if there is anything to explain."""
+    """Add a legend if the figure has labels."""
     if axis.get_legend_handles_labels()[0]:
         axis.legend(**how)
 
@@ -280,11 +281,11 @@ def _visibility(axes: Sequence[Axes], results: Results) -> Iterable[str]:
 
 
 LENGTHS_MIN = 3
-"""For a scenario with at least this number of fault lengths, means are drawn beside the points."""
+"""If a scenario was run with at least this number of fault lengths, means are drawn beside the points."""
 
 
 def _varied(results: Results) -> dict[str, float]:
-    """Planned fault lengths (s) of scenarios that were run with several."""
+    """Planned length of the fault (s) for each run of a scenario that was run with several lengths."""
     lengths: dict[str, set[float]] = defaultdict(set)
     for run in results.runs:
         lengths[run["scenario"]].add(run["fault_s"])
@@ -292,7 +293,7 @@ def _varied(results: Results) -> dict[str, float]:
 
 
 def _lengths(axes: Sequence[Axes], results: Results) -> Iterable[str]:
-    """Each run as a point at the true length of its fault, and means of runs with the same planned length."""
+    """Each run as a point at the true length of its fault, and the means of the runs with the same planned length."""
     length, varied = {row["run"]: row["end_s"] for row in results.faults}, _varied(results)
     scenarios = ", ".join(sorted({run["scenario"] for run in results.runs if run["run"] in varied}))
     shown: list[str] = []
@@ -333,7 +334,7 @@ def _with_intervals(axis: Axes, results: Results, mode: str, groups: Sequence[tu
 
 
 def _whiskers(values: Sequence[float], clusters: Sequence[str] | None = None) -> tuple[float, float]:
-    """The distances of the interval's ends below and above the mean; NaN, which is not drawn, without an interval."""
+    """The distances of the interval's ends below and above the mean; NaN, which is not drawn, if there is no interval."""
     centre, (low, high) = mean(values), interval(values, clusters)
     return (math.nan, math.nan) if low is None or high is None else (max(centre - low, 0), max(high - centre, 0))
 
@@ -471,7 +472,7 @@ def _faults_shaded(axis: Axes, results: Results, run: dict[str, Any]) -> None:
 
 
 def _standings(axes: Sequence[Axes], results: Results) -> Iterable[str]:
-    """Nodes by time. "As most" is the answer of more than half of the nodes that answer."""
+    """Nodes by time. "As most nodes do" means: like more than half of the nodes that answer."""
     shown = []
     for axis, run in _shared_out(axes, results):
         rows = [row for row in results.pair_standings if row["run"] == run["run"]]

@@ -12,14 +12,16 @@ ANY = "any"
 """Entity of clients that choose their node themselves."""
 FAILOVER, PINNED, EACH, PROBE = "failover", "pinned", "each", "probe"
 ACCESS = (FAILOVER, PINNED, EACH, PROBE)
-"""How a client chooses nodes: it asks the next node if one does not answer (FAILOVER); it asks one node only; it sends a write to
-each node in turn; it asks all nodes at the same time, at long intervals."""
+"""How a client chooses nodes. FAILOVER: it asks the next node if one does not answer. PINNED: it asks one node only. EACH: it
+sends a write to each node in turn. PROBE: it asks all nodes at the same time, at long intervals."""
 
 Row = dict[str, Any]
 
 
 class ClientOperation(NamedTuple):
-    """An invocation with its outcome. Without completion it is indeterminate: the harness died before the end."""
+    """An invocation with its outcome. An operation without completion is indeterminate, because the harness died before its
+    end.
+    """
 
     op: int
     client: str
@@ -31,16 +33,16 @@ class ClientOperation(NamedTuple):
     probe: int | None
     level: str
     phase: str | None
-    """None: it began in no judged phase."""
+    """The judged phase in which the operation began; None: it began in no judged phase."""
     side: str
     start_ns: int
     end_ns: int | None
     outcome: str
     value: str | None
-    """The value written, or the result of a get."""
+    """The value that was written, or the result of a get."""
     members: str | None
     topics: list[str]
-    """The registered topics."""
+    """The topics in a registration."""
 
     @property
     def ok(self) -> bool:
@@ -68,7 +70,9 @@ def operations(records: RunRecords) -> list[ClientOperation]:
 
 
 def _access(clients: Mapping[str, str], row: Row) -> str:
-    """The client's kind in the manifest. A client that is not listed there knows one node if it names one."""
+    """The client's kind in the manifest. A client that the manifest does not list counts as one that knows one node, if its
+    operation names a node.
+    """
     kind = clients.get(row["client"], PINNED if row["node"] is not None else FAILOVER)
     if row["probe"] is not None or kind == PROBE:
         return PROBE
@@ -104,7 +108,7 @@ def gaps(timeline: Timeline, done: Sequence[ClientOperation]) -> list[Row]:
     beginning of ``steady`` to that of ``final``.
 
     ``entity`` is the node of a client that asks this node, or ``any`` for clients that choose their node. A gap that overlaps the
-    phase ``fault`` belongs to it. Its side is that of its node when the gap began or, if later, when the fault began.
+    phase ``fault`` belongs to this phase. Its side is the side of its node when the gap or the fault began, whichever was later.
     """
     steady, whole, fault = timeline.span("steady"), timeline.span("steady", "fault", "heal"), timeline.span("fault")
     if steady is None or whole is None:

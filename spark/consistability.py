@@ -33,8 +33,8 @@ Row = dict[str, Any]
 
 
 def held(judged: Iterable[Row], routes: Iterable[Row], done: Sequence[ClientOperation]) -> list[Row]:
-    """Rows of HELD: how many reads of judged keys before ``final`` are in each class, by read level, phase and side, and over all
-    phases and sides."""
+    """Rows of HELD: the number of reads of judged keys before ``final`` in each class, by read level, phase and side, and over
+    all phases and sides."""
     counts: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for rows, kind, about in ((judged, "get", KV), (routes, "route", ROUTES)):
         keys: set[tuple[str, str]] = set()
@@ -60,7 +60,7 @@ def held(judged: Iterable[Row], routes: Iterable[Row], done: Sequence[ClientOper
 
 
 def _classes(read: Row | None) -> list[str]:
-    """The classes of an answer. None: there was no answer."""
+    """The classes of consistency that an answer meets. None: there was no answer."""
     if read is None:
         return []
     behind, fresh = read["versions_behind"], read["fresh"]

@@ -13,19 +13,19 @@ from replicated_namesrv.spark.timeline import Timeline
 from replicated_namesrv.verify.divergence import DivergenceSegment
 
 BIN_NS = 250_000_000
-"""Width of a point of a curve over time."""
+"""Length of time of one point of a curve."""
 BINS_MAX = 4_000
 
 QUANTILES = [*(index / 100 for index in range(100)), 0.995, 0.999, 1.0]
 
 KV, ROUTES = "key-value store", "registrations"
-"""The subject of a curve."""
+"""Names of the subjects of curves."""
 
 Row = dict[str, Any]
 
 
 def divergence(segments: Iterable[DivergenceSegment], timeline: Timeline) -> list[Row]:
-    """Greatest certain and possible divergence of registrations in each bin: at_s since the fault began, divergence,
+    """Greatest certain and possible divergence of registrations in each time bin: at_s since the fault began, divergence,
     possible."""
     fault = timeline.span("fault")
     if fault is None:
@@ -69,8 +69,8 @@ def windows(judged: Iterable[Row], about: str, own_level: str) -> list[Row]:
 
 
 def visibility(judged: Iterable[Row], about: str) -> list[Row]:
-    """When every later read saw a write: about, level, the cells of time that contain this moment (``survival.cells``), and the
-    number of writes."""
+    """The number of writes by the time from which on every read saw them: about, level, the cells that contain this time
+    (``survival.cells``), and the number."""
     counts = Counter(
         (row["level"], *cells(row["window_ns"], row["seen_ns"]))
         for row in judged

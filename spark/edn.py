@@ -29,13 +29,13 @@ _REAL = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?M?")
 
 
 class Keyword(str):
-    """``:name``; its text is without the colon."""
+    """The keyword ``:name``. Its text has no colon."""
 
     __slots__ = ()
 
 
 class EdnError(ValueError):
-    """Text that is not EDN. The message has the problem and the character."""
+    """Text that is not EDN. The message names the problem and the position of the character."""
 
 
 class UnfinishedError(EdnError):

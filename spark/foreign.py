@@ -54,7 +54,7 @@ from replicated_namesrv.spark import edn
 
 LINE_CHARACTERS_MAX = 1 << 20
 LINES_MAX = 1000
-"""Limit of one operation."""
+"""Maximum number of lines of one operation."""
 OPERATIONS_MAX = 5_000_000
 SAY_EVERY = 200_000
 TYPES = ("invoke", "ok", "fail", "info")
@@ -73,7 +73,7 @@ class _Event:
     value: Any
     process: Any
     time_ns: Any
-    """Nanoseconds. None if the history has no times, until all events are read."""
+    """Time of the event in nanoseconds. None if the history has no times, until all events are read."""
 
 
 @dataclass(slots=True)
@@ -83,9 +83,9 @@ class Imported:
     folder: Path
     operations: int
     unknown: int
-    """Operations with unknown outcome."""
+    """Number of operations with unknown outcome."""
     torn: int
-    """1 if the last line was cut off and left out."""
+    """1 if the last line was cut off and therefore left out, else 0."""
 
 
 def import_history(path: Path, name: str, mode: str, out: Path, say: Callable[[str], None]) -> Imported:
@@ -100,7 +100,7 @@ def import_history(path: Path, name: str, mode: str, out: Path, say: Callable[[s
         raise ForeignError(f"{path}: has no operation; Jepsen's history.edn of a test is expected")
     say(f"{path}: {len(events):,} events")
     pairs, nemesis = _paired(path, events)
-    del events  # the pairs keep the events in memory until each has become lines
+    del events  # frees memory early: each pair keeps its events only until it has become lines
     trace, lines = _records(path, pairs, nemesis, name)
     staging = out / f".importing-{name}"
     shutil.rmtree(staging, ignore_errors=True)
@@ -144,7 +144,7 @@ class _HistoryReader:
         self._is_edn = path.suffix.lower() == ".edn"
         self._read = edn.read if self._is_edn else json.loads
         self.torn = 0
-        """1 if the file ends within an operation and without a line feed: its writer was interrupted."""
+        """1 if the file ends within an operation and without a line feed, because its writer was interrupted."""
 
     def values(self, file: TextIO) -> Iterator[tuple[int, Any]]:
         """Line and value of each operation. Raises ForeignError."""
@@ -182,13 +182,13 @@ class _HistoryReader:
         self.torn = int(bool(begun))
 
     def _value(self, text: str, line: int) -> tuple[Any, bool]:
-        """The value, and whether it continues after ``text``."""
+        """The value, and whether it continues after ``text``, in the next lines."""
         try:
             return self._read(text), False
         except ValueError as cause:
             if _goes_on(cause, text):
                 return None, True
-            if text.endswith(("]", ")")):  # of the vector around all operations
+            if text.endswith(("]", ")")):  # the closing bracket of the vector that contains all operations
                 with contextlib.suppress(ValueError, RecursionError):
                     return self._read(text[:-1]), False
             raise ForeignError(f"{self._path}:{line}: {cause}; {self._expected()}") from None
@@ -269,16 +269,16 @@ def _paired(path: Path, events: list[_Event]) -> tuple[list[_Pair], list[_Event]
 
 
 class _Kinds(NamedTuple):
-    """Properties that only the whole history determines."""
+    """Properties that can only be determined from the whole history."""
 
     independent: bool
-    """Values are pairs [key, value]."""
+    """True if the values are pairs [key, value]."""
     registers: bool
-    """Transactions write (w) and do not append."""
+    """True if transactions write values (w); False if they append."""
 
 
 class _Trace:
-    """Lines of the trace by time, and the names for the manifest."""
+    """The lines of the trace by time, and the names for the manifest."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -305,7 +305,7 @@ class _Trace:
         yield encode(End(last_ns, len(header) + len(self._lines)))
 
     def add_operation(self, began: _Event, end: _Event | None, of: _Kinds) -> None:
-        """Add an operation of the history, which may be several of the trace."""
+        """Add an operation of the history. It may become several operations of the trace."""
         outcome = "indeterminate" if end is None else OUTCOMES[end.type]
         for kind, key, said, seen in _parts(self._path, began, end, of):
             self.operations += 1
@@ -381,7 +381,7 @@ def _kinds(path: Path, pairs: list[_Pair]) -> _Kinds:
 
 
 def _text(value: Any) -> str:
-    """A value as text. Equal values have equal texts. Halves of surrogate pairs, which UTF-8 does not allow, become escapes."""
+    """A value as text. Equal values have equal texts. Unpaired surrogates, which UTF-8 does not allow, become escapes."""
     text = str(value) if isinstance(value, str | int) else json.dumps(value, sort_keys=True, default=str)
     return text.encode("utf-8", "backslashreplace").decode()
 
@@ -392,7 +392,7 @@ def _member(key: str, value: str | None) -> str:
 
 
 _Part = tuple[str, str, str | None, Any]
-"""Kind, key, value written, value read. A value is text, or for a set a list of texts."""
+"""Kind, key, value written, value read. A value is a text or, for a set, a list of texts."""
 
 
 def _parts(path: Path, began: _Event, end: _Event | None, of: _Kinds) -> Iterator[_Part]:

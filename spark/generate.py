@@ -33,13 +33,13 @@ Fields = ParamSpec("Fields")
 
 ROWS_MIN, ROWS_MAX = 10_000, 1_000_000_000
 ASKED_NS = 1_000
-"""Duration of a look."""
+"""Duration of one observation."""
 LOOK_NS = 1_000_000
-"""Time between two observations. Each node is observed every ``nodes * LOOK_NS``."""
+"""Time between two observations. Each node is observed every ``nodes * LOOK_NS`` nanoseconds."""
 CHANGE_EVERY = 500
 """Average number of observations between two changes."""
 QUIET_LOOKS = 3 * CHANGE_EVERY
-"""Duration without changes at the end, so that the end of every episode is observed."""
+"""Number of observations without changes at the end, so that the end of every episode is observed."""
 BROKERS = 3
 _LINES = 20_000
 
@@ -59,7 +59,7 @@ class _Known:
     possible_ns: int = 0
     reads: int = 0
     stale_reads_judged: int = 0
-    """Reads between ``settle`` and ``final``."""
+    """Number of reads between ``settle`` and ``final``."""
     writes: int = 0
     lost_writes: int = 0
 
@@ -200,7 +200,7 @@ class _Generator:
         )
 
     def _final(self, trace: TextIO) -> None:
-        """One read at the end. In AP it misses the last write."""
+        """One read at the end. In AP this read misses the last write."""
         trace.write(self._record(Phase, "final"))
         lost = self._mode == "ap" and self._known.writes > 1
         self._known.lost_writes = int(lost)
@@ -222,7 +222,7 @@ class _World:
         self._next = chooser.randrange(1, 2 * CHANGE_EVERY)
         self._is_apart = False
         self._series: list[list[list[_Shown]]] = [[] for _ in range(nodes)]
-        """Versions of each node that it showed one after the other without silence between."""
+        """For each node, sequences of the versions that it showed one after the other without silence in between."""
 
     def step(self, look: int, changes: bool) -> None:
         """Apply the changes that are due before this observation.
@@ -307,7 +307,7 @@ class _Shown:
 
 
 def _extend(spans: list[tuple[int, int]], start_ns: int, end_ns: int) -> None:
-    """Add a span, which may continue the last one."""
+    """Add a span; it may extend the last one."""
     if spans and spans[-1][1] == start_ns:
         start_ns = spans.pop()[0]
     spans.append((start_ns, end_ns))

@@ -38,25 +38,25 @@ class Read(NamedTuple):
 
     op: int
     anomalous: bool
-    """It cannot be merged into its write (M2)."""
+    """The read cannot be merged into its write (M2)."""
     versions_behind: int | None
-    """Number of versions that were acknowledged before it began and are newer than the one it returned (M6). None: no write
-    has its value.
+    """Number of versions that were acknowledged before the read began and are newer than the version that it returned (M6). None:
+    no write has the value.
     """
     fresh: bool
-    """It returned the latest acknowledged write or a newer one (M5)."""
+    """The read returned the latest acknowledged write or a newer one (M5)."""
     age_ns: int | None
-    """Time since the acknowledgement of the first write that it missed; for a fresh read, of the last write. None: no write so
-    far, or no write has its value."""
+    """Time since the acknowledgement of the first write that the read missed; for a fresh read, of the last write. None: there
+    was no write so far, or no write has the value."""
     read_your_writes: bool
-    """True: the read broke this guarantee (M10). The same for the following fields."""
+    """True: the read broke this guarantee (M10). The same is true for the next three fields."""
     monotonic_reads: bool
     monotonic_writes: bool
     writes_follow_reads: bool
     lost: bool
-    """A final read that misses an acknowledged write (M19)."""
+    """True for a final read that misses an acknowledged write (M19)."""
     resurrected: bool
-    """A final read that returned a value which an acknowledged delete had removed."""
+    """True for a final read that returned a value which an acknowledged delete had removed."""
 
 
 class Window(NamedTuple):
@@ -65,7 +65,8 @@ class Window(NamedTuple):
     op: int
     window_ns: int
     seen_ns: int | None
-    """From its acknowledgement to the first read after the last one of an older value. None: there was no such read."""
+    """Time from the acknowledgement of the write to the first read after the last read of an older value. None: there was no such
+    read."""
     reads_after: int
 
 
@@ -73,13 +74,15 @@ class Distance(NamedTuple):
     """Distance of a key's history from atomicity."""
 
     delta_ns: int | None
-    """M7: smallest shift of all reads' starts that makes the history atomic. None: there is no such shift."""
+    """M7: the smallest shift of the starts of all reads that makes the history atomic. None: no shift does."""
     pairs: int
     conflicts: int
     gamma_max_ns: int
-    """M8: for each pair the smallest widening, half of it at either side of each operation; this is the largest of them."""
+    """M8: the greatest of the widenings that are needed. Of each pair it takes the smallest widening, of which each operation
+    gets one half at either side."""
     gammas_ns: list[int]
-    """The widenings of all conflicting pairs and, for each write, of the read that ended longest before the write began."""
+    """The widenings of all conflicting pairs. For each write, also the widening for the read that ended longest before the write
+    began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +97,9 @@ class KeyJudgement:
 def judge(events: Iterable[KeyEvent], atomic: bool = False) -> KeyJudgement:
     """Judge the operations of one key. Failed operations and reads without an answer are left out.
 
-    ``atomic``: the history is known to be linearizable, so it has no anomalies. Without deletes the same would result here.
-    With deletes a read of "absent" may have been attributed to the wrong delete, so the anomalies found are an upper bound.
+    ``atomic``: the history is known to be linearizable, so it has no anomalies. Without deletes the result would be the same
+    without this argument. With deletes a read of "absent" may be attributed to the wrong delete, so the anomalies that are found
+    are an upper bound.
     """
     ordered = sorted(events, key=lambda event: (event.start_ns, event.op))
     writes = writes_of(ordered)
@@ -110,7 +114,7 @@ def judge(events: Iterable[KeyEvent], atomic: bool = False) -> KeyJudgement:
 
 
 class _History:
-    """Acknowledged writes by acknowledgement, and the write that each read saw."""
+    """The acknowledged writes in the order of their acknowledgements, and the write that each read saw."""
 
     def __init__(self, acknowledged: list[Write], of_value: Mapping[str | None, list[Write]], reads: Iterable[KeyEvent]) -> None:
         self.of_value = of_value
@@ -123,9 +127,9 @@ class _History:
         return self.sources[read.op]
 
     def missed(self, read: KeyEvent, source: Write | None) -> list[Write]:
-        """Writes acknowledged before ``read`` began and newer than ``source``, by acknowledgement."""
+        """Writes acknowledged before ``read`` began and newer than ``source``, in the order of their acknowledgements."""
         since = BEGINNING if source is None else source.end_ns
-        first = bisect_left(self._ends, since)  # a newer one ends after ``since``
+        first = bisect_left(self._ends, since)  # newer writes are those that ended after ``since``
         return [write for write in self._acknowledged[first : bisect_left(self._ends, read.start_ns)] if write.start_ns > since]
 
     def judge(self, read: KeyEvent, anomalous: bool, broken: Broken) -> Read:
@@ -147,7 +151,9 @@ class _History:
 
 
 def _merge(reads: Sequence[KeyEvent], of_value: Mapping[str | None, list[Write]]) -> set[int]:
-    """Numbers of the reads that cannot be merged into their write, processed by their ends (Lu et al. 2015)."""
+    """Numbers of the reads that cannot be merged into their write. Reads are processed in the order of their ends (Lu et al.
+    2015).
+    """
     clusters = _Clusters([write for group in of_value.values() for write in group], reads)
     anomalous: set[int] = set()
     for read, possible in candidates(reads, of_value):
@@ -157,7 +163,7 @@ def _merge(reads: Sequence[KeyEvent], of_value: Mapping[str | None, list[Write]]
 
 
 class _Clusters:
-    """All clusters, with a logarithmic search for one that comes both before and after a given cluster.
+    """All clusters, with a logarithmic search for a cluster that comes both before and after a given one.
 
     A cluster's ``last_start`` is stored at the place of its member that ended first; places are in order of ends. A binary
     tree of maxima then gives the greatest ``last_start`` of all clusters with a member that ended before a given time.
@@ -211,7 +217,7 @@ def _windows(acknowledged: Sequence[Write], reads: Sequence[KeyEvent], history: 
     for read in reads:
         source = history.source(read)
         if source is None:
-            continue  # no write is known to be newer than a value without a write
+            continue  # if no write has the read's value, no write is known to be newer
         for write in history.missed(read, source):
             assert write.op is not None
             entry = found[write.op]
@@ -236,7 +242,7 @@ class _Zone(NamedTuple):
 
 
 def _distance(writes: Sequence[Write], reads: Sequence[KeyEvent], history: _History) -> Distance:
-    """Delta and Gamma with every read in its cluster, also anomalous ones."""
+    """Delta and Gamma of a history with every read in the cluster of its write, also anomalous reads."""
     placed = {read.op for write in writes for read in write.reads}
     members = {id(write): list(write.reads) for write in writes}
     impossible = False
@@ -246,7 +252,7 @@ def _distance(writes: Sequence[Write], reads: Sequence[KeyEvent], history: _Hist
             continue
         source = history.source(read)
         if source is None:
-            impossible = True  # a value without a write has neither Delta nor Gamma
+            impossible = True  # a history with a value that nobody wrote has neither Delta nor Gamma
             continue
         members[id(source)].append(read)
         if read.end_ns < source.start_ns:
@@ -281,5 +287,5 @@ def _zone(write: Write, reads: Sequence[KeyEvent]) -> _Zone:
 
 
 def _shift(before: _Zone, after: _Zone) -> float:
-    """The shift of the reads of ``after`` that makes it no longer come after ``before``."""
+    """The shift of the reads of ``after`` with which ``after`` no longer comes after ``before``."""
     return math.inf if after.write_start > before.first_end else after.read_start - before.first_end

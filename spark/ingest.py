@@ -33,18 +33,19 @@ class Ingested(NamedTuple):
     corrupt: int
     ended: bool
     checksum: int
-    """A checksum of its lines."""
+    """A checksum of the trace's lines."""
 
 
 class Traces(NamedTuple):
     """Trace lines as tables, each with ``run`` and ``mode``."""
 
     observations: DataFrame
-    """Records ``observe``; columns OBSERVED."""
+    """Table of the records ``observe``, with the columns OBSERVED."""
     events: DataFrame
-    """All other records, and lines that are not records, with their text in ``corrupt_line``; columns RECORD_COLUMNS."""
+    """Table of all other records, with the columns RECORD_COLUMNS. Lines that are not records have their text in
+    ``corrupt_line``."""
     looks: DataFrame
-    """Consecutive observations with the same answer as one row; columns LOOKS."""
+    """Table with one row for consecutive observations with the same answer, with the columns LOOKS."""
 
 
 _RUN_MODE = [StructField(name, StringType()) for name in ("run", "mode")]
@@ -56,7 +57,7 @@ _SCHEMAS = {
     "looks": StructType([*LOOKS.fields, *_RUN_MODE]),
 }
 _LAYOUT = 4
-"""Version of these tables. Runs that were ingested with another version are ingested again."""
+"""Version of the layout of these tables. Runs that were ingested with another version are ingested again."""
 
 
 def ingest(
@@ -64,8 +65,8 @@ def ingest(
 ) -> tuple[Traces, list[Ingested]]:
     """The lines of all ``sources``, and the line counts of each run. New runs are added to ``out``/tables.
 
-    Raises InputError if a run's trace is not the one ingested earlier, its clock went back, it was cut short, or no line
-    parses.
+    Raises InputError if a run's trace is not the one that was ingested earlier, if its clock went back, if it was cut short, or
+    if no line is a record.
     """
     known = {source.run: _ingested_before(storage, source, out) for source in sources}
     new = [source for source in sources if known[source.run] is None]
@@ -76,7 +77,8 @@ def ingest(
     if len(new) < len(sources):
         say(f"{len(sources) - len(new)} runs were ingested before")
     for name in Traces._fields:
-        storage.make_folder(f"{out}/tables/{name}")  # a run may have no row, for example without an observer
+        # made here, because a run may have no row for a table, for example without an observer
+        storage.make_folder(f"{out}/tables/{name}")
     ours = F.col("run").isin([source.run for source in sources])
     tables = (_stored(spark, f"{out}/tables", name).where(ours) for name in Traces._fields)
     return Traces(*tables), [entry for entry in known.values() if entry is not None]
@@ -115,7 +117,7 @@ def local_folder(storage: SparkStorage, out: str) -> str | None:
 
 
 PART_BYTES = 128 << 20
-"""Maximum size of a part of a trace. A task uses 32 bytes of memory per line of its part."""
+"""Maximum size of the part of a trace that one task reads. A task uses 32 bytes of memory per line of its part."""
 TASKS_PER_CORE = 4
 PROGRESS_S = 2.0
 
@@ -234,7 +236,7 @@ _FIRST, _LAST = ("began_ns", "first_ns"), ("ended_ns", "last_ns")
 
 
 def _together(counts: Iterable[Row]) -> dict[str, dict[str, Any]]:
-    """COUNTS of whole runs."""
+    """Merge the rows of COUNTS of each run's parts into one row per run."""
     found: dict[str, dict[str, Any]] = {}
     for row in counts:
         known = found.setdefault(row["run"], dict.fromkeys(parts.COUNTS.names[1:]))

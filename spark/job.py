@@ -74,7 +74,7 @@ def _checked(paths: Sequence[str], out: str, master: str | None, memory: str) ->
     elif master.startswith("spark://"):
         _check_reachable(master)
     if "HADOOP_CONF_DIR" in os.environ or any(local_path(path) is None for path in paths):
-        return None  # the path may belong to another file system than this machine's
+        return None  # the path may belong to another file system than that of this machine
     sources = find_runs(LocalFiles(), [local_path(path) or "" for path in paths])
     check_name(out)
     return sources
@@ -92,8 +92,8 @@ def _check_reachable(master: str) -> None:
 def _nothing_half_written(here: str | None, out: str) -> Iterator[None]:
     """Remove the empty folders that a failed analysis created. Raises for a folder that cannot be created.
 
-    ``here`` is the path of ``out`` on this machine, None if it is not known to be there. No other analysis writes there at the
-    same time."""
+    ``here`` is the path of ``out`` on this machine, None if it is not known to be there. The caller ensures that no other
+    analysis writes there at the same time."""
     if here is None:
         yield
         return
@@ -119,10 +119,10 @@ def _nothing_half_written(here: str | None, out: str) -> Iterator[None]:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove folders that contain nothing but such folders."""
+    """Remove a folder that contains no files, with its subfolders."""
     for place, _, _ in os.walk(folder, topdown=False):
         with contextlib.suppress(OSError):
-            os.rmdir(place)  # rmdir succeeds for an empty folder only
+            os.rmdir(place)  # rmdir removes only an empty folder
 
 
 MASTERS = r"local(\[([1-9]\d{0,3}|\*)(,\d+)?\])?|spark://.+:\d+|yarn|k8s://.+"
@@ -144,7 +144,7 @@ def terminable() -> Iterator[Callable[[], None]]:
     """Let SIGTERM end the process as Control-C does, with all clean-up. A second SIGTERM does not interrupt the clean-up.
 
     Python drops an error that is raised in a callback of a weak reference, and the library that talks to the JVM has many. So the
-    caller also calls what this yields from time to time. It raises SystemExit after a signal.
+    caller also calls from time to time the function that this context yields. The function raises SystemExit after a signal.
     """
     status: int | None = None
 
@@ -160,8 +160,9 @@ def terminable() -> Iterator[Callable[[], None]]:
         nonlocal status
         status = 128 + number
         for one in before:
-            signal.signal(one, lambda *_: None)  # not SIG_IGN: Python would report a signal that is already pending
-        sys.exit(status)  # the library that talks to the JVM would log a KeyboardInterrupt
+            # a function, not SIG_IGN, because with SIG_IGN Python would report a signal that is already pending
+            signal.signal(one, lambda *_: None)
+        sys.exit(status)  # not KeyboardInterrupt, because the library that talks to the JVM would log it
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -172,7 +173,7 @@ def terminable() -> Iterator[Callable[[], None]]:
 
 
 class ClusterError(NamesrvError):
-    """Spark failed because a resource is missing that the user can provide. The text names it."""
+    """Spark failed because a resource is missing that the user can provide. The text names the resource."""
 
 
 _REMEDIES = (
@@ -192,11 +193,12 @@ _REMEDIES = (
      r"|Error while obtaining a new communication",
      "the JVM ended before the analysis, most likely for lack of memory; give more with --memory, but less than the machine has"),
 )  # fmt: skip  # items grouped by line
-"""Pairs of an error text of Spark, the JVM or the system and a remedy. The first match counts."""
+"""Remedies: pairs of a pattern for an error text of Spark, the JVM or the system, and a remedy. The first pattern that matches
+counts."""
 
 
 def known_remedy(text: str, out: str) -> str | None:
-    """The remedy for a failure with this ``text``; None if it is unknown."""
+    """The remedy for a failure with this ``text``; None if the failure is unknown."""
     for pattern, found in _REMEDIES:
         if re.search(pattern, text):
             return found.format(out=out, temporary=tempfile.gettempdir())
@@ -204,7 +206,7 @@ def known_remedy(text: str, out: str) -> str | None:
 
 
 def remedy(text: str, out: str) -> str:
-    """The known remedy, or for an unknown failure its last lines."""
+    """The known remedy; for an unknown failure, the last lines of its text."""
     causes = re.findall(r"^Caused by: (.+)", text, re.MULTILINE)
     said = causes[-1] if causes else text.strip().partition("\n")[0] or "it gives no reason"
     unknown = f"Spark failed: {said[:500]}; if the machine and the cluster work, report it with the runs that cause it"

@@ -38,7 +38,7 @@ class StoredRun(NamedTuple):
     path: str
     storage: SparkStorage
     local: str | None
-    """Its path on this machine, if every process can open it."""
+    """Path of the file on this machine, if every process can open it there."""
 
     def table(self, name: str) -> pa.Table:
         """One table of the run."""
@@ -50,7 +50,7 @@ class StoredRun(NamedTuple):
 
 
 def packed(tables: Mapping[str, pa.Table]) -> bytes:
-    """The tables as one file."""
+    """Pack the tables into one file."""
     rows = {"table": list(tables), "rows": [_stream(table) for table in tables.values()]}
     out = pa.BufferOutputStream()
     with pa.ipc.new_file(out, _PACKED) as file:
@@ -114,7 +114,7 @@ def judge_runs(
 
 
 def _judge_here(spark: SparkSession, new: Sequence[Source], names: Mapping[str, str], here: str) -> None:
-    """Workers read the ingested files and write the results themselves."""
+    """Judge runs in workers that read the ingested files and write the results themselves."""
     count = min(len(new), TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     by_size = sorted(new, key=lambda source: -source.trace.size_bytes)
     tasks = [by_size[number::count] for number in range(count)]
@@ -152,7 +152,7 @@ def _read(folder: Path, schema: pa.Schema) -> pa.Table:
 def _judge_there(
     spark: SparkSession, storage: SparkStorage, traces: Traces, new: Sequence[Source], names: Mapping[str, str], folder: str
 ) -> None:
-    """Like ``_judge_here``, if only Spark can reach the files."""
+    """Judge runs if only Spark can reach the files."""
     about = {source.run: (source.about, source.clients) for source in new}
     events, looks = (table.where(table["run"].isin(list(about))).groupBy("run") for table in (traces.events, traces.looks))
 

@@ -17,7 +17,7 @@ LIMITS = SearchLimits()
 
 Row = dict[str, Any]
 Leveled = tuple[KeyEvent, str | None]
-"""An event with the level of its read."""
+"""An event, with the read level if it is a read."""
 
 
 def event_of(op: ClientOperation) -> KeyEvent:
@@ -27,7 +27,7 @@ def event_of(op: ClientOperation) -> KeyEvent:
 
 
 def by_level(events: Sequence[Leveled], read: str) -> Iterator[tuple[str, list[int]]]:
-    """For each level of a read (kind ``read``): the places of all writes, and of the reads of that level."""
+    """For each level of the reads (events of the kind ``read``): the places of all writes, and of the reads at this level."""
     levels = sorted({level for event, level in events if event.kind == read and level is not None})
     for level in levels:
         yield level, [place for place, (event, own) in enumerate(events) if event.kind != read or own == level]
@@ -36,8 +36,7 @@ def by_level(events: Sequence[Leveled], read: str) -> Iterator[tuple[str, list[i
 def judged(done: Iterable[ClientOperation]) -> list[Row]:
     """Each key of the key-value store judged: rows of JUDGED, with the kind in ``what``.
 
-    Reads are those of the judged phases. Writes are those of all phases, because a value written during start-up may be read
-    later."""
+    Only reads of the judged phases count, but writes of all phases, because a value written during start-up may be read later."""
     keys: defaultdict[str, list[Leveled]] = defaultdict(list)
     for op in done:
         if op.kind in ("put", "delete"):
@@ -64,7 +63,7 @@ def rows_of(judgement: KeyJudgement, key: str, level: str, found: str, operation
 
 
 def verdict(events: list[KeyEvent]) -> str:
-    """M1 of one key, by ``replicated_namesrv.verify``."""
+    """The verdict M1 of one key, by ``replicated_namesrv.verify``."""
     operations = [
         Operation(
             event.client, event.kind, "key", event.value, int(event.start_ns),

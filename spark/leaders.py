@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 SAMPLE_HOLDS_NS = 1_500_000_000
-"""A sample is valid until the next one of the node, at most this long. Nodes are sampled at least once a second."""
+"""Time for which a sample is valid, unless the node has a newer one. Nodes are sampled at least once a second."""
 
 Row = dict[str, Any]
 
@@ -14,8 +14,8 @@ Row = dict[str, Any]
 def leader_spans(samples: Iterable[Row]) -> list[Row]:
     """Rows of LEADER_SPANS from records ``status`` by time: the number of nodes that considered themselves leader.
 
-    They reach from the first sample that names a role to the last. If no node has a valid sample because the observer stalled,
-    there is no span."""
+    The spans reach from the first sample that names a role to the last one. If no node has a valid sample because the observer
+    stalled, there is no span."""
     of_node: defaultdict[str, list[Row]] = defaultdict(list)
     for sample in samples:
         of_node[sample["node"]].append(sample)

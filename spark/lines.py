@@ -24,15 +24,15 @@ from replicated_namesrv.spark.schemas import CORRUPT, OBSERVED, RECORD_COLUMNS, 
 
 OBSERVE = Observe.record
 OBSERVATIONS = arrow(OBSERVED)
-"""Columns of observations."""
+"""Schema of the observations."""
 EVENTS = arrow(RECORD_COLUMNS).remove(RECORD_COLUMNS.names.index("run")).append(pa.field(CORRUPT, pa.string()))
-"""Columns of events. A line that is not a record has its text in CORRUPT and null in all other columns."""
+"""Schema of the events. A line that is not a record has its text in the column CORRUPT and null in all others."""
 
 _BEGIN = b'{"record":"observe","time_ns":'
 _ASKED = b',"asked_ns":'
 _BLANK = b" \t\r\n"
 _DIGITS_MAX = 18
-"""Numbers with more digits may not fit into 64 bits."""
+"""Maximum number of digits of a number that certainly fits into 64 bits."""
 _LEAD = ("record", "time_ns", "asked_ns")
 _OBSERVED = frozenset(OBSERVED.names)
 _OTHER = frozenset(RECORD_COLUMNS.names) - {"run"}
@@ -43,7 +43,7 @@ Bytes = NDArray[np.uint8]
 
 
 class Lines(NamedTuple):
-    """Columns OBSERVATIONS and EVENTS."""
+    """The lines as two tables, OBSERVATIONS and EVENTS."""
 
     observations: pa.Table
     events: pa.Table
@@ -58,7 +58,7 @@ def split(text: bytes) -> pa.Array:
 
 
 def _slices(buffer: pa.Buffer, offsets: Places) -> pa.Array:
-    """The bytes between each of ``offsets`` and the next."""
+    """The bytes between each offset and the next one."""
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets.astype(np.int32)), buffer])
 
 
@@ -112,8 +112,9 @@ def _regular(lines: pa.Array) -> tuple[pa.Table, NDArray[np.bool_]]:
 
 def _numbers(content: Bytes, starts: Places) -> tuple[Places, Places]:
     """The decimal number at each of ``starts`` and its end; -1 if there is no number in JSON's form."""
-    digits = content[starts[:, None] + np.arange(_DIGITS_MAX + 1)] - ord("0")  # other characters are 10 or more, modulo 256
-    lengths = np.argmax(digits > 9, axis=1)  # also 0 if all are digits
+    # a character other than a digit becomes 10 or more, because the type is unsigned
+    digits = content[starts[:, None] + np.arange(_DIGITS_MAX + 1)] - ord("0")
+    lengths = np.argmax(digits > 9, axis=1)  # 0 also if all characters are digits, which then are too many
     values = np.full(len(starts), -1, np.int64)
     for length in np.flatnonzero(np.bincount(lengths, minlength=1)):
         same = np.flatnonzero((lengths == length) & ((length == 1) | (digits[:, 0] > 0)))
@@ -123,7 +124,9 @@ def _numbers(content: Bytes, starts: Places) -> tuple[Places, Places]:
 
 
 def _rest(rest: bytes) -> dict[str, Any] | None:
-    """Members after the times. None if this is not the rest of an observation, or if it contains the times again."""
+    """The members of the record after the times. None if the bytes are not the rest of an observation, or contain the times
+    again.
+    """
     try:
         row = orjson.loads(b"{" + rest[1:])
     except orjson.JSONDecodeError:
@@ -162,7 +165,7 @@ _FITS: dict[pa.DataType, Callable[[Any], bool]] = {
     pa.list_(pa.list_(pa.string())): lambda value: type(value) is list and all(map(_is_texts, value)),
 }
 _FITS_COLUMN = {field.name: _FITS.get(field.type) for field in EVENTS}
-"""By column, whether a value fits; None for text."""
+"""For each column, whether a value fits into it; None for text."""
 
 
 def _fitting(row: dict[str, Any], columns: Container[str]) -> dict[str, Any] | None:
@@ -181,7 +184,7 @@ def _fitting(row: dict[str, Any], columns: Container[str]) -> dict[str, Any] | N
 
 
 def _columns(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    """The columns of rows. Each kind of record becomes its own table first, because it has few of the columns."""
+    """The columns of rows. Each kind of record becomes a table of its own first, because it has only a few of the columns."""
     kinds: defaultdict[str | None, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         kinds[row.get("record")].append(row)

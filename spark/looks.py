@@ -16,7 +16,7 @@ from replicated_namesrv.spark.schemas import LOOKS, arrow
 from replicated_namesrv.verify.divergence import STALL_NS
 
 MARGIN_NS = 3_000_000_000
-"""Maximum by which an event may be earlier than that of the previous line."""
+"""Maximum time by which an event may be earlier than the event of the previous line."""
 
 SILENT = -1
 
@@ -69,7 +69,7 @@ class Looks:
 
 
 def _codes(column: pa.ChunkedArray, known: dict[Hashable, int]) -> Longs:
-    """A number for each value, the same in all parts."""
+    """A number for each value; equal values have the same number in all parts."""
     encoded = column.combine_chunks().dictionary_encode("encode")
     numbers = np.array([known.setdefault(value, len(known)) for value in encoded.dictionary.to_pylist()], np.int64)
     found: Longs = numbers[encoded.indices.to_numpy()]

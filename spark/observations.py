@@ -23,8 +23,7 @@ Row = dict[str, Any]
 
 
 def states(records: RunRecords) -> list[Row]:
-    """Rows of STATES: node ``node`` answered ``members`` from ``from_ns`` until ``until_ns``. Spans without an answer are left
-    out."""
+    """Rows of STATES: the node answered ``members`` from ``from_ns`` until ``until_ns``. Spans without an answer are left out."""
     seen: defaultdict[tuple[str, str], list[Look[str]]] = defaultdict(list)
     names = ("key", "node", "asked_ns", "from_ns", "last_asked_ns", "last_ns", "members")
     for key, node, *look in zip(*(records.looks[name].to_pylist() for name in names), strict=True):
@@ -56,8 +55,8 @@ def segments(records: RunRecords, state_rows: Iterable[Row]) -> list[DivergenceS
 
 
 def episodes(found: Sequence[DivergenceSegment]) -> list[Row]:
-    """Rows of EPISODES: maximal spans with certain divergence and, with ``certain`` false, spans with possible divergence of
-    which none is certain. ``ended`` is false if the observation ended first."""
+    """Rows of EPISODES: maximal spans with certain divergence and, with ``certain`` false, spans in which divergence is possible
+    but never certain. ``ended`` is false if the observation ended before the span did."""
     certain = _spans(found, [segment.certain for segment in found], True)
     possible = _spans(found, [segment.possible for segment in found], False)
     return certain + possible
@@ -89,7 +88,9 @@ def _spans(found: Sequence[DivergenceSegment], measures: Sequence[float], certai
 
 
 def convergence(records: RunRecords, found: Sequence[DivergenceSegment]) -> list[Row]:
-    """Rows of CONVERGENCE: M15, at most one. None if nodes never differed for certain, or nothing was repaired."""
+    """Rows of CONVERGENCE: M15, at most one row. There is none if nodes never differed for certain, or if nothing was
+    repaired.
+    """
     fault, repaired_ns = records.timeline.span("fault") or records.timeline.span("heal"), records.timeline.repaired_ns
     if fault is None or repaired_ns is None:
         return []

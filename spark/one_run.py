@@ -33,12 +33,12 @@ TABLES = {
     "look_ups": schemas.LOOK_UPS, "detections": schemas.DETECTIONS, "mistakes": schemas.MISTAKES,
     "leader_spans": schemas.LEADER_SPANS, "per_run": schemas.PER_RUN, "held": schemas.HELD,
 }  # fmt: skip  # items grouped by line
-"""Tables of a run for later analyses."""
+"""Tables of a run that later analyses use."""
 CURVES = {
     "curve_divergence": schemas.CURVE_DIVERGENCE, "curve_faults": schemas.CURVE_FAULTS, "curve_windows": schemas.CURVE_WINDOWS,
     "curve_visibility": schemas.CURVE_VISIBILITY, "curve_latencies": schemas.CURVE_LATENCIES,
 }  # fmt: skip  # items grouped by line
-"""Tables from which the curves of the report are computed."""
+"""Tables of a run from which the curves of the report are computed."""
 
 
 def judged_run(records: RunRecords) -> dict[str, pa.Table]:

@@ -19,23 +19,23 @@ from replicated_namesrv.errors import NamesrvError
 
 LOCK = "analysis.lock"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-"""Errors of file systems without locks."""
+"""Errors of file systems that do not support locks."""
 
 
 class BusyError(NamesrvError):
-    """Another analysis writes into the folder; the text names it."""
+    """Another analysis writes into the folder. The text names the folder and this analysis."""
 
 
 @contextmanager
 def output_lock(folder: Path, called: str) -> Iterator[None]:
-    """Hold the lock of ``folder``, which is created if necessary. ``called`` is the user's name of it. Raises BusyError,
+    """Hold the lock of ``folder``, which is created if necessary. ``called`` is how the user named the folder. Raises BusyError,
     OSError.
     """
     place = folder / LOCK
     descriptor = _taken(place, called)
     try:
         text = f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
-        with contextlib.suppress(OSError):  # a full disk is reported when the analysis writes
+        with contextlib.suppress(OSError):  # a full disk is no error here; it is reported when the analysis writes
             os.ftruncate(descriptor, os.pwrite(descriptor, text.encode(), 0))
         yield
     finally:
@@ -51,7 +51,7 @@ def _taken(place: Path, called: str) -> int:
         try:
             descriptor = os.open(place, os.O_RDWR | os.O_CREAT, 0o644)
         except FileNotFoundError:
-            continue  # the process that had created the folder has just removed it
+            continue  # another process had created the folder and has just removed it
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -68,4 +68,4 @@ def _taken(place: Path, called: str) -> int:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), os.stat(place)):
                 return descriptor
-        os.close(descriptor)  # the previous owner has removed the file
+        os.close(descriptor)  # the file is not at ``place`` any more, because the previous owner removed it: try again

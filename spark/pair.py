@@ -17,17 +17,18 @@ from replicated_namesrv.spark.run_figures import ASKED
 from replicated_namesrv.spark.truth import REGISTRATIONS
 
 BINS_MAX = 400
-"""The time of a run is divided into at most this number of cells."""
+"""Maximum number of cells into which the time of a run is divided."""
 LATENCY_CELLS = 25
-"""Cells for each factor of ten in latency."""
+"""Number of cells for each factor of ten in latency."""
 LOOKS_OF_CELL = 2
-"""A cell is at least as wide as two looks at a node."""
+"""Minimum width of a cell, as a number of looks at a node."""
 
 Row = dict[str, Any]
 
 
 def choose(per_run: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) -> list[str]:
-    """The names of at most two runs of different modes with one schedule. ``per_run`` and ``runs`` are rows of these tables.
+    """The names of at most two runs of different modes with one schedule. ``per_run`` and ``runs`` are the rows of the tables
+    with these names.
 
     AP and CP go before foreign name servers."""
     paid: dict[str, float] = {}
@@ -36,7 +37,7 @@ def choose(per_run: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) ->
             if row["metric"] == "divergence_area" and row["mode"] == "ap":
                 paid[row["run"]] = row["value"]
             elif row["metric"] == "yield_in_time" and row["mode"] == "cp":
-                paid[row["run"]] = max(1 - row["value"], paid.get(row["run"], 0.0))  # at the level with the fewest answers
+                paid[row["run"]] = max(1 - row["value"], paid.get(row["run"], 0.0))  # the level with the fewest answers counts
     schedules: dict[tuple[str, int, int], dict[str, str]] = {}
     for run in sorted(runs, key=lambda run: (paid.get(run["run"], 0.0), str(run["run"]))):
         # in ascending order of cost: of several runs of one mode, the most costly is kept
@@ -55,15 +56,15 @@ class Frame(NamedTuple):
 
     run: str
     at_ns: int
-    """Begin of the fault, or else of the run."""
+    """Time at which the fault began. Without a fault, the time at which the run began."""
     from_ns: int
     until_ns: int
     width_ns: int
-    """Width of a cell."""
+    """Width of one cell in time."""
 
 
 def frame(run: Row, phases: Iterable[Row]) -> Frame | None:
-    """The frame of a run, from its row of RUNS and its rows of PHASES. None: it has no judged phase before ``final``."""
+    """The frame of a run, from its row of RUNS and its rows of PHASES. None: the run has no judged phase before ``final``."""
     spans = {row["phase"]: row for row in phases if row["phase"] != "settle"}
     shown = [row for phase, row in spans.items() if phase != "final"]
     if not shown:
@@ -78,9 +79,8 @@ def frame(run: Row, phases: Iterable[Row]) -> Frame | None:
 def standings(states: Iterable[Row], shown: Frame) -> list[Row]:
     """Each node's main answer in each cell of time: run, node, at_s since the fault began, width_s, answer.
 
-    Equal brokers have the same number as answer. Only time for which the answer is certain counts: from the first arrival of this
-    answer until the question of the last look that got it. There is no row if the answer is certain for less than half of the
-    cell."""
+    Equal answers have the same number. Only time for which the answer is certain counts: from the first arrival of this answer
+    until the question of the last look that got it. There is no row if the answer is certain for less than half of the cell."""
     numbers: dict[str, int] = {}
     cells: defaultdict[tuple[str, int], Counter[int]] = defaultdict(Counter)
     for row in states:
@@ -107,7 +107,7 @@ def standings(states: Iterable[Row], shown: Frame) -> list[Row]:
 def latencies(operations: Iterable[Row], shown: Frame) -> list[Row]:
     """Operations in cells of time and latency: run, at_s since the fault began, latency_ms, outcome, operations.
 
-    Both numbers are the middle of a cell. A null latency means that the operation never ended."""
+    ``at_s`` and ``latency_ms`` are the middle of the cell. A null latency means that the operation never ended."""
     step = max(1, (shown.until_ns - shown.from_ns) // BINS_MAX)
     counts: Counter[tuple[float, float | None, str]] = Counter()
     for row in operations:

@@ -23,7 +23,7 @@ from replicated_namesrv.spark.looks import Looks
 from replicated_namesrv.spark.schemas import CORRUPT
 
 BLOCK_BYTES = 16 << 20
-"""Amount of text that is parsed at once and becomes one row group."""
+"""Amount of text that is parsed at once. Its rows become one row group."""
 
 
 class Part(NamedTuple):
@@ -40,8 +40,8 @@ COUNTS = pa.schema(
     [("run", pa.string()), *((name, pa.int64()) for name in
      ("records", "corrupt", "began_ns", "ended_ns", "first_ns", "last_ns", "backwards", "final", "checksum"))]
 )  # fmt: skip  # items grouped by line
-"""Counts of lines: good records and others; times of the header, of the end, the first and the last; records whose question is
-later than their answer; records of the phase ``final``; the sum of the blocks' checksums."""
+"""Counts of the lines of a part: good records and others; times of the header, of the end, the first and the last; records whose
+question is later than their answer; records of the phase ``final``; the sum of the blocks' checksums."""
 
 
 def blocks(part: Part) -> Iterator[pa.Array]:
@@ -79,13 +79,15 @@ def write(part: Part, out: str) -> pa.Table:
 
 
 def partition(run: str, mode: str) -> str:
-    """The folder of a run below a table's. Spark and DuckDB read the name back with the colon of a foreign mode."""
+    """The folder of a run below the folder of a table. The colon in the name of a foreign mode is encoded; Spark and DuckDB
+    decode it.
+    """
     return f"run={run}/mode={quote(mode, safe='')}"
 
 
 class _Files:
-    """One Parquet file in each table. All appear when all are complete, so a failed attempt leaves nothing, and a repeated one
-    gives the same result."""
+    """One Parquet file in each table. The files appear only when all of them are complete. So a failed attempt leaves nothing,
+    and a repeated attempt gives the same result."""
 
     def __init__(self, part: Part, out: str) -> None:
         self._part, self._out = part, out
@@ -99,7 +101,7 @@ class _Files:
         if rows.num_rows:
             if name not in self._open:
                 self._make_folder(name)
-                # Times increase and all other columns repeat.
+                # Settings for tables in which times increase and all other columns repeat.
                 times = [field.name for field in rows.schema if field.name.endswith("_ns")]
                 self._open[name] = pq.ParquetWriter(
                     f"{self._folder(name)}/{self._aside}", rows.schema, compression="zstd", store_schema=False,
@@ -109,7 +111,9 @@ class _Files:
             self._open[name].write_table(rows)
 
     def _make_folder(self, name: str) -> None:
-        """Create a folder below the table's. If the table's folder is gone, the job was cancelled, and nothing may be created."""
+        """Create a folder below the folder of the table. If the table's folder is gone, the job was cancelled, and nothing may be
+        created.
+        """
         for folder in (Path(self._folder(name)).parent, Path(self._folder(name))):
             folder.mkdir(exist_ok=True)
 
@@ -148,7 +152,7 @@ def _counts(run: str, found: Lines, lines: pa.Array) -> pa.Table:
 
 
 def _checksum(lines: pa.Array) -> int:
-    """48 bits, so that many of them can be summed."""
+    """A checksum of 48 bits, so that many of them can be summed."""
     offsets, text = np.frombuffer(lines.buffers()[1], np.int32), lines.buffers()[2]
     first, last = offsets[lines.offset], offsets[lines.offset + len(lines)]
     content = memoryview(text)[first:last] if text is not None else b""
@@ -179,13 +183,13 @@ def rows_of_text(batches: Iterable[pa.RecordBatch], runs: Mapping[str, tuple[str
 
 
 def counts_of_text(batches: Iterable[pa.RecordBatch], runs: Mapping[str, tuple[str, str]]) -> Iterator[pa.RecordBatch]:
-    """COUNTS of the same batches."""
+    """COUNTS of such batches."""
     for run, _, lines in _of_runs(batches, runs):
         yield from _counts(run, read(lines), lines).to_batches()
 
 
 def same_uri(uri: str) -> str:
-    """A file's URI in one spelling. Without a host both one slash and three are in use."""
+    """A file's URI in one spelling. If a URI has no host, one slash and three slashes are both in use."""
     return re.sub("^file:/*", "file:/", uri)
 
 

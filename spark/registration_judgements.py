@@ -26,7 +26,7 @@ from replicated_namesrv.verify.attribution import NEVER, KeyEvent
 
 LATE_MAX = 6
 CLUSTER = "the cluster"
-"""Client name of the cluster's own removals."""
+"""Client name for removals by the cluster itself."""
 
 Row = dict[str, Any]
 
@@ -37,7 +37,7 @@ class TopicEvent(NamedTuple):
     event: KeyEvent
     level: str | None
     broker: str | None
-    """None: a look-up."""
+    """Name of the broker. None: the event is a look-up."""
     members: str | None
 
 
@@ -49,7 +49,7 @@ def topic_histories(done: Iterable[ClientOperation], spans: Sequence[TruthSpan])
     late = _late_copies(copies, spans)
     known = _known_brokers(spans, Counter(op.key for op in late))
     opened: list[tuple[str, str, str, str | None, int]] = []
-    """Kind, broker, topic, version and start of changes with unknown outcome."""
+    """Changes with unknown outcome: kind, broker, topic, version and start."""
     for op in operations:
         if op.kind == "route" and op.phase is not None:
             found[op.key].append(TopicEvent(event_of(op), op.level, None, op.members))
@@ -65,17 +65,17 @@ def topic_histories(done: Iterable[ClientOperation], spans: Sequence[TruthSpan])
                 opened.append(("register", copy.key, topic, copy.value, copy.start_ns))
                 opened.append(("unregister", copy.key, topic, None, copy.start_ns))
     for number, (kind, broker, topic, version, start_ns) in enumerate(opened, 1):
-        # Their numbers are negative, so that they differ from those of clients.
+        # The numbers of these events are negative, so that they differ from those of clients' operations.
         event = KeyEvent(-1 - number, CLUSTER, kind, version, start_ns, NEVER, "indeterminate", False)
         found[topic].append(TopicEvent(event, None, broker, None))
     return found
 
 
 def _late_copies(copies: Iterable[ClientOperation], spans: Sequence[TruthSpan]) -> list[ClientOperation]:
-    """Registrations of a life's last version with unknown outcome."""
+    """Registrations of the last version of a life whose outcome is unknown."""
     ends: dict[tuple[str, int], str | None] = {}
     of_broker: defaultdict[str, list[TruthSpan]] = defaultdict(list)
-    for span in spans:  # by time
+    for span in spans:  # the spans are in the order of time
         of_broker[span.broker].append(span)
         if span.state in (*DEAD, "stopping"):
             ends[span.broker, span.life] = span.version
@@ -101,7 +101,7 @@ def _known_brokers(spans: Iterable[TruthSpan], late: Counter[str]) -> set[str]:
 
 
 def judged_registrations(records: RunRecords, histories: dict[str, list[TopicEvent]]) -> list[Row]:
-    """Each topic judged: rows of JUDGED, where a read is a look-up and a key is a topic."""
+    """The judgement of each topic: rows of JUDGED, where a read is a look-up and a key is a topic."""
     rows: list[Row] = []
     for topic, history in sorted(histories.items()):
         for level, places in by_level([(one.event, one.level) for one in history], "route"):
@@ -145,7 +145,9 @@ def _operation(event: KeyEvent, value: Any) -> Operation:
 
 
 def together(parts: Sequence[KeyJudgement]) -> KeyJudgement:
-    """Merges the judgements of a topic's brokers, whose reads are the same look-ups, into those of the topic."""
+    """Merge the judgements of a topic's brokers into one of the topic. All brokers have the same reads, the look-ups of the
+    topic.
+    """
     reads: defaultdict[int, list[Read]] = defaultdict(list)
     for part in parts:
         for read in part.reads:
@@ -163,8 +165,8 @@ def together(parts: Sequence[KeyJudgement]) -> KeyJudgement:
 
 
 def _worst(found: Sequence[Read]) -> Read:
-    """One look-up: as stale as its stalest broker. Its age is the greatest of the versions it missed, or else the smallest of
-    those it saw.
+    """Merge the judgements of one look-up, which is as stale as its stalest broker. Its age is the greatest age of the versions
+    that it missed. If it missed none, its age is the smallest age of the versions that it saw.
     """
     behind = [read.versions_behind for read in found]
     stale = [read.age_ns for read in found if read.age_ns is not None and not read.fresh]

@@ -93,8 +93,8 @@ for (const button of document.querySelectorAll("button[data-cell]")) button.addE
 
 
 def write_report(storage: SparkStorage, results: Results, out: str) -> None:
-    """Write ``report/`` below ``out``: index.html, figures, tables. It is renamed into place, so that it is complete or
-    absent.
+    """Write ``report/`` below ``out``: index.html, figures, tables. The folder is renamed into place, so that it is either
+    complete or absent.
     """
     final = f"{out.rstrip('/')}/report"
     folder = f"{final}.new"
@@ -148,7 +148,7 @@ def _parquet(rows: list[dict[str, Any]], schema: pa.Schema) -> bytes:
 
 
 def _links(storage: SparkStorage, results: Results, folder: str) -> dict[str, tuple[str, str]]:
-    """For each run a link to its folder (relative if both are on this machine), and its verdict."""
+    """For each run a link to its folder (relative if both are on this machine), and the verdict of the run."""
     found = {}
     for run, place in results.folders.items():
         here, there = local_path(folder), local_path(place)
@@ -276,7 +276,7 @@ def _what_was_run(results: Results) -> str:
 
 
 def _about_foreign(mode: str) -> str:
-    """A sentence on a foreign name server; nothing on ours."""
+    """A sentence about a foreign name server; no text for our modes."""
     other = foreign(mode)
     if other is None:
         return ""
@@ -285,7 +285,7 @@ def _about_foreign(mode: str) -> str:
 
 
 def _whole(results: Results) -> dict[tuple[str, str], dict[str, Any]]:
-    """Over all scenarios, phases and sides; at the mode's own read level if the figure has levels."""
+    """Rows over all scenarios, phases and sides. If a figure has levels, the row is for the mode's own read level."""
     own, found = own_levels(results), {}
     for row in sorted(results.summary, key=lambda row: row["level"] == own[row["mode"]]):
         if row["scenario"] == row["phase"] == row["side"] == "all" and row["level"] in ("all", own[row["mode"]]):
@@ -304,7 +304,7 @@ _SECTIONS = {
 
 
 def _table(name: str, caption: str, columns: Sequence[str], rows: Iterable[str], sortable: bool = True) -> str:
-    """A table that scrolls by itself. ``rows`` are whole rows as HTML, and ``columns`` texts as HTML."""
+    """An HTML table with its own scroll bar. ``rows`` are whole rows as HTML, and ``columns`` are headings as HTML."""
     heads = "".join(f"<th scope='col'>{f'<button type=button>{title}</button>' if sortable else title}</th>" for title in columns)
     kind = " class='sortable'" * sortable
     search = f"<p><label>Filter <input type='search' data-filters='table-{name}'></label></p>" if sortable else ""
@@ -318,7 +318,7 @@ def _table(name: str, caption: str, columns: Sequence[str], rows: Iterable[str],
 
 
 def _drilled(row: dict[str, Any] | None) -> str:
-    """The cell of a figure, which shows its runs when it is selected."""
+    """The cell of a figure. It shows the values of single runs when the user selects it."""
     if row is None:
         return "-"
     where = "" if row["scenario"] == "all" else f" in {row['scenario']}"
@@ -394,11 +394,13 @@ def _better(ap: dict[str, Any] | None, cp: dict[str, Any] | None, less_is_better
 
 
 SIGNIFICANT = 0.05
-"""A difference whose probability is lower counts as real."""
+"""A difference counts as real if the probability of chance is lower than this."""
 
 
 def _chances(results: Results) -> dict[str, float]:
-    """For each figure the adjusted probability that AP and CP differ by chance, at the modes' own levels if it has levels."""
+    """For each figure the adjusted probability that AP and CP differ by chance, at the modes' own levels if the figure has
+    levels.
+    """
     rows = [row for row in results.paired if row["scenario"] == row["phase"] == row["side"] == "all"]
     rows.sort(key=lambda row: str(row["level"] == "own"))
     return {row["metric"]: row["chance_adjusted"] for row in rows if row["chance_adjusted"] is not None}
@@ -485,7 +487,7 @@ def _levels(results: Results) -> str:
 
 
 def _clocks(rows: Sequence[dict[str, Any]]) -> str:
-    """The clock error for the figures of M4 to M9; empty if all nodes read one clock."""
+    """The clock error for the figures of M4 to M9; empty if all nodes read the same clock."""
     uncertainty_ms = max((row["clock_uncertainty_ms"] or 0 for row in rows), default=0)
     return f" Times of two nodes are known to &plusmn; {uncertainty_ms:g} ms of each other." if uncertainty_ms else ""
 

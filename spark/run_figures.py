@@ -48,8 +48,8 @@ _OF_HISTORIES = {
     "lost_writes": Metric("M19", "keys whose final reads miss an acknowledged write", "keys", True),
     "resurrected": Metric("M19", "keys whose final reads show a value that an acknowledged delete had removed", "keys", True),
 }
-"""Figures of both kinds of history: key-value store and registrations. Delta (M7) and Gamma (M8) are the least shift and the
-least widening of operations that make a history atomic (DESIGN.md)."""
+"""Figures of both kinds of history: the key-value store and the registrations. Delta (M7) and Gamma (M8) are the least shift and
+the least widening of operations that make a history atomic (DESIGN.md)."""
 
 _WHO = {
     FAILOVER: "of clients that fail over", PINNED: "of clients that know one node",
@@ -57,8 +57,8 @@ _WHO = {
 }  # fmt: skip  # items grouped by line
 
 ROUTES = "route_"
-"""Name prefix of figures of registration histories. In these a key is a topic, a read is a look-up, and a write is a
-registration."""
+"""Prefix of the names of figures of registration histories. In these histories a key is a topic, a read is a look-up, and a write
+is a registration."""
 
 NOT_OF_ROUTES = ("read_your_writes", "writes_follow_reads")
 """Brokers that register do not look up routes, so these guarantees cannot be violated."""
@@ -127,22 +127,22 @@ CATALOGUE = {
     "misrouted": Metric("M21", "messages sent to a broker that was dead or closed to writes", "share", True),
     "unrouted": Metric("M21", "messages for which the client knew no broker", "share", True),
 }
-"""M5's t-visibility and M9's consistability are tables of their own."""
+"""All figures. M5's t-visibility and M9's consistability have tables of their own."""
 
 CLOCK_SENSITIVE = ("M4", "M5", "M6", "M7", "M8")
-"""Figures that compare times of two nodes. The uncertainty of the clocks is given with each."""
+"""Figures that compare times of two nodes. The report gives the uncertainty of the clocks with each."""
 
 NS_PER_MS, NS_PER_S = 1e6, 1e9
 
 Row = dict[str, Any]
 Place = tuple[str, str, str]
-"""Level, phase and side; ``all`` for all of them."""
+"""Level, phase and side of a group of items; ``all`` stands for all of them."""
 _T = TypeVar("_T")
 Values = dict[str, float | None]
 
 
 class Grouped(dict[Place, list[_T]]):
-    """Items by their level, phase and side, and over all values of each of these."""
+    """Items grouped by level, phase and side, and also over all values of each of these."""
 
     def add(self, place: Place, thing: _T) -> None:
         """Add ``thing`` to each of its groups."""
@@ -150,7 +150,7 @@ class Grouped(dict[Place, list[_T]]):
             self.setdefault(group, []).append(thing)  # type: ignore[arg-type]  # product of three is a triple
 
     def figures(self, values: Callable[[list[_T]], Values], count: Callable[[list[_T]], int] = len) -> Iterator[Row]:
-        """The figures of each group, one row each. Those without a value are left out."""
+        """The figures of each group, one row each. Groups without a value are left out."""
         for (level, phase, side), things in self.items():
             counted = count(things)
             for metric, value in values(things).items():
@@ -170,7 +170,7 @@ def _greatest(values: Iterable[float], times: float) -> float | None:
 
 
 def quantile(values: Sequence[float], at: float) -> float | None:
-    """Quantile of sorted values, interpolated linearly; None if there are none."""
+    """Quantile of sorted values, interpolated linearly; None if there are no values."""
     if not values:
         return None
     place = (len(values) - 1) * at
@@ -197,7 +197,7 @@ def of_histories(rows: Iterable[Row], done: dict[int, ClientOperation], prefix: 
         if op is None or op.phase is None:
             continue
         if row["what"] == "write":
-            if row["reads_after"] > 0:  # the phase is that in which the write began
+            if row["reads_after"] > 0:  # the window belongs to the phase in which the write began
                 windows.add((row["level"], op.phase, op.side), row["window_ns"])
         elif op.phase == "final":
             final.add((row["level"], ALL, ALL), row)
@@ -236,7 +236,7 @@ def of_histories(rows: Iterable[Row], done: dict[int, ClientOperation], prefix: 
 
 
 def _of_keys(found: list[Row]) -> Values:
-    """A key's history at a level has all writes, and the reads of that level."""
+    """Figures of whole keys. The history of a key at a level has all writes of the key, and the reads at this level."""
     scores = sorted(score for row in found for score in row["gammas_ns"])
     pairs = sum(row["pairs"] for row in found)
     return {
@@ -254,7 +254,7 @@ def _prefixed(prefix: str, rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def of_probes(probes: Iterable[Row]) -> Iterator[Row]:
-    """M3."""
+    """M3, the equality of answers to one probe."""
     groups = Grouped[bool]()
     for row in probes:
         if row["phase"] != "final":
@@ -263,7 +263,7 @@ def of_probes(probes: Iterable[Row]) -> Iterator[Row]:
 
 
 def of_look_ups(look_ups: Iterable[Row]) -> Iterator[Row]:
-    """M11, M13."""
+    """Rows of M11 and M13."""
     groups = Grouped[Row]()
     for row in look_ups:
         groups.add((row["level"], row["phase"], row["side"]), row)
@@ -278,11 +278,11 @@ def of_look_ups(look_ups: Iterable[Row]) -> Iterator[Row]:
 
 
 ASKED = ("put", "get", "delete", "route")
-"""Operation kinds that clients request. Requests that brokers send on their own are left out."""
+"""Kinds of operations that clients request. Requests that brokers send on their own are not included."""
 
 
 def of_operations(done: Iterable[ClientOperation], deadline_ms: int) -> Iterator[Row]:
-    """M12, of all clients and of each kind of client, and M20 of each kind of operation."""
+    """Rows of M12 for all clients and for each kind of client, and of M20 for each kind of operation."""
     groups, by_access = Grouped[ClientOperation](), defaultdict[str, Grouped[ClientOperation]](Grouped)
     for op in done:
         if op.kind in ASKED and op.phase not in (None, "final"):
@@ -292,7 +292,7 @@ def of_operations(done: Iterable[ClientOperation], deadline_ms: int) -> Iterator
 
     def yields(found: list[ClientOperation]) -> Values:
         in_time = [op.ok and op.end_ns is not None and op.end_ns - op.start_ns <= deadline_ms * NS_PER_MS for op in found]
-        # Imported runs have no deadline.
+        # runs that were imported have no deadline
         return {"yield": _mean([op.ok for op in found]), "yield_in_time": _mean(in_time) if deadline_ms > 0 else None}
 
     def latencies(found: list[ClientOperation]) -> Values:
@@ -313,7 +313,7 @@ def of_operations(done: Iterable[ClientOperation], deadline_ms: int) -> Iterator
 
 
 def of_gaps(gaps: Iterable[Row], deadline_ms: int) -> Iterator[Row]:
-    """M17, of the worst kind and node, for clients that fail over and for those that know one node."""
+    """Rows of M17 for the worst kind and node: for clients that fail over, and for clients that know one node."""
     by_access: defaultdict[str, Grouped[Row]] = defaultdict(Grouped)
     for row in gaps:
         if row["kind"] in ASKED and row["access"] in (FAILOVER, PINNED):
@@ -341,7 +341,7 @@ def _whole(count: int, **values: float | None) -> Iterator[Row]:
 
 
 def of_divergence(segments: Sequence[DivergenceSegment], episodes: Sequence[Row], convergence: Sequence[Row]) -> Iterator[Row]:
-    """M14 and M15 of registrations."""
+    """Rows of M14 and M15 of registrations."""
     if segments:
         lengths = [(one, (one.end_ns - one.start_ns) / NS_PER_S) for one in segments]
         observed = sum(length for _, length in lengths)
@@ -366,8 +366,8 @@ def of_divergence(segments: Sequence[DivergenceSegment], episodes: Sequence[Row]
 
 
 def of_detections(detections: Sequence[Row], mistakes: Sequence[Row]) -> Iterator[Row]:
-    """M16. A run without mistakes counts as 0 mistakes. Times of detection are Kaplan-Meier estimates: if the node did not drop
-    the broker during the observation, its time is longer than the observation."""
+    """Rows of M16. A run without mistakes counts as 0 mistakes. Times of detection are Kaplan-Meier estimates: if the node did
+    not drop the broker during the observation, its time is longer than the observation."""
     if detections:
         ends = [(row["detected_ns"], row["observed_ns"]) for row in detections]
         known = Survival((observed if detected is None else detected, detected is not None) for detected, observed in ends)
@@ -386,7 +386,7 @@ def of_detections(detections: Sequence[Row], mistakes: Sequence[Row]) -> Iterato
 
 
 def of_leaders(leader_spans: Sequence[Row], elections: Sequence[Row]) -> Iterator[Row]:
-    """M18."""
+    """Rows of M18."""
     if leader_spans:
         spans = [(row["leaders"], (row["end_ns"] - row["start_ns"]) / NS_PER_S) for row in leader_spans]
         yield from _whole(
@@ -399,7 +399,7 @@ def of_leaders(leader_spans: Sequence[Row], elections: Sequence[Row]) -> Iterato
 
 
 def of_sends(sends: Iterable[tuple[str | None, Row]]) -> Iterator[Row]:
-    """M21; ``sends`` with their phase."""
+    """Rows of M21. ``sends``: the sends, each with its phase."""
     groups = Grouped[Row]()
     for phase, row in sends:
         if phase not in (None, "final"):
@@ -420,5 +420,5 @@ _SENSITIVE = frozenset(name for name, metric in CATALOGUE.items() if metric.code
 def per_run(rows: Iterable[Row], run: Row) -> list[Row]:
     """Rows of PER_RUN: the rows of all figures, completed with the columns of their run."""
     about = {name: run[name] for name in ("run", "mode", "scenario", "seed", "nodes", "fault_s")}
-    uncertain_ms = 2 * run["clock_uncertainty_ns"] / NS_PER_MS  # each of the two clocks may be off by this much
+    uncertain_ms = 2 * run["clock_uncertainty_ns"] / NS_PER_MS  # twice, because each of the two clocks may be off by this much
     return [{**row, **about, "clock_uncertainty_ms": uncertain_ms if row["metric"] in _SENSITIVE else None} for row in rows]

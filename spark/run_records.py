@@ -13,7 +13,7 @@ from replicated_namesrv.spark.timeline import Timeline
 
 Row = dict[str, Any]
 Members = tuple[tuple[str, str], ...]
-"""Name and version of the brokers in an answer."""
+"""Names and versions of the brokers in an answer."""
 
 
 @dataclass(frozen=True)
@@ -21,30 +21,30 @@ class RunRecords:
     """One run. Lines that are not records are left out."""
 
     about: Row
-    """Its row of RUNS."""
+    """The row of this run in RUNS."""
     clients: Mapping[str, str]
-    """Kinds of clients by name, from the manifest."""
+    """The kind of each client, from the manifest."""
     events: pa.Table
     looks: pa.Table
     _decoded: dict[str, Members] = field(default_factory=dict)
 
     @property
     def run(self) -> str:
-        """Its name."""
+        """Name of the run."""
         return str(self.about["run"])
 
     def of(self, record: str, *columns: str) -> list[Row]:
-        """The records of one kind by time."""
+        """The records of one kind, in the order of time."""
         chosen = self.events.filter(pc.equal(self.events["record"], record)).select(["time_ns", *columns])
         return sorted(chosen.to_pylist(), key=lambda row: int(row["time_ns"]))
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Phases, and sides of nodes."""
+        """The phases of the run, and the sides of its nodes."""
         return Timeline(self.of("phase", "phase"), self.of("fault", "edge", "sides"), self.about["nodes"])
 
     def members(self, text: str | None) -> Members:
-        """The brokers of an answer. Most answers repeat."""
+        """The brokers of an answer. The result is cached, because most answers repeat."""
         if text is None:
             return ()
         found = self._decoded.get(text)

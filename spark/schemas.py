@@ -34,11 +34,12 @@ _OF_FIELD: tuple[tuple[Any, DataType], ...] = (
     (int, _LONG), (float, _REAL), (str, _TEXT), (bool, _FLAG),
     (list[str], _TEXTS), (list[list[str]], ArrayType(_TEXTS)), (list[Member], _TEXT),
 )  # fmt: skip  # items grouped by line
-"""Column type for a field of a record. Members stay JSON text: most answers repeat, and only new ones are decoded."""
+"""Column types by the type of the record's field. Members stay JSON text, because most answers repeat and only new ones are
+decoded."""
 
 
 def _columns_of(*records: type[TraceRecord]) -> StructType:
-    """All fields of some record types as columns. A name has the same type in all of them."""
+    """All fields of some record types as columns. A name has the same type in all record types."""
     columns: dict[str, DataType] = {"record": _TEXT}
     for record in records:
         for name, declared in types_of(record).items():
@@ -49,16 +50,17 @@ def _columns_of(*records: type[TraceRecord]) -> StructType:
 
 
 RECORD_COLUMNS = _columns_of(*RECORDS.values())
-"""The fields of all record types of a trace."""
+"""The columns for the fields of all record types of a trace."""
 
 OBSERVED = _columns_of(Observe)
-"""Observations have their own table: they are nearly all of a trace, and a column costs time even where it is empty."""
+"""The columns of observations. Observations have a table of their own: nearly all records of a trace are observations, and a
+column costs time even where it is empty."""
 
 LOOKS = _table(
     key=_TEXT, node=_TEXT, asked_ns=_LONG, from_ns=_LONG, last_asked_ns=_LONG, last_ns=_LONG, members=_TEXT,
 )  # fmt: skip  # items grouped by line
-"""Consecutive observations with the same answer as one row, with the times of the first and the last. ``members`` null: no
-answer. Consecutive rows may be equal."""
+"""Consecutive observations with the same answer as one row, with the times of the first and the last of them. ``members`` null:
+no answer. Consecutive rows may be equal."""
 
 MEMBERS = ArrayType(_table(name=_TEXT, version=_TEXT))
 
@@ -133,7 +135,7 @@ JUDGED = StructType(
         }.values(),
     ]
 )
-"""READS, WRITES and KEYS in one table; ``what`` is the kind of row."""
+"""Columns of READS, WRITES and KEYS in one table; ``what`` is the kind of row."""
 
 _ARROW = {
     "string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_(), "double": pa.float64(), "int": pa.int32(),
@@ -143,7 +145,7 @@ _ARROW = {
 
 
 def arrow(schema: StructType) -> pa.Schema:
-    """The same schema for rows made in Python, whose types are unknown if there are none."""
+    """The same schema for PyArrow. It is needed because the types of a table without rows would be unknown."""
     return pa.schema([(field.name, _ARROW[field.dataType.simpleString()]) for field in schema.fields])
 
 
@@ -151,8 +153,8 @@ PER_RUN = _table(
     run=_TEXT, mode=_TEXT, scenario=_TEXT, seed=_LONG, nodes=_INT, fault_s=_REAL, level=_TEXT, phase=_TEXT, side=_TEXT,
     metric=_TEXT, value=_REAL, count=_LONG, clock_uncertainty_ms=_REAL,
 )  # fmt: skip  # items grouped by line
-"""One figure of one run. ``count`` is the number of observations. ``clock_uncertainty_ms``, for M4 to M8, is the possible
-error between the clocks of two nodes."""
+"""Columns for one figure of one run. ``count`` is the number of observations. ``clock_uncertainty_ms``, for M4 to M8, is the
+possible error between the clocks of two nodes."""
 
 SUMMARY = _table(
     mode=_TEXT, scenario=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, metric=_TEXT, unit=_TEXT, runs=_INT, mean=_REAL,
@@ -168,22 +170,23 @@ T_VISIBILITY = _table(
     mode=_TEXT, about=_TEXT, level=_TEXT, share=_REAL, age_ms=_REAL, low_ms=_REAL, high_ms=_REAL, runs=_INT, writes=_LONG,
     clock_uncertainty_ms=_REAL,
 )  # fmt: skip  # items grouped by line
-"""``age_ms`` null: not reached within the observed ages."""
+"""Columns of t-visibility. ``age_ms`` null: the share is not reached within the observed ages."""
 
 DETECTION = _table(mode=_TEXT, at_s=_REAL, undetected=_REAL, pairs=_LONG)
-"""Survival curve of detection: the share of pairs of a death and a node that are undetected after ``at_s``."""
+"""Columns of the survival curve of detection: the share of the pairs of a death and a node for which the death is undetected
+after ``at_s``."""
 
 HELD = _table(
     run=_TEXT, about=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, asked=_LONG, answered=_LONG, **{"class": _TEXT}, held=_LONG,
 )  # fmt: skip  # items grouped by line
-"""How many reads of a run were ``asked``, ``answered``, and answered as a class of consistency requires (``held``)."""
+"""Columns of the counts of reads: ``asked``, ``answered``, and answered as a class of consistency requires (``held``)."""
 
 CONSISTABILITY = _table(
     mode=_TEXT, scenario=_TEXT, about=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, **{"class": _TEXT}, probability=_REAL,
     low=_REAL, high=_REAL, of_answered=_REAL, whole_runs=_REAL, runs=_INT, asked=_LONG, clock_uncertainty_ms=_REAL,
 )  # fmt: skip  # items grouped by line
-"""M9: ``probability`` that a read is answered as the class requires, the same for answered reads only, and the share of runs
-in which every answer met the class."""
+"""Columns of M9: ``probability`` that a read is answered as the class requires, the same for answered reads only, and the share
+of runs in which every answer met the class."""
 
 CURVE_DIVERGENCE = _table(run=_TEXT, at_s=_REAL, divergence=_REAL, possible=_REAL)
 CURVE_FAULTS = _table(run=_TEXT, steady_s=_REAL, end_s=_REAL, until_s=_REAL)

@@ -29,7 +29,7 @@ from replicated_namesrv.spark.java import java_home
 
 EMBEDDED_MASTER = "local[*]"
 EMBEDDED_MEMORY = "1600m"
-"""Heap of the embedded JVM; with its own overhead and two Python workers the job stays below 3 GB."""
+"""Heap of the embedded JVM. With the JVM's overhead and two Python workers the job stays below 3 GB."""
 
 _SETTINGS = {
     "spark.ui.enabled": "false",
@@ -37,8 +37,8 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.adaptive.coalescePartitions.minPartitionSize": "8m",
-    # A run's rows arrive file by file. With this many open writers Spark writes many partitions at once instead of sorting whole
-    # records.
+    # The rows of a run arrive file by file. If this many writers may be open, Spark writes many partitions at once instead of
+    # sorting whole records.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
@@ -48,12 +48,12 @@ _SETTINGS = {
 
 
 class SparkFailedError(Exception):
-    """A failure of Spark as text. The original exception lives in the JVM, which ends with the session."""
+    """A failure of Spark as text. The original exception is an object in the JVM, which ends with the session."""
 
 
 @contextmanager
 def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBEDDED_MEMORY) -> Iterator[SparkSession]:
-    """A session named ``name``. ``master`` None: spark-submit's. Raises NoJavaError, SparkFailedError."""
+    """A session named ``name``. ``master`` None: the master that spark-submit gives. Raises NoJavaError, SparkFailedError."""
     folder = Path(tempfile.mkdtemp(prefix="namesrv-analyze-"))
     before = dict(os.environ)
     try:
@@ -63,7 +63,7 @@ def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBED
                     conf = _submitted(name)
                 else:
                     conf = SparkConf().setAppName(name).setAll(list(_SETTINGS.items()))
-                    # A failure is raised, so py4j must not log it as well.
+                    # A failure is raised as an error, so py4j must not log it as well.
                     logging.getLogger("py4j").setLevel(logging.CRITICAL)
                     logging.getLogger().addFilter(_is_ours)
                     AccumulatorTCPServer.handle_error = _nothing_more  # type: ignore[method-assign, assignment]  # py4j has no hook for it
@@ -95,7 +95,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
 @contextmanager
 def _own_handler() -> Iterator[None]:
     """Keep the handler of Control-C. Spark installs one that calls the JVM from the interrupted code, which may itself be in a
-    call to the JVM. It is not needed: leaving the session ends all jobs."""
+    call to the JVM. Spark's handler is not needed, because leaving the session ends all jobs."""
     before = signal.getsignal(signal.SIGINT)
     yield
     if current_thread() is main_thread():
@@ -103,8 +103,10 @@ def _own_handler() -> Iterator[None]:
 
 
 def _submitted(name: str) -> SparkConf:
-    """The settings of ``spark-submit``, its ``--conf`` options first. Ours fill in what they leave open."""
-    SparkContext._ensure_initialized()  # only with its JVM does SparkConf know the options
+    """The settings of ``spark-submit``, including its ``--conf`` options. Our settings are used only for options that it does not
+    set.
+    """
+    SparkContext._ensure_initialized()  # starts the JVM; without it SparkConf does not know the options of spark-submit
     conf = SparkConf().setAppName(name)
     for key, value in _SETTINGS.items():
         conf.setIfMissing(key, value)
@@ -116,21 +118,23 @@ def _own_driver(folder: Path, memory: str, master: str) -> dict[str, str]:
     own = {
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",  # no hidden file of checksums beside each file
+        # this class writes no hidden file with checksums beside each file
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "spark.driver.memory": memory,
-        # A JVM that runs out of memory exits at once. The job then reports the failure, and its folder is removed.
+        # ExitOnOutOfMemoryError: a JVM that runs out of memory exits at once. The job then reports the failure, and its folder is
+        # removed.
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:ErrorFile={folder}/jvm-error.log "
         "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:+ExitOnOutOfMemoryError",
     }
     if not master.startswith("local"):
         return own
-    # Lines are read in Python, so this JVM only runs many small queries. It ends too soon to profit from Spark's code generation
-    # or from the optimizing compiler.
+    # Python reads the lines, so this JVM only runs many small queries. It ends too soon to profit from Spark's code generation or
+    # from the optimizing compiler.
     return {**own, "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 LOG_LINES = 400
-"""Number of last lines of the JVM's output that are searched for the cause of a failure."""
+"""Number of lines at the end of the JVM's output that are searched for the cause of a failure."""
 
 
 @contextmanager
@@ -138,7 +142,7 @@ def _with_jvm_log(log: Path) -> Iterator[None]:
     """Raise failures together with the output of the JVM in ``log``."""
     try:
         yield
-    except (PySparkException, Py4JError, ConnectionError) as cause:  # ConnectionError: the JVM has ended
+    except (PySparkException, Py4JError, ConnectionError) as cause:  # ConnectionError means that the JVM has ended
         said = log.read_text("utf-8", "replace").splitlines() if log.exists() else []
         raise SparkFailedError("\n".join([str(cause), *said[-LOG_LINES:]])) from None
 
@@ -146,14 +150,14 @@ def _with_jvm_log(log: Path) -> Iterator[None]:
 def _set_environment(master: str, folder: Path) -> None:
     """Set the environment that the JVM and its Python workers need."""
     os.environ["JAVA_HOME"] = str(java_home(folder))
-    # Workers must run this Python interpreter with its installed packages, not the first on the PATH. They must also find this
-    # package.
+    # Workers must run this Python interpreter with its installed packages, not the first one on the PATH. They must also find
+    # this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     package = str(Path(replicated_namesrv.__file__).parents[1])
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", package)]
     os.environ["PYTHONPATH"] = os.pathsep.join([package, *paths])
     if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # avoids a look-up of this machine's name
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # otherwise Spark looks up the name of this machine
 
 
 def _restore(before: dict[str, str]) -> None:
@@ -166,8 +170,8 @@ def _restore(before: dict[str, str]) -> None:
 
 def on_own_connection(call: Callable[[], None]) -> None:
     """Call in a new thread, which gets its own connection to the JVM. The connection of an interrupted thread may still be
-    waiting for an answer, and would take it for the answer to its next request. Errors of a JVM that no longer answers are
-    ignored."""
+    waiting for an answer. It would take this answer for the answer to its next request. Errors of a JVM that no longer answers
+    are ignored."""
 
     def quietly() -> None:
         with contextlib.suppress(Py4JError, OSError):
@@ -179,7 +183,7 @@ def on_own_connection(call: Callable[[], None]) -> None:
 
 
 def _stop() -> None:
-    """Stop the session and its JVM, which would otherwise run until this process ends."""
+    """Stop the session and its JVM. Otherwise the JVM would run until this process ends."""
     gateway = SparkContext._gateway
     if gateway is None:
         return
@@ -193,5 +197,5 @@ def _stop() -> None:
         SparkContext._gateway = None
         SparkContext._jvm = None
         if process is not None:
-            process.stdin.close()  # then the JVM exits, even if it is busy
+            process.stdin.close()  # the JVM exits when its input is closed, even if it is busy
             process.wait()

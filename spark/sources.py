@@ -14,7 +14,7 @@ from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.spark.storage import Files, FolderEntry
 
 DEPTH_MAX = 3
-"""Maximum number of folders between a given one and a run's."""
+"""Maximum number of folder levels between a given folder and the folder of a run."""
 _LONG_MAX = 2**63 - 1
 
 
@@ -29,9 +29,9 @@ class Source(NamedTuple):
     folder: str
     trace: FolderEntry
     about: dict[str, Any]
-    """Its row of RUNS."""
+    """The row of this run in RUNS."""
     clients: dict[str, str]
-    """Kinds of clients by name."""
+    """Kind of each client, by name."""
     torn: bool
 
     @property
@@ -41,7 +41,9 @@ class Source(NamedTuple):
 
 
 def find_runs(files: Files, paths: Sequence[str]) -> list[Source]:
-    """The runs of each path, which is a run's folder or contains such folders at most three levels down. Raises InputError."""
+    """The runs of each path, which is the folder of a run or contains such folders at most three levels down. Raises
+    InputError.
+    """
     folders: dict[str, str] = {}
     for path in paths:
         try:
@@ -185,7 +187,7 @@ class _Manifest:
         }
 
     def clients(self) -> dict[str, str]:
-        """Kinds of clients by name; imported runs have none. Raises InputError."""
+        """Kinds of clients by name; imported runs have no clients. Raises InputError."""
         found: dict[str, str] = {}
         clients = self._content.get("clients") or []
         self._need("clients", clients, isinstance(clients, list), "a list of clients")
@@ -214,7 +216,7 @@ class _Manifest:
 
 
 def _is_mode(mode: Any) -> bool:
-    """Whether ``namesrv chaos`` has this mode."""
+    """Whether this is a mode of ``namesrv chaos``."""
     if not isinstance(mode, str):
         return False
     try:

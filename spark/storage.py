@@ -20,7 +20,7 @@ from replicated_namesrv.spark.session import on_own_connection
 _TEXT_BYTES_MAX = 16 << 20
 _LINE_BYTES_MAX = 1 << 16
 _CANCEL_S = 30.0
-"""Time limit for cancelled jobs to end."""
+"""Time limit for the end of cancelled jobs."""
 
 
 class FolderEntry(NamedTuple):
@@ -61,7 +61,7 @@ class LocalFiles:
         return os.path.lexists(path)
 
     def entry(self, path: str) -> FolderEntry:
-        """Symbolic links are followed, so that a folder has one path."""
+        """Symbolic links are followed, so that each folder has only one path."""
         place = os.path.realpath(path)
         with _named(path):
             status = os.stat(place)
@@ -103,7 +103,7 @@ class LocalFiles:
 
 
 def local_path(path: str) -> str | None:
-    """The path on this machine of a path or URI; None if it is elsewhere."""
+    """The path on this machine for a path or URI; None if this names a file elsewhere."""
     if path.startswith("file:"):
         return unquote(urlsplit(path).path)
     return None if "://" in path else path
@@ -124,11 +124,11 @@ def _named(path: str) -> Iterator[None]:
         said = str(cause)
         if "OutOfMemoryError" in said:
             raise
-        # An error occurred while calling o1.open.\n: java.io.IOException: why\n\tat …
+        # the text is: An error occurred while calling o1.open.\n: java.io.IOException: why\n\tat …
         reason = next((line[2:] for line in said.splitlines() if line.startswith(": ")), "cannot be used")
         raise OSError(f"{path}: {reason.split(': ', 1)[-1]}") from None
     except OSError as cause:
-        if cause.strerror is None or isinstance(cause, ConnectionError):  # the second is an error of the JVM, not of the path
+        if cause.strerror is None or isinstance(cause, ConnectionError):  # a ConnectionError concerns the JVM, not the path
             raise
         raise OSError(f"{path}: {cause.strerror}") from None
 
@@ -219,7 +219,7 @@ class SparkStorage:
         self.write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
     def make_folder(self, path: str) -> None:
-        """Create a folder and its parents. A no-op if it exists."""
+        """Create a folder and its parents. A no-op if the folder exists."""
         with _named(path):
             system, place = self._at(path)
             if not system.mkdirs(place):
@@ -235,7 +235,7 @@ class SparkStorage:
                 raise OSError(f"{source}: cannot be renamed to {target}")
 
     def delete(self, path: str) -> None:
-        """Remove a file or folder with its content. A no-op if there is none."""
+        """Remove a file or folder with its content. A no-op if nothing is there."""
         with _named(path):
             system, place = self._at(path)
             system.delete(place, True)
@@ -251,7 +251,8 @@ class SparkStorage:
             while tracker.getActiveJobsIds() and time.monotonic() < deadline:
                 time.sleep(0.05)
             self.delete(path)
-            while self.exists(path) and time.monotonic() < deadline:  # a Python worker of a cancelled job was still writing
+            # the first attempt can fail, because a Python worker of a cancelled job is still writing
+            while self.exists(path) and time.monotonic() < deadline:
                 time.sleep(0.05)
                 self.delete(path)
 

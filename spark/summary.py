@@ -23,12 +23,13 @@ from replicated_namesrv.spark.survival import GRID_MS, reached_ms, turnbull
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
 REPLICATES_MIN = 5
-"""From fewer replicates a bootstrap covers the true mean too rarely (2: 49 %, 3: 70 %, 4: 79 %), so the values are shown."""
+"""With fewer replicates, the intervals of a bootstrap contain the true mean too rarely (2: 49 %, 3: 70 %, 4: 79 %). Then the
+report shows the values instead."""
 PRIMARY = ("divergence_share", "harvest", "failover_yield_in_time", "failover_unavailable_longest", "misrouted")
-"""Figures on which the comparison of AP and CP is based. They were named before the runs were made. Differences in all other
-figures are corrected for their number."""
+"""Figures on which the comparison of AP and CP is based. They were chosen before the runs were made. The probabilities of all
+other figures are corrected for the number of these figures."""
 _EXACT_MAX = 13
-"""Up to this number of replicates all patterns of signs are tried."""
+"""Up to this number of replicates all patterns of signs are tried. With more, random patterns are."""
 
 Interval = tuple[float | None, float | None]
 Reals = NDArray[np.float64]
@@ -43,7 +44,7 @@ def _draws(count: int) -> Reals:
 
 @lru_cache(maxsize=256)
 def _tail(count: int) -> float:
-    """The expanded percentile: the plain one, widened as Student's distribution is wider than the normal one."""
+    """The percentile for an interval, expanded as much as Student's distribution is wider than the normal one."""
     normal = NormalDist()
     z, free = normal.inv_cdf((1 + CONFIDENCE) / 2), count - 1
     terms = (
@@ -57,7 +58,9 @@ def _tail(count: int) -> float:
 
 
 def _replicates(values: Sequence[float], clusters: Sequence[Hashable] | None) -> tuple[Reals, Reals]:
-    """Sum and number of the values of each replicate: each cluster or, if there is one only, each value."""
+    """Sum and number of the values of each replicate. Replicates are the clusters or, if there is only one cluster, the
+    values.
+    """
     if clusters is None or len(set(clusters)) < 2:
         return np.asarray(values, np.float64), np.ones(len(values))
     groups: dict[Hashable, list[float]] = defaultdict(list)
@@ -68,7 +71,7 @@ def _replicates(values: Sequence[float], clusters: Sequence[Hashable] | None) ->
 
 
 def interval(values: Sequence[float], clusters: Sequence[Hashable] | None = None, unit: str = "") -> Interval:
-    """The 95 % interval of the mean; (None, None) if there is none.
+    """The 95 % interval of the mean; (None, None) if there is no interval.
 
     ``clusters``: the scenario of each value. If all values are 0, or all are 1, a share (``unit``) has the interval of the rule
     of three; other equal values have none, because a resample cannot differ from them."""
@@ -95,13 +98,15 @@ def _signs(count: int) -> Reals:
 
 
 def sign_test(differences: Sequence[float], clusters: Sequence[Hashable] | None = None) -> float | None:
-    """Probability of a mean at least as far from zero if the signs of the replicates were random. None: too few replicates."""
+    """Probability of a mean at least as far from zero if the signs of the replicates were random. None: there are too few
+    replicates.
+    """
     sums, _ = _replicates(differences, clusters)
     if len(sums) < REPLICATES_MIN:
         return None
     signs = _signs(len(sums))
     extreme = int((np.abs(signs @ sums) >= abs(sums.sum()) * (1 - 1e-9)).sum())
-    # Among random patterns the observed one counts, too.
+    # The observed pattern counts as one of the random patterns, too.
     return extreme / len(signs) if len(sums) <= _EXACT_MAX else (extreme + 1) / (len(signs) + 1)
 
 
@@ -115,7 +120,7 @@ def holm(probabilities: Sequence[float]) -> list[float]:
 
 
 def _is_shown(phase: str, side: str) -> bool:
-    """Whether the report shows such rows. Only these get intervals."""
+    """Whether the report shows rows of this phase and side. Only such rows get intervals."""
     return side == "all" and phase in ("all", "steady", "fault")
 
 
@@ -200,7 +205,7 @@ def paired(figures: Iterable[dict[str, Any]], own_level: dict[str, str]) -> list
 
 
 def _adjust(rows: Iterable[dict[str, Any]]) -> None:
-    """Adjust the probabilities of figures that are not primary for the number of those that are compared together."""
+    """Adjust the probabilities of the figures that are not primary for the number of figures that are compared together."""
     families: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         if row["chance"] is not None and not row["is_primary"]:
@@ -215,16 +220,16 @@ def _mean(values: Sequence[float]) -> float:
 
 
 SHARES = (0.99, 0.999)
-"""Shares of writes for which t-visibility is computed: the time from which on all reads see this share of the writes."""
+"""Shares of writes for which t-visibility is computed: the age from which on all reads see this share of the writes."""
 _DRAWN_AGES = 100
 
 
 def t_visibility(counts: Iterable[dict[str, Any]], runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of T_VISIBILITY from those of CURVE_VISIBILITY: the age from which on all reads see the given share of writes.
 
-    The time at which a write became visible for good is known only to be between two reads, or after the last one
-    (``survival.turnbull``). Resamples for the interval draw whole scenarios or, if there is one scenario only, runs. ``high_ms``
-    is null if the share is not reached in some resamples."""
+    About the time at which a write became visible for good, only the two reads between which it was, or the last read before it,
+    are known (``survival.turnbull``). Resamples for the interval draw whole scenarios or, if there is only one scenario, runs.
+    ``high_ms`` is null if the share is not reached in some resamples."""
     about_run = {run["run"]: run for run in runs}
     rows = []
     for (mode, about, level), of_run in sorted(_spans_of(counts, about_run).items()):
@@ -264,7 +269,7 @@ def _spans_of(
 
 
 def _replicates_of(scenarios: Mapping[str, str]) -> list[list[str]]:
-    """Runs by scenario; the runs one by one if there is one scenario only."""
+    """The runs grouped by scenario; if there is only one scenario, each run is a group."""
     groups: dict[str, list[str]] = defaultdict(list)
     for run, scenario in sorted(scenarios.items()):
         groups[scenario if len(set(scenarios.values())) > 1 else run].append(run)

@@ -10,7 +10,7 @@ Reals = NDArray[np.float64]
 
 
 class Survival:
-    """Kaplan and Meier's estimate (1958). Each time has a flag: the event was observed then, or it came later."""
+    """Kaplan and Meier's estimate (1958). Each time has a flag: True if the event was observed then, False if it came later."""
 
     def __init__(self, times: Iterable[tuple[float, bool]]) -> None:
         seen, left = Counter[float](), 0
@@ -20,7 +20,7 @@ class Survival:
             ends[time] += 1
             left += 1
         self.steps: list[tuple[float, float]] = []
-        """Times of events, each with the share for which the event comes later."""
+        """Times of events. With each, the share of the sample in which the event comes later."""
         share = 1.0
         for time in sorted(ends):
             if seen[time]:
@@ -34,17 +34,17 @@ class Survival:
 
 
 GRID_MS = np.array([0.0, *(2.0 ** (step / 8) for step in range(-32, 137))])
-"""Ends of the cells of time in which ages are counted: steps of 9 % from 0.06 ms to two minutes."""
+"""Ends of the cells into which ages are sorted: steps of 9 % from 0.06 ms to two minutes."""
 ROUNDS = 500
-"""Limit of the rounds of expectation and maximization."""
+"""Maximum number of rounds of expectation and maximization."""
 
 Spans = Mapping[tuple[int, int], float]
-"""Number of observations by the cells that contain the event: the first one and the one after the last."""
+"""Number of observations by the cells that may contain the event: the first cell, and the cell after the last."""
 
 
 def cells(after_ns: int, until_ns: int | None) -> tuple[int, int]:
-    """The cells that contain an event in (after_ns, until_ns]: the first one and the one after the last. None: no end was
-    seen."""
+    """The cells that may contain an event in (after_ns, until_ns]: the first cell, and the cell after the last. ``until_ns``
+    None: no end was seen."""
     first = int(np.searchsorted(GRID_MS, after_ns / 1e6, side="right")) - 1
     if until_ns is None:
         return min(first, len(GRID_MS) - 1), len(GRID_MS)
@@ -52,7 +52,7 @@ def cells(after_ns: int, until_ns: int | None) -> tuple[int, int]:
 
 
 def turnbull(spans: Spans, weights: Reals | None = None) -> Reals:
-    """Turnbull's estimate (1976) of the distribution of interval-censored events: the share in each cell. The last one has no
+    """Turnbull's estimate (1976) of the distribution of interval-censored events: the share in each cell. The last cell has no
     end.
 
     ``weights``: for each resample a row with the numbers of the observations. The result then has these rows, too."""
@@ -61,7 +61,7 @@ def turnbull(spans: Spans, weights: Reals | None = None) -> Reals:
     first, after = places[:, 0], places[:, 1]
     total = number.sum(axis=1, keepdims=True)
     begins, ends = _Sums(first), _Sums(after)
-    # Where the estimate is not unique, the events are as late as they can be.
+    # Where the estimate is not unique, this start makes the events as late as they can be.
     shares = np.zeros((len(number), len(GRID_MS)))
     shares[:, np.unique(after - 1)] = 1 / len(np.unique(after))
     for _ in range(ROUNDS):
@@ -99,6 +99,6 @@ class _Sums:
 
 
 def reached_ms(shares: Reals, at: float) -> float | None:
-    """The end of the first cell by which the share ``at`` is reached. None: it is reached in the last cell, which has none."""
+    """The end of the first cell by which the share ``at`` is reached. None: it is reached in the last cell, which has no end."""
     place = int(np.searchsorted(np.cumsum(shares), at - 1e-9))
     return float(GRID_MS[place + 1]) if place + 1 < len(GRID_MS) else None

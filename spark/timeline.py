@@ -7,12 +7,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 NOWHERE = "none"
-"""Side of an operation without a known node."""
+"""Side of an operation whose node is not known."""
 
 JUDGED_PHASES = ("steady", "fault", "heal", "final")
 
 WHOLE, MAJORITY, MINORITY = "whole", "majority", "minority"
-"""Sides: all nodes are connected; the connected part has more than half of them; the rest."""
+"""Sides. whole: all nodes are connected. majority: the connected part has more than half of the nodes. minority: the rest."""
 FOREVER_NS = 2**63 - 1
 
 Row = dict[str, Any]
@@ -27,7 +27,7 @@ class PhaseSpan(NamedTuple):
 
 
 class SideSpan(NamedTuple):
-    """A node's side from one edge of a fault to the next."""
+    """The side of a node from one change of a fault to the next."""
 
     node: str
     side: str
@@ -39,7 +39,7 @@ class Timeline:
     """Phases and sides of one run, from its records ``phase`` and ``fault`` by time."""
 
     def __init__(self, phases: Sequence[Row], faults: Sequence[Row], nodes: int) -> None:
-        # Each phase begins where the previous one ends. ``end`` closes the last one and is not a phase.
+        # Each phase begins where the previous one ends. The record ``end`` closes the last phase and is not a phase itself.
         self.phases = [PhaseSpan(one["phase"], one["time_ns"], other["time_ns"]) for one, other in pairwise(phases)]
         self._starts = [span.start_ns for span in self.phases]
         self._until_ns = phases[-1]["time_ns"] if phases else 0
@@ -50,8 +50,8 @@ class Timeline:
         ends = [row["time_ns"] for row in faults if row["edge"] == "end"]
         heal = self.span("heal")
         self.repaired_ns: int | None = max(ends, default=heal and heal.start_ns)
-        """When the last link was repaired, as recorded; without such a record the beginning of ``heal``. None: the run has
-        neither."""
+        """When the last link was repaired, as recorded. Without such a record, the beginning of ``heal``. None: the run has
+        neither of them."""
 
     def span(self, *phases: str) -> PhaseSpan | None:
         """From the beginning of the first of these phases to the end of the last. None: the run has none of them."""
@@ -68,14 +68,14 @@ class Timeline:
         return self.phases[place].phase
 
     def side_at(self, node: str | None, moment_ns: int) -> str:
-        """The side of ``node`` at a moment: whole if no fault was active, none without a node."""
+        """The side of ``node`` at a moment: ``whole`` if no fault was active, ``none`` if the operation has no node."""
         if node is None:
             return NOWHERE
         return next((span.side for span in self._of_node[node] if span.start_ns <= moment_ns < span.end_ns), WHOLE)
 
 
 def _sides(faults: Sequence[Row], nodes: int) -> list[SideSpan]:
-    """From each edge of a fault to the next. Before the first edge all nodes are on the side ``whole``."""
+    """The sides from each change of a fault to the next. Before the first edge all nodes are on the side ``whole``."""
     edges = sorted((row for row in faults if row["sides"] is not None), key=lambda row: (row["time_ns"], row["edge"] != "end"))
     found = []
     for place, row in enumerate(edges):

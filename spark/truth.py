@@ -17,7 +17,7 @@ SERVING = ("serving", "exposed", "safe")
 BETWEEN = ("starting", "stopping")
 DEAD = ("dead", "silent")
 REGISTRATIONS = "brokers"
-"""Key of observations of registrations."""
+"""Key of the observations of registrations."""
 
 Row = dict[str, Any]
 
@@ -54,8 +54,9 @@ def truth_spans(records: RunRecords) -> list[TruthSpan]:
 
 
 def look_ups(records: RunRecords, done: Iterable[ClientOperation], spans: Sequence[TruthSpan]) -> list[Row]:
-    """Rows of LOOK_UPS, one for each answered look-up before ``final``: ``must``, brokers that must be in the answer; ``found``,
-    how many of them are; ``answered``, brokers in the answer; ``ghosts``, those of them that must not be there."""
+    """Rows of LOOK_UPS, one for each answered look-up before ``final``: ``must``: number of brokers that must be in the answer;
+    ``found``: how many of these are in it; ``answered``: number of brokers in the answer; ``ghosts``: how many of these must not
+    be in it."""
     of_topic: dict[str, dict[str, list[TruthSpan]]] = {}
     rows = []
     for op in done:
@@ -85,7 +86,7 @@ def _serving(topic: str, spans: Sequence[TruthSpan]) -> dict[str, list[TruthSpan
 
 
 def _expected(topic: str, start_ns: int, end_ns: int, brokers: dict[str, list[TruthSpan]]) -> tuple[set[str], set[str]]:
-    """Brokers that must, and that may, be in an answer."""
+    """Brokers that must be in an answer, and brokers that may be in it."""
     must, may = set(), set()
     for broker, spans in brokers.items():
         during = [span for span in spans if span.from_ns < end_ns and span.until_ns > start_ns]
@@ -134,7 +135,7 @@ def detections(drops: Iterable[Row], spans: Iterable[TruthSpan], listings: "List
 
 
 class Listings:
-    """When each node's known answers listed each broker, from rows of STATES."""
+    """The times at which each node's known answers listed each broker, from rows of STATES."""
 
     def __init__(self, records: RunRecords, states: Iterable[Row]) -> None:
         self._spans: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
@@ -146,15 +147,15 @@ class Listings:
                     self._spans[name].append((row["from_ns"], row["until_ns"], row["node"]))
 
     def nodes_at(self, broker: str, moment_ns: int) -> set[str]:
-        """The nodes whose answer listed the broker."""
+        """The nodes whose answers listed the broker at this moment."""
         return {node for from_ns, until_ns, node in self._spans[broker] if from_ns <= moment_ns < until_ns}
 
     def begins(self, broker: str, node: str) -> Iterator[int]:
-        """When the node's answers with this broker began."""
+        """Times at which answers of the node with this broker began."""
         return (from_ns for from_ns, _, own in self._spans[broker] if own == node)
 
     def known_until(self, node: str) -> int:
-        """When the node's answer was known for the last time."""
+        """The last time at which the node's answer was known."""
         return self._until[node]
 
 
@@ -162,8 +163,8 @@ def mistakes(drops: Iterable[Row], spans: Iterable[TruthSpan], listings: Listing
     """Rows of MISTAKES, drops of a live broker: ``mistake_ns`` until the node lists it again (null: not seen), ``recurrence_ns``
     until the node's next mistake about this broker (null: none).
 
-    Both are measured within one life of the broker: after its end the drop is correct, and the definition of mistakes assumes
-    that nothing fails (Chen, Toueg and Aguilera 2002)."""
+    Both times are measured within one life of the broker: after the end of a life a drop is correct, and the definition of
+    mistakes assumes that nothing fails (Chen, Toueg and Aguilera 2002)."""
     alive: defaultdict[str, list[TruthSpan]] = defaultdict(list)
     ends: defaultdict[tuple[str, int], int] = defaultdict(int)
     for span in spans:
@@ -181,8 +182,8 @@ def mistakes(drops: Iterable[Row], spans: Iterable[TruthSpan], listings: Listing
         for place, at_ns in enumerate(moments):
             recurrence = moments[place + 1] - at_ns if place + 1 < len(moments) else None
             back = [begun - at_ns for begun in listings.begins(broker, node) if at_ns < begun < ends[broker, life]]
-            # A node cannot drop a broker that it does not list, so it had listed the broker again by its next drop, even if that
-            # was not seen.
+            # A node cannot drop a broker that it does not list. So before its next drop it had listed the broker again, even if
+            # no look saw this.
             lasted = min([*back, *([] if recurrence is None else [recurrence])], default=None)
             rows.append(
                 {

@@ -30,7 +30,7 @@ def _console_files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str,
 
 
 CONSOLE_FILES = dict(_console_files(files("replicated_namesrv.admin").joinpath("console")))
-"""The files of the console by path. The path serves nothing else."""
+"""The files of the console, by path. No other file is served."""
 _IMPORT_MAP = re.search(rb'<script type="importmap">(.*?)</script>', CONSOLE_FILES["index.html"].read_bytes(), re.DOTALL)
 IMPORT_MAP_HASH = "sha256-" + base64.b64encode(hashlib.sha256(_IMPORT_MAP[1] if _IMPORT_MAP else b"").digest()).decode()
 """Hash of the page's import map. It permits this script in the Content-Security-Policy."""

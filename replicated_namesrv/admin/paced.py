@@ -21,7 +21,7 @@ from replicated_namesrv.server.turn_shares import Share, TurnShares
 T = TypeVar("T")
 
 PIECE_BYTES = 16 << 10
-"""Number of bytes that are parsed in one turn. In this number, 2,700 chunks of one byte take 6 ms."""
+"""Number of bytes that are parsed in one turn. They can contain 2,700 chunks of one byte, which take 6 ms."""
 
 
 class PacedProtocol(asyncio.Protocol):
