@@ -154,6 +154,10 @@ def test_connected_members_of_protocol_0_prevent_changes() -> None:
     old_version(world, "n3")
     world.start_all()
     leader = world.elect()
+    if leader.node_id == "n3":
+        leader.transfer_leadership("n1", lambda _: None)
+        world.run_until(lambda: world.hosts["n1"].node is world.leader)
+        leader = world.elect()
     world.run_until(lambda: leader.membership.greeted_protocol("n3") == 0)
     world.run(0.5)
     found = refusal(leader, add("n4"))
