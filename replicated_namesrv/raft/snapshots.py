@@ -4,8 +4,9 @@ A file is a header, blocks of ``length u32, checksum u32, bytes`` and an empty b
 first block is the metadata (JSON), the others are the chunks of the state machine. Files travel to other nodes as they are.
 
 A block that is written has at most ``BLOCK_BYTES_MAX`` bytes: a longer chunk becomes several. Earlier versions wrote a block
-for each chunk, however long. So the reader accepts blocks of any length up to the file's. It checks a whole block before it
-returns its first byte, and returns it in parts of ``BLOCK_BYTES_MAX``. It never has more than one part in memory.
+for each chunk, however long. So the reader accepts blocks of any length up to the file's. It reads a block that is longer than
+``BLOCK_BYTES_MAX`` twice: first to check it, then to return it in parts of this size. So it never has more than one part in
+memory.
 """
 
 import json
