@@ -405,6 +405,8 @@ CLUSTERS_MAX = 1_000
 """Maximum of cluster names. When the last broker of a name is removed, the name is removed from each cluster that lists it.
 Real ones: a few.
 """
+CLUSTERS_OF_NAME_MAX = 10
+"""Maximum of clusters that list one broker name. Each costs some 3 us when its last broker is removed. Real ones: one."""
 BROKER_NAMES_MAX = 20_000
 """Maximum of broker names, including those without a registered broker: a refused registration creates its name, as in Java."""
 BROKERS_MAX = 20_000
@@ -427,6 +429,7 @@ KV_NAMESPACES = ObjectKind("kvNamespaces", "KV namespaces", "use one of those th
 CLUSTERS = ObjectKind("clusters", "clusters", _GONE)
 BROKER_NAMES = ObjectKind("brokerNames", "broker names", _GONE)
 BROKERS = ObjectKind("brokers", "brokers", _GONE)
+CLUSTERS_OF_NAME = ObjectKind("clustersOfName", "clusters", f"{_GONE}, or use another brokerName")
 MEMBERS = ObjectKind("brokersOfName", "brokers", f"{_GONE}, or use another brokerName")
 ALL_TOPICS = ObjectKind("topics", "different topics", _LESS)
 TOPICS = ObjectKind("topicsOfName", "topics", f"{_LESS}, or {_SPREAD}")
@@ -477,6 +480,8 @@ def _registered(tables: Tables, command: RegisterBroker) -> Iterator[Additions]:
     yield Additions(CLUSTERS, "", len(tables.cluster_names), tables.cluster_names, (cluster,), CLUSTERS_MAX)
     yield Additions(BROKER_NAMES, "", len(tables.groups), tables.groups, (name,), BROKER_NAMES_MAX)
     yield Additions(BROKERS, "", len(tables.live), tables.live, ((cluster, command.broker_addr),), BROKERS_MAX)
+    listed = tables.clusters_of.get(name, {})
+    yield Additions(CLUSTERS_OF_NAME, name, len(listed), listed, (cluster,), CLUSTERS_OF_NAME_MAX)
     yield Additions(MEMBERS, name, len(members), members, (command.broker_id,), MEMBERS_MAX)
 
 
@@ -549,6 +554,8 @@ def _counts(tables: Tables) -> Iterator[tuple[str, int, int]]:
         kinds = f"combinations of queue settings of brokerName {group.broker_name:.{SHOWN_CHARACTERS}}"
         yield kinds, len(group.kinds), many * QUEUE_SETTINGS_MAX
         yield f"topics of brokerName {group.broker_name:.{SHOWN_CHARACTERS}}", len(group.topics), many * TOPICS_MAX
+    for name, listed in tables.clusters_of.items():
+        yield f"clusters of brokerName {name:.{SHOWN_CHARACTERS}}", len(listed), many * CLUSTERS_OF_NAME_MAX
     for name, infos in tables.mappings.items():
         yield f"static topic mappings of brokerName {name:.{SHOWN_CHARACTERS}}", len(infos), many * MAPPINGS_MAX
         queues = max((len(info.curr_id_map) for info in infos.values()), default=0)

@@ -17,6 +17,8 @@ def unregister_brokers(tables: Tables, command: UnregisterBrokers) -> Result:
     for removal in command.removals:
         group = tables.groups.get(removal.broker_name)
         if group is None:
+            if tables.compares_content:  # the name may be listed by a command of version 0.1
+                _unlist(tables, removal.broker_name)
             continue
         member = _find_member(tables, group, removal)
         if member is not None:
@@ -37,15 +39,22 @@ def unregister_brokers(tables: Tables, command: UnregisterBrokers) -> Result:
 def settle_group(tables: Tables, group: BrokerGroup, cluster_name: str | None) -> None:
     """After a removal: drop a group without members, or remove the write permission of one that waits for its master.
 
-    A dropped group's name is removed from ``cluster_name``, or with None from every cluster that lists it. Java does only the
-    former, so a name can stay listed for ever in a cluster that one of its earlier members had named.
+    A dropped group's name is removed from every cluster that lists it. Java removes it only from ``cluster_name``, the one that
+    the request names, so a name can stay listed for ever. Version 0.1 does this, too, unless ``cluster_name`` is None.
     """
     if not group.members:
         tables.drop_group(group)
-        for cluster in list(tables.clusters_of.get(group.broker_name, ())) if cluster_name is None else (cluster_name,):
-            tables.unlist_from_cluster(cluster, group.broker_name)
+        if cluster_name is None or tables.compares_content:
+            _unlist(tables, group.broker_name)
+        else:
+            tables.unlist_from_cluster(cluster_name, group.broker_name)
     elif group.enable_acting_master and min(group.members) > MASTER_ID:
         _change_perm(tables, group, writable=False)
+
+
+def _unlist(tables: Tables, broker_name: str) -> None:
+    for cluster in list(tables.clusters_of.get(broker_name, ())):
+        tables.unlist_from_cluster(cluster, broker_name)
 
 
 def delete_topic(tables: Tables, command: DeleteTopic) -> Result:

@@ -46,6 +46,9 @@ __all__ = [
     "RouteSettings",
 ]
 
+TOPICS_PER_LISTING = 8
+"""Removing a broker name from the list of a cluster costs about as much as removing this many topics."""
+
 
 class RouteInfoManager:
     """The state and its changes. Not thread-safe; it is used in one event loop."""
@@ -94,8 +97,13 @@ class RouteInfoManager:
             case ChangeWritePerm() | RegisterBroker():
                 return self.topic_count(command.broker_name)
             case UnregisterBrokers():
-                return sum(self.topic_count(name) for name in {removal.broker_name for removal in command.removals})
+                return sum(map(self.removal_topics, {removal.broker_name for removal in command.removals}))
         return 0
+
+    def removal_topics(self, broker_name: str) -> int:
+        """Estimated cost of removing a broker of this name, as a number of topics."""
+        listed = self._tables.clusters_of.get(broker_name, ())
+        return self.topic_count(broker_name) + TOPICS_PER_LISTING * len(listed)
 
     def last_ended(self) -> list[Registration]:
         """Registrations that the last command ended without a replacement."""
@@ -300,6 +308,11 @@ class RouteInfoManager:
         """The broker that has this name and id."""
         group = self._tables.groups.get(broker_name)
         return None if group is None else group.members.get(broker_id)
+
+    def member_at(self, broker_name: str, broker_addr: str) -> Registration | None:
+        """The broker that has this name and address, in whatever cluster it is."""
+        group = self._tables.groups.get(broker_name)
+        return None if group is None else group.member_at(broker_addr)
 
     def is_registered(self, command: RegisterBroker) -> bool:
         """Whether the broker is registered under this name and id, with any content."""

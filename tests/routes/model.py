@@ -136,7 +136,7 @@ class PlainModel:
         elsewhere = self._broker(c.cluster_name, c.broker_addr)
         if elsewhere:
             s.brokers.remove(elsewhere)
-            self._after_departure(elsewhere.name, None)
+            self._after_departure(elsewhere.name)
         s.brokers.append(broker)
 
         ids = [b.broker_id for b in s.brokers if b.name == c.broker_name]
@@ -202,23 +202,23 @@ class PlainModel:
                 if b.broker_id == min(group_ids):
                     offline[b.name] = b.addr
                 s.brokers.remove(b)
-                self._after_departure(b.name, None if b.cluster == r.cluster_name else r.cluster_name)
+                self._after_departure(b.name)
             if not found and r.epoch is None:
-                self._after_departure(r.broker_name, r.cluster_name)
+                self._after_departure(r.broker_name)
         for name, addr in offline.items():
             if s.settings.notify_min_broker_id_changed and name in s.groups and s.groups[name].acting_master:
                 members = sorted((b.broker_id, b.addr) for b in s.brokers if b.name == name)
                 self.effects.append(NotifyMinBrokerIdChange(tuple(a for _, a in members), *members[0], addr, None))
         return Result()
 
-    def _after_departure(self, name: str, cluster: str | None) -> None:
+    def _after_departure(self, name: str) -> None:
         s = self.state
         ids = [b.broker_id for b in s.brokers if b.name == name]
         if not ids:
             del s.groups[name]
             s.queues = {key: value for key, value in s.queues.items() if key[1] != name}
             s.mappings = {key: value for key, value in s.mappings.items() if key[1] != name}
-            s.listed = {(c, n) for c, n in s.listed if n != name or cluster not in (None, c)}
+            s.listed = {(c, n) for c, n in s.listed if n != name}
         elif s.groups[name].acting_master and min(ids) > 0:
             self._perm(name, lambda perm: perm & ~2)
 

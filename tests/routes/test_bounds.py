@@ -57,6 +57,22 @@ def test_no_more_brokers_of_one_name_than_allowed(monkeypatch: pytest.MonkeyPatc
     assert not told(state, register("c", 2, "b2:1"))
 
 
+def test_a_broker_name_is_listed_in_no_more_clusters_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last broker removes all of them in one step, so they count as topics."""
+    monkeypatch.setattr(quotas, "CLUSTERS_OF_NAME_MAX", 2)
+    state = RouteInfoManager()
+    for cluster in "CD":
+        assert not told(state, register("b", 0, "b:1", cluster=cluster))
+        state.apply(register("b", 0, "b:1", cluster=cluster), 1)
+    refused = told(state, register("b", 0, "b:1", cluster="E"))
+    assert "brokerName b would have 3 clusters, 2 are allowed; unregister those that are gone" in refused
+    assert not told(state, register("b", 1, "b:2", cluster="C"))
+    assert not told(state, register("c", 0, "c:1", cluster="E"))
+    assert state.topics_concerned(unregister("b", 0, "b:1")) == state.removal_topics("b") == 2 + 2 * 8
+    state.apply(unregister("b", 0, "b:1", cluster="none"), 2)
+    assert not told(state, register("b", 0, "b:1", cluster="E"))
+
+
 def test_no_more_different_queue_settings_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "QUEUE_SETTINGS_MAX", 3)
     state = RouteInfoManager()
@@ -122,6 +138,7 @@ def test_no_more_mappings_in_one_registration_than_allowed(monkeypatch: pytest.M
         ("CLUSTERS_MAX", 2, "2 clusters, 1 are allowed"),
         ("BROKER_NAMES_MAX", 2, "2 broker names, 1 are allowed"),
         ("BROKERS_MAX", 4, "4 brokers, 3 are allowed"),
+        ("CLUSTERS_OF_NAME_MAX", 1, "1 clusters of brokerName b, 0 are allowed"),
         ("MEMBERS_MAX", 3, "3 brokers of brokerName b, 2 are allowed"),
         ("QUEUE_SETTINGS_MAX", 2, "2 combinations of queue settings of brokerName b, 1 are allowed"),
         ("MAPPED_QUEUES_MAX", 2, "2 queues in a static topic mapping of brokerName b, 1 are allowed"),

@@ -28,6 +28,7 @@ NO_STATE = {
     "moved",
     "_touched",
     "_interned",
+    "topic_names_changes",
     "kv_index",
 }
 """Settings and revisions are not emptied; the rest is of the last command, or remembered up to a bound. ``kv_index`` is derived
@@ -36,19 +37,15 @@ SEEDS = range(40)
 
 
 def removals(state: RouteInfoManager) -> Iterator[Command]:
-    """Requests of a user that remove everything."""
+    """Requests of a user that remove everything, whatever cluster they name."""
     for each in state.registrations():
-        yield UnregisterBrokers((BrokerRemoval(each.cluster_name, each.broker_addr, each.broker_name, each.broker_id, None),))
+        yield UnregisterBrokers((BrokerRemoval("none", each.broker_addr, each.broker_name, each.broker_id, None),))
     tables = state._tables
     for name in list(tables.groups):  # a refused registration leaves a group without members
-        yield unregister(name, 0, "nobody:1", cluster=next(iter(tables.clusters_of.get(name, {"C": None}))))
+        yield unregister(name, 0, "nobody:1", cluster="none")
     for name in list(tables.mappings):  # mappings of names that have no broker
         yield register(name, 0, "late:1")
         yield unregister(name, 0, "late:1")
-    for cluster, names in [(cluster, list(names)) for cluster, names in tables.cluster_names.items()]:
-        for name in names:  # listed in a cluster that a removal did not name
-            yield register(name, 0, "late:1", cluster=cluster)
-            yield unregister(name, 0, "late:1", cluster=cluster)
     for namespace, entries in state.kv_table().items():
         for key in list(entries):
             yield DeleteKVConfig(namespace, key)

@@ -263,7 +263,8 @@ def test_what_is_under_way_counts() -> None:
 
 SMALL = {
     "KV_NAMESPACES_MAX": 2,
-    "CLUSTERS_MAX": 2,
+    "CLUSTERS_MAX": 3,
+    "CLUSTERS_OF_NAME_MAX": 2,
     "BROKER_NAMES_MAX": 3,
     "BROKERS_MAX": 4,
     "MEMBERS_MAX": 2,

@@ -42,15 +42,26 @@ class TestUnregister:
         assert not state.apply(unregister("b", 0, "other:1"), 2).result.changed
         assert addresses(state, "b") == {0: "m:1"}
 
-    def test_a_wrong_cluster_removes_the_broker_and_leaves_its_name_listed(self) -> None:
+    def test_a_wrong_cluster_removes_the_broker_and_its_name(self) -> None:
         state = RouteInfoManager()
+        state.apply(register("b", 0, "m:1"), 1)
+        state.apply(register("b", 1, "s:1", cluster="D"), 1)
+        state.apply(unregister("b", 1, "s:1", cluster="WRONG"), 2)
+        assert state.cluster_info().cluster_addr_table == (("C", ("b",)), ("D", ("b",)))
+        state.apply(unregister("b", 0, "m:1", cluster="WRONG"), 2)
+        assert state.cluster_info() == ((), ())
+
+    def test_in_version_0_1_a_wrong_cluster_leaves_the_name_listed(self) -> None:
+        state = RouteInfoManager()
+        state.compares_content = False
         state.apply(register("b", 0, "m:1"), 1)
         state.apply(unregister("b", 0, "m:1", cluster="WRONG"), 2)
         assert state.cluster_info() == ((), (("C", ("b",)),))
         assert state.registration("C", "m:1") is None
         assert state.topics_by_cluster("C") == []
-        state.apply(register("b", 0, "m:1"), 3)
-        state.apply(unregister("b", 0, "m:1"), 4)
+        assert not state.apply(unregister("b", 0, "m:1"), 3).result.changed
+        state.compares_content = True
+        assert state.apply(unregister("b", 0, "any:1", cluster="ANY"), 4).result.changed, "it can be removed now"
         assert state.cluster_info() == ((), ())
 
     def test_a_wrong_name_changes_nothing(self) -> None:

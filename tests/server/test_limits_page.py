@@ -50,7 +50,7 @@ WORDS = " ".join(PAGE.split())
         ("queues in one static", f"{values.MAX_MAPPED_QUEUES:,}"),
         ("filter servers", f"{values.MAX_FILTER_SERVERS:,}"),
         ("keys, items and closing brackets", f"{registration_body.MAX_MEMBERS:,}"),
-        ("clusters |", f"{quotas.CLUSTERS_MAX:,}"),
+        ("clusters;", f"{quotas.CLUSTERS_MAX:,}; {quotas.CLUSTERS_OF_NAME_MAX}"),
         ("broker names;", f"{quotas.BROKER_NAMES_MAX:,}; {quotas.BROKERS_MAX:,}"),
         (
             "static topic mappings of the broker's own name",

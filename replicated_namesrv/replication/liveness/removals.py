@@ -64,7 +64,7 @@ class Removals:
             assert registration is not None, "every lease belongs to a registration"
             if (lease.key, lease.epoch) in self._lives:
                 continue
-            topics += self._machine.state.topic_count(registration.broker_name)
+            topics += self._machine.state.removal_topics(registration.broker_name)
             count = len(gone) + len(silent)
             if count == EXPIRED_BROKERS_MAX or (count and topics > EXPIRED_TOPICS_MAX):
                 break
