@@ -296,7 +296,8 @@ class BrokerCalls:
 
     def unregister(self, command: UnregisterBrokers, connection: Connection | None) -> "Future[Result]":
         """``UNREGISTER_BROKER`` (104), answered once it is applied here."""
-        received = [(removal, self._registered_epoch(removal, connection)) for removal in command.removals]
+        meant = map(self._meant, command.removals)
+        received = [(removal, self._registered_epoch(removal, connection)) for removal in meant]
         opened_ms = None if connection is None else self._conversations.opened_ms(connection.connection_id) or 0.0
         return self._converse(connection, self._unregister(received, connection, opened_ms, origin_of(connection)))
 
@@ -317,6 +318,8 @@ class BrokerCalls:
                         raise self._not_taken(removal, connection, "an earlier registration over this connection failed")
                 # the decision must take into account every registration that any node acknowledged before
                 await confirm(self._consensus)
+                removal = self._meant(removal)
+                key = (removal.cluster_name, removal.broker_addr)
                 registration = self._machine.state.registration(*key)
                 if epoch is not None and (registration is None or registration.epoch != epoch):
                     continue
@@ -330,6 +333,11 @@ class BrokerCalls:
                     raise self._not_taken(removal, connection, "it has a newer connection")
                 await self._removed_here()
         return Result()
+
+    def _meant(self, removal: BrokerRemoval) -> BrokerRemoval:
+        """The removal with the cluster of the broker of its name and address. As in Java, a request may name another one."""
+        member = self._machine.state.member_at(removal.broker_name, removal.broker_addr)
+        return removal if member is None else replace(removal, cluster_name=member.cluster_name)
 
     def _is_late(self, key: Key, opened_ms: float | None) -> bool:
         """Whether this node has a newer connection of the broker, of which the leader may not know yet."""

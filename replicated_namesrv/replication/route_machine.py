@@ -11,8 +11,8 @@ Each rule is decided here, from state and command alone, so that all nodes decid
   broker back. If another address took over its name and id after that, it does not take them back.
 - Removals are proposed by the leader alone and name its term. A new leader's first command is LEAD; a removal that comes after
   another leader's LEAD is void. So once a leader has applied its own LEAD it knows every removal that can still happen.
-- A removal by ``UNREGISTER_BROKER`` (104) names its epoch. If its sender knew of no registration, it has no
-  effect on later ones.
+- A removal by ``UNREGISTER_BROKER`` (104) names its epoch. If its sender knew of no registration, it removes no broker: it has no
+  effect on later registrations, whatever cluster they name. It only removes a group without members.
 - An expiry names, besides the epoch, the number of commands that the leader had applied (``serial``). A registration or a
   cleared suspicion after that number keeps the broker, even with the same epoch.
 - SUSPECT records for how many thirds of its time-out the leader has had no contact with a broker (``liveness/silence.py``). It
@@ -345,7 +345,7 @@ class RouteStateMachine:
         for removal in command.removals:
             registered = self.state.registration(removal.cluster_name, removal.broker_addr)
             if removal.epoch == NO_REGISTRATION:
-                if registered is not None:
+                if registered is not None or self._is_member(removal):
                     continue
                 removal = replace(removal, epoch=None)
             removals.append(removal)
@@ -354,6 +354,12 @@ class RouteStateMachine:
         for removal in known:
             self._note_unregistered(removal)
         return ProposalResult(result)
+
+    def _is_member(self, removal: BrokerRemoval) -> bool:
+        """Whether a removal that knew of no registration would end one that names another cluster. Version 0.1 does not check
+        this."""
+        is_checked = self.command_version >= SUSPICION_VERSION
+        return is_checked and self.state.member_at(removal.broker_name, removal.broker_addr) is not None
 
     def _note_unregistered(self, removal: BrokerRemoval) -> None:
         key = (removal.cluster_name, removal.broker_addr)

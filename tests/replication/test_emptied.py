@@ -1,11 +1,13 @@
 """Data that replication adds to the routes is removed with the brokers. Everything that is remembered longer is bounded."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from replicated_namesrv.replication import route_machine as machine_module
 from replicated_namesrv.replication.route_machine import (
+    NO_REGISTRATION,
     RouteStateMachine,
     Suspect,
     content_of,
@@ -20,6 +22,8 @@ from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, Un
 from replicated_namesrv.routes.state import RouteSettings
 from replicated_namesrv.routes.sums import PRIME
 from tests.routes.sequences import random_command
+from tests.support.log_entries import encoded
+from tests.support.routes import register
 
 UNREGISTERED_MAX = 2
 
@@ -54,6 +58,8 @@ def test_marks_go_with_the_brokers_and_the_rest_is_bounded(seed: int, monkeypatc
     rng, machine = Random(seed), RouteStateMachine()
     machine.history.bytes_max = 20_000
     machine.apply(encode_lead(RouteSettings(), 1, 1))
+    if seed % 2:  # by the rules of this version from the beginning
+        machine.apply(encode_suspect((), 1, 1, 0))
     for time_ms in range(250):
         step(machine, rng, time_ms)
         registered = {(each.cluster_name, each.broker_addr) for each in machine.state.registrations()}
@@ -72,9 +78,31 @@ def test_marks_go_with_the_brokers_and_the_rest_is_bounded(seed: int, monkeypatc
     for each in machine.state.registrations():
         removal = BrokerRemoval(each.cluster_name, each.broker_addr, each.broker_name, each.broker_id, each.epoch)
         machine.apply(encode_unregister(UnregisterBrokers((removal,)), 1_000, 1))
+    for name in {*machine.state._tables.groups, *machine.state._tables.clusters_of}:
+        removal = BrokerRemoval("none", "none:1", name, 0, NO_REGISTRATION)
+        machine.apply(encode_unregister(UnregisterBrokers((removal,)), 1_000, 1))
+    if machine.state.compares_content:
+        assert machine.state.cluster_info() == ((), ()), f"seed {seed}"
     assert (dict(machine.marks), machine.marks.sum) == ({}, 0)
     assert (dict(machine.suspected), machine.suspected.sum) == ({}, 0)
     history = machine.history
     kept = history._changes[history._first :]
     assert history._bytes == sum(change.size_bytes for change in kept) <= 20_000 + max(change.size_bytes for change in kept)
     assert history._first <= len(kept), f"seed {seed}: changes that were dropped stay in memory"
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_removal_that_knew_of_no_registration_ends_none(is_new: bool) -> None:
+    """Whatever cluster it names. Version 0.1 removed a broker of another cluster."""
+    machine = RouteStateMachine()
+    machine.apply(encode_lead(RouteSettings(), 1, 1))
+    if is_new:
+        machine.apply(encode_suspect((), 1, 1, 0))
+    machine.apply(encoded(machine, register("b", 0, "b:1", cluster="B"), 1))
+    removal = BrokerRemoval("A", "b:1", "b", 0, NO_REGISTRATION)
+    machine.apply(encode_unregister(UnregisterBrokers((removal,)), 2, 1))
+    assert (machine.state.registration("B", "b:1") is not None) == is_new
+    machine.apply(encoded(machine, register("c", 0, "c:1", topics=["refused"]), 3))
+    assert machine.state.group_generation("c")
+    machine.apply(encode_unregister(UnregisterBrokers((replace(removal, broker_name="c"),)), 4, 1))
+    assert not machine.state.group_generation("c"), "a group without members"

@@ -99,6 +99,26 @@ def test_a_renewal_that_a_removal_overtakes_leaves_nothing() -> None:
             assert [entry.key for entry in server.node.liveness.attachments.everything(0) if entry.key[0]] == []
 
 
+def test_104_that_names_another_cluster() -> None:
+    """It means the broker of its name and address. So it ends no life that has a newer connection, and leaves nothing."""
+    wrong = UnregisterBrokers((BrokerRemoval("other", "a:1", "a", 0, None),))
+    with virtual_cluster() as cluster:
+        old = cluster.wire(cluster.followers()[0])
+        cluster.ask(old, lambda server, c: None)
+        cluster.run(3)
+        new = [cluster.wire(name) for name in cluster.machines]
+        for wire in new:
+            assert cluster.register(wire, registration(timeout_ms=60_000)).code == 0
+        cluster.run(0.5)
+        assert cluster.propose(old, wrong) is None, "its connection is closed"
+        cluster.run(0.5)
+        assert cluster.is_shown()
+        assert cluster.propose(new[0], wrong).code == 0
+        cluster.until(cluster.is_gone, "the broker is removed")
+        assert all(node.state.cluster_info() == ((), ()) for node in cluster.nodes)
+        assert_no_ghosts(cluster, "after the removal")
+
+
 def say_anything(cluster: Cluster, wires: list[Wire], chance: Random) -> None:
     """One broker sends one request, without waiting for its answer."""
     wire = chance.choice(wires)
@@ -115,7 +135,8 @@ def say_anything(cluster: Cluster, wires: list[Wire], chance: Random) -> None:
         case 5:
             cluster.say(wire, lambda server, c: server.node.query_data_version(*key, DataVersion(1, 0, 1), c))
         case 6:
-            removal = UnregisterBrokers((BrokerRemoval(*key, "a", broker_id, None),))
+            named = (chance.choice((key[0], "other")), key[1])
+            removal = UnregisterBrokers((BrokerRemoval(*named, "a", broker_id, None),))
             cluster.say(wire, lambda server, c: server.node.propose(removal, c))
         case 7:
             wire.hang_up()
