@@ -12,7 +12,7 @@ from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.identity import Identity
 from replicated_namesrv.raft.interfaces import Observer
 from replicated_namesrv.raft.leadership import Leadership
-from replicated_namesrv.raft.members import Members, places, unpack_members
+from replicated_namesrv.raft.members import VACANT, Members, places, unpack_members
 from replicated_namesrv.raft.membership import Membership
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.pysyncobj_core import Core
@@ -56,6 +56,10 @@ class Group:
         """(index, members) that another node knows and this one does not know yet."""
         self.version = 0
         """Counts changes of the members, as in the log, and of the peers."""
+        self.has_lost_place = False
+        """Whether the log gave the place of this incarnation away: to another incarnation, or to none yet."""
+        self._was_named = False
+        """Whether the members have named this incarnation since this process started."""
         self._is_listed = False
         """Whether this node was a member when the members were last applied."""
 
@@ -75,6 +79,17 @@ class Group:
         self._context.set_voters(places(self._configuration.members) or frozenset(self._context.configured))
         self._replication.places_changed(self._core.set_voters(self._context.voters))
         self._is_due = True
+        member = self._configuration.members.get(self._context.node_id)
+        if member is None:
+            return
+        if member.incarnation == self._identity.incarnation:
+            self._was_named = True
+        elif self._was_named and (member.incarnation != VACANT or member.votes):  # not a learner that was added again
+            self.has_lost_place = True
+
+    def rejoined(self) -> None:
+        """This node continues as an incarnation that never had a place."""
+        self.has_lost_place = self._was_named = False
 
     def tick(self, now: float) -> None:
         """Add and drop peers if it is time."""

@@ -35,6 +35,8 @@ class Defences:
     """A command that was applied is not applied again, however often it was proposed."""
     current_forwards: bool = True
     """A leader appends a forward only in the forward's term, and only from the process of the peer that is accepted now."""
+    lost_places: bool = True
+    """A process whose place another data directory has taken continues as a new incarnation."""
     incarnations: bool = True
     """Votes and acknowledgements of a node that lost its disk are not counted before it is promoted."""
     changes_in_log: bool = True

@@ -285,6 +285,8 @@ class RaftNode(NodeViews):
         try:
             check_numbers(message, self.core.term)
             self._receive(peer, message)
+            if self.group.has_lost_place and self.defences.lost_places:  # before the entry that says so is acknowledged
+                self._rejoin("another data directory has taken the place of this one")
         except TermError as error:
             self._refuse(peer, error)
             if error.is_term_possible and self.membership.formed and self._may_raise_term(peer, message):
@@ -564,11 +566,15 @@ class RaftNode(NodeViews):
         self.proposals.leader_changed(term)
 
     def rejoin(self, reason: str) -> None:
-        """Continue as a new incarnation without a vote, until the leader promotes it. The log stays; the leader corrects it."""
+        """The disk was rolled back: continue as a new incarnation."""
         if self.context.is_alone:
             raise InvariantError(f"the disk of the only voter was rolled back: {reason}. Put its directory back as it was")
+        self._rejoin(f"this disk was rolled back: {reason}")
+
+    def _rejoin(self, reason: str) -> None:
+        """Continue as a new incarnation without a vote, until the leader promotes it. The log stays; the leader corrects it."""
         self.counters["rejoined"] += 1
-        self.context.note(f"this disk was rolled back: {reason}. This node continues without a vote until it has caught up")
+        self.context.note(f"{reason}. This node continues without a vote until it has caught up")
         if self.peers and self._role != "follower":
             self.core.observe_term(self.peers[0], self.core.term + 1)
         self._give_up_incarnation()
@@ -577,6 +583,7 @@ class RaftNode(NodeViews):
         self.incarnation = self.identity.incarnation
         self.outbox.drop_held()
         self.proposals.renumber(Origin(self.node_id, self.incarnation, self.boot))
+        self.group.rejoined()
         self.membership.rejoined()
 
     def _give_up_incarnation(self) -> None:

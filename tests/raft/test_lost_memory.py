@@ -19,7 +19,6 @@ from replicated_namesrv.raft.raft_errors import RolledBackError
 from replicated_namesrv.raft.raft_messages import (
     AppendReply,
     DigestReport,
-    Forward,
     Greeting,
     Introduction,
     Message,
@@ -276,103 +275,6 @@ def test_an_old_directory_that_is_put_back_is_not_counted() -> None:
     world.elect()
     settle(world)
     assert third.machine.commands == [b"old", b"X"]
-
-
-def kept_forwards(world: World, name: str) -> list[Forward]:
-    """Forwards that ``name`` sends from now on. They arrive; a test can repeat them."""
-    kept: list[Forward] = []
-
-    def keep(source: str, target: str, message: Message) -> bool:
-        if isinstance(message, Forward) and source == name:
-            kept.append(message)
-        return False
-
-    world.drop = keep
-    return kept
-
-
-@both
-def test_current_forwards(defended: bool) -> None:
-    """A node proposes X, then gets a new disk and proposes Y, then gets its complete first disk back. The network repeats the
-    forward of X; term and leader are the same. The session of Y has replaced the one that knows X."""
-    world = world_with("current_forwards", defended)
-    leader = world.elect()
-    moved = others(world, leader)[0]
-    kept = kept_forwards(world, moved.name)
-    assert moved.node is not None
-    first = moved.node
-    commit(world, first, b"X")
-    repeated = kept[-1]
-    settle(world)
-    moved.crash()
-    first_disk, moved.disk = moved.disk, Disk()
-    second = moved.start()
-    world.run_until(lambda: leader.voters[moved.name] == second.incarnation)
-    commit(world, second, b"Y")
-    settle(world)
-    moved.crash()
-    moved.disk = first_disk
-    back = moved.start()
-    assert back.incarnation == first.incarnation
-    world.run_until(lambda: leader.voters[moved.name] == first.incarnation)
-    assert (leader.role, leader.term) == ("leader", repeated.term)
-    leader.on_message(moved.name, repeated)
-    leader.tick()
-    world.run(1)
-    assert leader.counters["stale_forwards"] == defended
-    for host in world.hosts.values():
-        assert host.machine.commands == [b"X", b"Y"] + [b"X"] * (not defended)
-    commit(world, back, b"Z")
-
-
-def test_a_forward_of_an_earlier_boot_is_dropped() -> None:
-    """It was under way when the node restarted. The caller has gone with the earlier process."""
-    world, leader = elected()
-    host = others(world, leader)[0]
-    kept: list[Forward] = []
-
-    def delay(source: str, target: str, message: Message) -> bool:
-        if isinstance(message, Forward):
-            kept.append(message)
-        return isinstance(message, Forward)
-
-    world.drop = delay
-    world.propose(host.name, b"X")
-    world.run_until(lambda: kept)
-    host.crash()
-    node = host.start()
-    world.drop = lambda source, target, message: False
-    world.run_until(lambda: leader.membership.boot_of(host.name, node.incarnation) == 2)
-    leader.on_message(host.name, kept[0])
-    leader.tick()
-    assert leader.counters["stale_forwards"] == 1
-    commit(world, node, b"Y")
-    settle(world)
-    assert host.machine.commands == [b"Y"]
-
-
-def test_a_forward_that_waits_at_a_leader_ends_with_its_term() -> None:
-    """The leader loses its term before it appends the forward, and leads again before it knows another leader. The sender has
-    proposed the command again; an entry at the index in its reply may have been cut."""
-    world, leader = elected()
-    host = others(world, leader)[0]
-    kept = kept_forwards(world, host.name)
-    assert host.node is not None
-    commit(world, host.node, b"X")
-    settle(world)
-    may_append, leader.proposals._may_append = leader.proposals._may_append, lambda: False
-    leader.on_message(host.name, kept[-1])
-    for name in world.names:
-        world.isolate(name)
-    world.run_until(lambda: leader.role != "leader")
-    world.heal()
-    leader.core.start_election()
-    world.run_until(lambda: leader.role == "leader")
-    last = leader.last_index
-    leader.proposals._may_append = may_append
-    leader.tick()
-    assert (leader.counters["stale_forwards"], leader.last_index) == (1, last)
-    commit(world, host.node, b"Y")
 
 
 @both

@@ -1,0 +1,166 @@
+"""A disk is replaced and later put back, or its process returns: no proposal of before is applied again.
+
+Every test with ``defended`` runs twice: with the defence the rule is kept, without it the damage is visible.
+"""
+
+from replicated_namesrv.raft.raft_messages import Forward, Message
+from tests.raft.test_defences import both, commit, world_with
+from tests.raft.test_lost_memory import elected, others, settle
+from tests.raft.test_members import add, make, remove, wait_for
+from tests.support.raft_world import Disk, World
+
+
+def kept_forwards(world: World, name: str) -> list[Forward]:
+    """Forwards that ``name`` sends from now on. They arrive; a test can repeat them."""
+    kept: list[Forward] = []
+
+    def keep(source: str, target: str, message: Message) -> bool:
+        if isinstance(message, Forward) and source == name:
+            kept.append(message)
+        return False
+
+    world.drop = keep
+    return kept
+
+
+@both
+def test_current_forwards(defended: bool) -> None:
+    """A node proposes X, then gets a new disk and proposes Y, then gets its complete first disk back. The network repeats the
+    forward of X; term and leader are the same. The session of Y has replaced the one that knows X."""
+    world = world_with("current_forwards", defended, also_off=("lost_places",))
+    leader = world.elect()
+    moved = others(world, leader)[0]
+    kept = kept_forwards(world, moved.name)
+    assert moved.node is not None
+    first = moved.node
+    commit(world, first, b"X")
+    repeated = kept[-1]
+    settle(world)
+    moved.crash()
+    first_disk, moved.disk = moved.disk, Disk()
+    second = moved.start()
+    world.run_until(lambda: leader.voters[moved.name] == second.incarnation)
+    commit(world, second, b"Y")
+    settle(world)
+    moved.crash()
+    moved.disk = first_disk
+    back = moved.start()
+    assert back.incarnation == first.incarnation
+    world.run_until(lambda: leader.voters[moved.name] == first.incarnation)
+    assert (leader.role, leader.term) == ("leader", repeated.term)
+    leader.on_message(moved.name, repeated)
+    leader.tick()
+    world.run(1)
+    assert leader.counters["stale_forwards"] == defended
+    for host in world.hosts.values():
+        assert host.machine.commands == [b"X", b"Y"] + [b"X"] * (not defended)
+    commit(world, back, b"Z")
+
+
+@both
+def test_lost_places(defended: bool) -> None:
+    """As above, but the first process only loses its connections while another one with a new disk has its place. When it is
+    back, it has the boot that sent the forward of X."""
+    world = world_with("lost_places", defended)
+    leader = world.elect()
+    moved = others(world, leader)[0]
+    kept = kept_forwards(world, moved.name)
+    assert moved.node is not None
+    first = moved.node
+    incarnation = first.incarnation
+    commit(world, first, b"X")
+    repeated = kept[-1]
+    settle(world)
+    first_disk, first_machine = moved.disk, moved.machine
+    moved.crash(power=False)  # the process stays: ``first``
+    for peer in world.names:
+        first.on_disconnected(peer)
+    moved.disk = Disk()
+    second = moved.start()
+    world.run_until(lambda: leader.voters[moved.name] == second.incarnation)
+    commit(world, second, b"Y")
+    settle(world)
+    moved.crash()
+    moved.disk, moved.machine, moved.node = first_disk, first_machine, first
+    for peer in world.names:
+        world.connect(moved.name, peer)
+        world.connect(peer, moved.name)
+    world.run_until(lambda: leader.voters[moved.name] == first.incarnation)
+    assert (first.incarnation != incarnation) == defended
+    assert (leader.role, leader.term) == ("leader", repeated.term)
+    leader.on_message(moved.name, repeated)
+    leader.tick()
+    world.run(1)
+    for host in world.hosts.values():
+        assert host.machine.commands == [b"X", b"Y"] + [b"X"] * (not defended)
+    commit(world, first, b"Z")
+    if defended:
+        assert first.counters["rejoined"] == 1
+        assert any("has taken the place of this one" in note for note in first.notes)
+
+
+def test_a_forward_of_an_earlier_boot_is_dropped() -> None:
+    """It was under way when the node restarted. The caller has gone with the earlier process."""
+    world, leader = elected()
+    host = others(world, leader)[0]
+    kept: list[Forward] = []
+
+    def delay(source: str, target: str, message: Message) -> bool:
+        if isinstance(message, Forward):
+            kept.append(message)
+        return isinstance(message, Forward)
+
+    world.drop = delay
+    world.propose(host.name, b"X")
+    world.run_until(lambda: kept)
+    host.crash()
+    node = host.start()
+    world.drop = lambda source, target, message: False
+    world.run_until(lambda: leader.membership.boot_of(host.name, node.incarnation) == 2)
+    leader.on_message(host.name, kept[0])
+    leader.tick()
+    assert leader.counters["stale_forwards"] == 1
+    commit(world, node, b"Y")
+    settle(world)
+    assert host.machine.commands == [b"Y"]
+
+
+def test_a_forward_that_waits_at_a_leader_ends_with_its_term() -> None:
+    """The leader loses its term before it appends the forward, and leads again before it knows another leader. The sender has
+    proposed the command again; an entry at the index in its reply may have been cut."""
+    world, leader = elected()
+    host = others(world, leader)[0]
+    kept = kept_forwards(world, host.name)
+    assert host.node is not None
+    commit(world, host.node, b"X")
+    settle(world)
+    may_append, leader.proposals._may_append = leader.proposals._may_append, lambda: False
+    leader.on_message(host.name, kept[-1])
+    for name in world.names:
+        world.isolate(name)
+    world.run_until(lambda: leader.role != "leader")
+    world.heal()
+    leader.core.start_election()
+    world.run_until(lambda: leader.role == "leader")
+    last = leader.last_index
+    leader.proposals._may_append = may_append
+    leader.tick()
+    assert (leader.counters["stale_forwards"], leader.last_index) == (1, last)
+    commit(world, host.node, b"Y")
+
+
+def test_a_removed_node_that_is_added_again_keeps_its_incarnation() -> None:
+    """No other data directory has had its place."""
+    world = World(3)
+    world.start_all()
+    commit(world, world.elect(), b"a")
+    host = next(host for host in world.hosts.values() if host.node is not world.leader)
+    node = host.node
+    assert node is not None
+    incarnation = node.incarnation
+    make(world, remove(host.name))
+    world.run_until(lambda: node.role == "removed")
+    make(world, add(host.name))
+    wait_for(world, host, "voter")
+    assert (node.incarnation, node.counters["rejoined"]) == (incarnation, 0)
+    commit(world, node, b"b")
