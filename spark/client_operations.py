@@ -82,7 +82,7 @@ def _access(clients: Mapping[str, str], row: Row) -> str:
 
 
 def probes(records: RunRecords, done: Iterable[ClientOperation]) -> list[Row]:
-    """Rows of PROBES: ``answers`` of the ``asked`` nodes, and whether all answers were ``equal`` (M3). Needs two answers.
+    """Rows of PROBES: ``answers`` of the ``asked`` nodes, and whether all answers were ``equal`` (M3). A row needs two answers.
 
     An empty answer and "no such key" are answers, too, and equal to each other."""
     groups: dict[tuple[Any, ...], list[ClientOperation]] = defaultdict(list)

@@ -227,8 +227,8 @@ class _World:
     def step(self, look: int, changes: bool) -> None:
         """Apply the changes that are due before this observation.
 
-        Changes do not overlap: the next one starts only after all nodes were observed with the last one. So each episode belongs
-        to one change, and at least two nodes differ throughout it."""
+        Changes do not overlap: the next change starts only after all nodes were observed with the previous one. So each episode
+        belongs to one change, and at least two nodes differ during the whole episode."""
         for node in self._arrivals.pop(look, ()):
             self._held[node] = self._version
         if not changes or look < self._next or self._arrivals or self._is_apart:
@@ -268,10 +268,10 @@ class _World:
         self._is_apart = len({seen for seen in self._seen if seen is not None}) > 1
 
     def apart(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """When the nodes certainly differed, and when they possibly did.
+        """When the nodes certainly differed, and when they possibly differed.
 
-        Between the question of the last look at a version and the answer of the first look at the next one, either is
-        possible."""
+        Between the question of the last look at a version and the answer of the first look at the next version, the node may have
+        either version."""
         edges: list[tuple[int, int, int, int]] = []
         for node, found in enumerate(self._series):
             for series in filter(None, found):

@@ -22,13 +22,13 @@ class Application(Protocol):
     """An application, which the simulator runs on the machines and calls."""
 
     catch_up_ns: int
-    """Time limit after the last heal for every node to catch up."""
+    """Time limit for every node to catch up, from the last heal on."""
     drain_ns: int
-    """Every request must have ended this long after the clients stopped."""
+    """Time within which every request must have ended after the clients stopped."""
     disturbs: bool
-    """Whether a follower is isolated at the very end and returns."""
+    """Whether a follower is isolated at the very end, and then returns."""
     counts: dict[str, int]
-    """Event counts for the report."""
+    """Numbers of events for the report."""
 
     def start_process(self, machine: Machine) -> tuple[Process, RaftView]:
         """Boot ``machine``. If this raises, the machine stays down."""

@@ -40,16 +40,17 @@ from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
 CLUSTER = "c"
 SAME_PROCESS_NS = 1_500 * MS
-"""Connections opened within this time count as those of one process. A late ``UNREGISTER_BROKER`` (104) over one of them ends
-the next process.
+"""Connections that are opened within this time count as those of one process. A late ``UNREGISTER_BROKER`` (104) over one of them
+unregisters the next process.
 """
 SETTLED_NS = 2 * SECOND
-"""For this long after a restart or a swap of ids the broker may be dropped for a round."""
+"""For this long after a restart or a swap of ids, the broker may be dropped for the time of a round."""
 TIMEOUTS_MS = (2_500, 4_000, 4_000, 9_000)
 BURST_MAX = 60
-"""Brokers that end at once: enough to distinguish a removal of many from one of a few, few enough to cost little."""
+"""Number of brokers that end at once: enough to distinguish a removal of many from a removal of a few, and few enough to cost
+little."""
 LED_SLACK_NS, CHANGE_SLACK_NS = 3 * SECOND, 700 * MS
-"""Extra time for a removal: commits over slow disks, and with each change of leader the requests in flight."""
+"""Extra time for a removal, for commits over slow disks; and for each change of leader, for the requests in flight."""
 SAMPLE_NS = 100 * MS
 Key = tuple[str, str]
 
@@ -63,19 +64,19 @@ class Life:
         rng = brokers.world.random(f"{broker.name}/{address}/{broker.lives}")
         self.wires = {m.name: Wire(brokers.cluster, m, f"{broker.name}@{address}", rng) for m in brokers.machines}
         self.acknowledged_ns: dict[str, int] = {}
-        """By node: when the last acknowledged registration was sent."""
+        """For each node: when the last registration that it acknowledged was sent."""
         self.acknowledged_count = -1
         self.is_running = True
         self.home = rng.randrange(len(brokers.machines))
-        """Position of the node that a frugal broker registers with."""
+        """Position of the node with which a frugal broker registers."""
         self.is_leaving = False
-        """Whether it has begun to unregister."""
+        """Whether the broker has begun to unregister."""
         self.has_ended = False
-        """Whether it sends nothing more, though it has not unregistered from all nodes."""
+        """Whether the process sends nothing more, although it has not unregistered from all nodes."""
         self.left_ns: int | None = None
         """When an unregistration was first answered."""
         self.left_epoch: int | None = None
-        """The epoch with which this unregistration was fenced; None: the epoch when it arrived."""
+        """The epoch that this unregistration named; None: it applies to the epoch at its arrival."""
 
 
 class Broker:
@@ -94,9 +95,9 @@ class Broker:
         self._changed_ns = 0
         self.topics = self._topics()
         self.is_steady = True
-        """False once another process may have sent requests under this broker's id or address."""
+        """False once another process may have sent requests with this broker's id or address."""
         self.alone_ns = 0
-        """The time since which no other process of it, or under its id, exists."""
+        """Time since which no other process of this broker, or with its id, exists."""
         self.life = self._begin(f"10.0.{number}.1:10911")
 
     def _topics(self) -> dict[str, QueueData]:
@@ -261,7 +262,7 @@ class Broker:
                 self.stop_late()
             else:
                 self.kill()
-        elif self.life.is_leaving:  # the former process is killed before the next one starts
+        elif self.life.is_leaving:  # kill the former process before the next one starts
             self.life.has_ended = True
             for wire in self.life.wires.values():
                 wire.hang_up()
@@ -308,7 +309,7 @@ class DeadBroker:
 
     def __init__(self, contact_ns: int) -> None:
         self.contact_ns = contact_ns
-        """When its last request arrived."""
+        """When the last request of the broker arrived."""
         self.led_ns = self.changes = 0
 
 
@@ -336,12 +337,12 @@ class Brokers:
         self.drain_ns = 0
         self.disturbs = world.random("disturbance").random() < 0.25
         self.transfer: Callable[[Machine, str | None], None] = lambda machine, peer: None
-        """Ask the leader on ``machine`` to transfer leadership."""
+        """Asks the leader on ``machine`` to transfer leadership."""
         self.is_sheltered: Callable[[], bool] = lambda: False
-        """Whether a fault strikes that needs connected nodes."""
+        """Whether a fault is in force for which nodes have to stay connected."""
         self._dead: dict[Key, DeadBroker] = {}
         self._unwatched: set[tuple[str, str, int]] = set()
-        """Registrations whose silence the leader did not measure at the last sample."""
+        """Registrations whose silence the leader did not measure at the last check."""
         self.chase_until_ns = 0
         """The time until which leaders are lost on purpose."""
         self._led: tuple[str, int] | None = None
@@ -437,7 +438,7 @@ class Brokers:
 
         wire.call(ask, lambda _: None)
         self.world.after(int((0.5 + self._rng.random()) * SECOND), ends)
-        if self._rng.random() < 0.5:  # each leader ends just before it would remove them
+        if self._rng.random() < 0.5:  # so each leader ends just before it would remove the silent brokers
             self._lose_leader(10, int(timeout_ms * MS * (0.6 + 0.3 * self._rng.random())), is_cut=self._rng.random() < 0.5)
 
     @staticmethod

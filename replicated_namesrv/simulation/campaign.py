@@ -15,9 +15,9 @@ from replicated_namesrv.simulation.subjects import run
 TICK_S = 0.5
 _SHRINK_RUNS = 60
 _EVENTS_SHOWN = 45
-"""Maximum of trace lines without messages."""
+"""Maximum number of trace lines that are shown, without messages."""
 _MESSAGES_S = 0.05
-"""Messages are printed for this long before the violation."""
+"""Time before the violation from which on messages are printed, too."""
 _MESSAGES_SHOWN = 40
 
 
@@ -44,7 +44,7 @@ def run_all(
                 tick()
                 for future in done:
                     yield future.result()
-        except (GeneratorExit, KeyboardInterrupt):  # the results of the runs in progress are not needed
+        except (GeneratorExit, KeyboardInterrupt):  # stop at once, because the results of the runs in progress are not needed
             for child in set(active_children()) - others:
                 child.kill()
             raise

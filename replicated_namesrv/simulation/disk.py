@@ -73,9 +73,9 @@ class SyncRequest(NamedTuple):
     """The data that a sync has to cover: the state when it was requested."""
 
     files: tuple[tuple[_File, int], ...]
-    """File and length."""
+    """Each file with its length at that time."""
     changes: int
-    """Changes of the directory covered."""
+    """Number of changes of the directory that the sync covers."""
 
 
 class SimulatedDisk:
@@ -92,11 +92,11 @@ class SimulatedDisk:
         self.full = False
         self.failing = False
         self.hung = False
-        """No sync completes; the owner of the disk queues the waiting requests."""
+        """While True, no sync completes. The owner of the disk queues the requests that wait."""
         self.slow_ms = 0
         """Longest random delay added to each sync."""
         self.written = 0
-        """Bytes appended since the disk was made."""
+        """Number of bytes appended since the disk was made."""
 
     # Storage
 

@@ -23,7 +23,7 @@ from replicated_namesrv.simulation.network import Network
 from replicated_namesrv.simulation.world import MS, SECOND
 
 LOOK_NS = 30 * MS
-"""Time between two looks; neither a multiple nor a divisor of the periods in which links flap."""
+"""Time between two checks; neither a multiple nor a divisor of the periods in which links flap."""
 
 
 class LeaderWatch:
@@ -39,9 +39,9 @@ class LeaderWatch:
         """(machine), (machine, "complete") or (sender, receiver), if it has no fault -> (its identity, since when)."""
         self._committed = 0
         self._progress_ns = 0
-        """When a leader last existed, or an entry was last committed."""
+        """Time at which a leader last existed, or an entry was last committed."""
         self._judged_ns = 0
-        """End of the last bound counted in ``judged``."""
+        """End of the last bound that was counted in ``judged``."""
         self.judged = 0
         """Number of consecutive bounds in which a majority could elect."""
 

@@ -32,7 +32,7 @@ class ProcessLife:
         self.rng = rng
         self.over = False
         self._hanging: list[tuple[int, SyncRequest]] = []
-        """Syncs that a hung disk has not completed."""
+        """Syncs that have not completed because the disk is hung."""
 
     def resume_syncs(self) -> None:
         """The disk works again."""
@@ -86,17 +86,17 @@ class Machine(Endpoint):
         self.boots = 0
         self.pauses = 0
         self.ran_since_ns = 0
-        """Since when the process has run without a pause."""
+        """Time since which the process has run without a pause."""
         self.disk_faulted = False
-        """A disk fault was active in this life of the process, so it may stop by itself."""
+        """True if a disk fault was active in this life of the process, so that it may stop by itself."""
         self.out_of_memory = False
-        """Applying the next command fails for lack of memory."""
+        """While True, applying the next command fails for lack of memory."""
         self.memory_faulted = False
-        """Memory ran out in this life of the process, so it may stop by itself."""
+        """True if memory ran out in this life of the process, so that it may stop by itself."""
         self.kept_down = False
-        """It stays down until this is reset."""
+        """While True, the machine stays down."""
         self.restored = False
-        """The disk was rolled back to an older image, so a process that detects this may stop."""
+        """True if the disk was rolled back to an older image. A process that detects this may stop."""
         self._inbox: list[Callable[[Process], None]] = []
         self._turn_at = -1
         self._wake_at = -1
@@ -274,7 +274,7 @@ class Machine(Endpoint):
             (self.disk_faulted and isinstance(failed, OSError))
             or (self.memory_faulted and isinstance(failed, MemoryError))
             or (self.restored and isinstance(failed, RolledBackError))
-            # Here a message to the original process also reaches the copy.
+            # a message to the original process also reaches the copy, so the copy can fail in this way
             or (self.is_copy and isinstance(failed, AcknowledgedLossError))
         )
         if not excused:

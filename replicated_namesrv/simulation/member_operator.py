@@ -19,7 +19,8 @@ from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
 _VOTERS_MIN = 1
 _LIMIT_NS = 20 * SECOND
-"""A request ends when its entry is applied, or when the leader steps down; on a hung disk after some seconds."""
+"""Time limit of a request. It ends when its entry is applied, or when the leader steps down; on a hung disk only after some
+seconds."""
 
 
 class MemberOperator:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _REMEMBERED = 6
-"""Messages of each kind and link that an echo may choose from."""
+"""Number of messages of each kind and link from which an echo may choose."""
 Link = tuple[str, str]
 """(sender, receiver)."""
 
@@ -46,7 +46,7 @@ class _SimulatedConnection:
     def __init__(self) -> None:
         self.closed = False
         self.late = False
-        """Closed, but messages in flight still arrive."""
+        """True if the connection is closed but messages in flight still arrive."""
         self.last_arrival_ns = 0
         self.disturbed = 0
         """Number of active cuts."""
@@ -62,7 +62,7 @@ class Network:
         names = list(self._endpoints)
         self.links: list[Link] = [(source, target) for source in names for target in names if source != target]
         self.copies: dict[str, Endpoint] = {}
-        """By name: a second process that uses this endpoint's name and connections and receives all its messages."""
+        """By name: a second process that uses the name and the connections of this endpoint, and receives all its messages."""
         self._connections: dict[Link, _SimulatedConnection] = {}
         self._dialling: set[Link] = set()
         self._cuts: dict[Link, int] = dict.fromkeys(self.links, 0)
@@ -74,10 +74,10 @@ class Network:
         self.loss: dict[Link, float] = {}
         self.repeats: dict[Link, float] = {}
         self.echoes: dict[Link, float] = {}
-        """Share of arrivals that are followed by an old message of the same link."""
+        """Share of arrivals after which an old message of the same link arrives again."""
         self._remembered: dict[Link, dict[str, deque[object]]] = {link: {} for link in self.links}
         self.last_repeat_ns = 0
-        """When the last of the late and repeated messages scheduled so far arrives."""
+        """Time at which the last of the late and repeated messages that are scheduled so far arrives."""
         self.sent = 0
 
     # Faults
@@ -130,7 +130,8 @@ class Network:
         connection = self._connections.get(link)
         if connection is None or self._cuts[link] or link in self.slow_ms or link in self.late_ms or link in self.loss:
             return None
-        if connection.last_arrival_ns > self._world.now_ns + MS:  # this message is late, and all later ones follow it
+        # this message is late, and so are all later ones on the connection
+        if connection.last_arrival_ns > self._world.now_ns + MS:
             return None
         return connection, connection.disturbed
 

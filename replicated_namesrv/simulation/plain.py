@@ -196,7 +196,8 @@ class PlainNode:
 
 def build_plain(simulation: Simulation) -> Application:
     """Plain PySyncObj, with registers on top."""
-    logging.getLogger("pysyncobj").setLevel(logging.CRITICAL + 1)  # its warnings are counted here
+    # PySyncObj's warnings are not shown, because they are counted here
+    logging.getLogger("pysyncobj").setLevel(logging.CRITICAL + 1)
     simulation.invariants.tolerated.update(dict.fromkeys(_COUNTED, 0))
     simulation.invariants.deposed_ns = 2 * _ELECTION_MAX_MS * MS
     simulation.nemesis.spared = frozenset(("loss", "repeats", "echoes", "no_memory"))

@@ -281,7 +281,7 @@ class RouteCluster:
         self.on_failure: Callable[[str], None] = lambda text: None
         self.on_applied: Callable[[NameServer, int, RouteStateMachine], None] = lambda server, index, state: None
         self._graveyard: list[NameServer] = []
-        """Processes that ended. Keeping them prevents the garbage collector from running their tasks."""
+        """Processes that have ended. They are kept so that the garbage collector does not run their tasks."""
 
     def start_process(self, machine: Machine) -> tuple[NameServer, RaftNode]:
         """Boot ``machine``."""
@@ -309,9 +309,9 @@ class Wire:
         self._world = cluster.world
         self.connection: SimulatedConnection | None = None
         self.is_cut = False
-        """No message arrives, in either direction."""
+        """While True, no message arrives in either direction."""
         self.dialled_ns = 0
-        """When its connection was last opened."""
+        """Time at which its connection was last opened."""
         self._arrives_ns = 0
         self._life: ProcessLife | None = None
 

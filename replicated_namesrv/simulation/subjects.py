@@ -20,7 +20,7 @@ from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _CATCH_UP_ELECTION_TIMES = 5
 _SLOWEST = 1.2
-"""A second of the slowest clock, in seconds of the world."""
+"""Duration of a second of the slowest clock, in seconds of the world."""
 _SLACK_MS = 500
 LATE_COPY_MS = 450
 """``lateCopyMs``, less than the shortest period of the simulated brokers."""
@@ -40,7 +40,7 @@ def draw_config(world: World, defences: Defences) -> RaftConfig:
         entry_bytes_max=rng.choice((64, 1_024, 128 << 10)),
         append_bytes_max=append_bytes_max,
         inflight_bytes_max=rng.choice((2_048, 4 << 20)),
-        # With fewer in flight a node would not catch up over slow disks in the allowed time.
+        # with fewer messages in flight, a node would not catch up over slow disks in the allowed time
         inflight_messages_max=rng.choice((8, 64) if append_bytes_max == 512 else (1, 3, 64)),
         apply_entries_max=rng.choice((16, 512)),
         compact_entries=compact_entries,

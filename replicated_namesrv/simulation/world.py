@@ -39,7 +39,7 @@ class Trace:
     def __init__(self, readable: bool) -> None:
         self.readable = readable
         self.lines: list[str] = []
-        """Only if ``readable``: time in seconds and the event."""
+        """The trace if ``readable`` is set: for each event, its time in seconds and its text."""
         self._events: list[tuple[int | str, ...]] = []
         self._hash = hashlib.blake2b(digest_size=16)
 
