@@ -42,7 +42,7 @@ class Appending:
         self._core, self._log, self._elections = core, log, elections
         self._leadership, self._outbox = leadership, outbox
         self._answering: tuple[int, int, int, bool] | None = None
-        """(term, sequence, previous index, with entries) of the append that PySyncObj is processing."""
+        """The append that PySyncObj is processing: term, sequence, previous index, whether it has entries."""
 
     def on_append(self, peer: str, message: Append) -> None:
         core, log = self._core, self._log

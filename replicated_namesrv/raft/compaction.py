@@ -30,7 +30,8 @@ from replicated_namesrv.raft.snapshots import SnapshotStore
 from replicated_namesrv.raft.stall import Stall
 
 SHORT_DISK_BYTES, SHORT_DISK_SEGMENT_BYTES, SHORT_DISK_PAUSE_S = 4 << 20, 256 << 10, 2.0
-"""A snapshot costs a copy of the state, so the pause is not shorter."""
+"""Size of the log, size of a segment, and pause between checks on a disk that is nearly full. Each snapshot costs a copy of the
+state, so the pause is not shorter."""
 
 
 class CompactionCore(RaftState, Protocol):
@@ -58,7 +59,7 @@ class Compaction:
         self._bytes = 0
         """``written_bytes`` of the log at the last snapshot."""
         self._target = 0
-        """Index up to which our newest snapshot allows dropping entries."""
+        """Index up to which entries may be dropped because our newest snapshot covers them."""
         self._forced = False
         self._disk_is_short = False
         self._look_at = 0.0
@@ -101,10 +102,10 @@ class Compaction:
         if current is not None:
             fresh = last_index - current.last_index
             if fresh <= 0:
-                return False  # nothing was applied since, so another snapshot would free nothing
+                return False  # nothing was applied since the last snapshot, so another one would free nothing
             is_kept = self._target > self._log.first_index
             if is_kept and not self._forced and fresh < config.compact_entries - config.compact_margin_entries:
-                return False  # the log is only long because it is kept for a follower
+                return False  # the log is long only because it is kept for a follower, so a snapshot would free nothing
         self._bytes, self._forced = self._log.written_bytes, False
         return True
 
@@ -120,7 +121,7 @@ class Compaction:
             return None
         index = self._needed_from() if self._core.is_leader else self._target
         if index < self._target and index - first < self._config.compact_entries // 8:
-            return None  # in large pieces, because each costs a pass over the log
+            return None  # wait until the piece is large, because each drop costs a pass over the log
         return index if index > first else None
 
     def _needed_from(self) -> int:

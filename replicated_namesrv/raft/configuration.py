@@ -58,22 +58,22 @@ class Configuration:
         (``Defences.changes_in_log``)."""
         self._in_log = in_log
         self.on_change: Callable[[], None] = lambda: None
-        """Called when the applied or the latest configuration has changed."""
+        """Called after the applied or the latest configuration has changed."""
         self._waiting: list[tuple[int, Change]] = []
-        """(index, change) of changes in the log that are not applied, ascending."""
+        """Changes in the log that are not applied yet, as (index, change), in ascending order."""
         self.is_static = True
         """Whether no MEMBERS entry was applied: the members are the founders, and their addresses are in the configuration."""
         self.applied_members: Members = founding_members(voters)
         self.members: Members
         """The members of the latest configuration."""
         self.applied: dict[str, int]
-        """Node -> incarnation of every member, as applied."""
+        """The incarnation of every member, by node, according to the applied entries."""
         self.applied_voters: dict[str, int]
-        """Node -> incarnation of every voter, as applied."""
+        """The incarnation of every voter, by node, according to the applied entries."""
         self.latest: dict[str, int]
-        """Node -> incarnation of every voter of the latest configuration."""
+        """The incarnation of every voter, by node, according to the latest configuration in the log."""
         self.quorum: int
-        """How many voters are a majority, in the latest configuration."""
+        """Number of voters that are a majority in the latest configuration."""
         self._update()
 
     @property

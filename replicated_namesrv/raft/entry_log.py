@@ -32,16 +32,17 @@ from replicated_namesrv.raft.interfaces import Storage
 from replicated_namesrv.raft.raft_errors import CorruptionError, InvariantError
 
 RECORD = struct.Struct("<2sIIBQ")
-"""Marker, payload length, checksum of all that follows, type, number in the stream."""
+"""The head of a record: marker, payload length, checksum of all that follows, type, number in the stream."""
 MARKER = b"\xa5\x5a"
 CHECKED = struct.Struct("<BQ")
 CHECKED_FROM = RECORD.size - CHECKED.size
-"""Offset in the record where checksummed bytes begin; the checksum starts from the length, so the length is covered, too."""
+"""Offset in the head of a record at which the checked bytes begin. The checksum begins with the length, so the length is checked,
+too."""
 HEADER = struct.Struct("<8sIQI")
-"""Magic, format version, number of the first record, checksum."""
+"""The head of a segment: magic, format version, number of the first record, checksum."""
 MAGIC = b"RAFTLOG\n"
 ASIDE = "log.writing"
-"""A segment that is being copied."""
+"""Name of a segment that is being copied."""
 VERSION = 1
 INDEX_TERM = struct.Struct("<QQ")
 TWO_INDEX_TERMS = struct.Struct("<QQQQ")
@@ -50,9 +51,9 @@ NUMBER = struct.Struct("<Q")
 ENTRY, CUT, TERM, RESET, MARK = 1, 2, 3, 4, 5
 
 Entry = tuple[bytes, int, int]
-"""(payload, index, term): the shape PySyncObj uses."""
+"""(payload, index, term), which is the form that PySyncObj uses."""
 PLACEHOLDER = b"\x01"
-"""Payload of an entry that is known only through a snapshot; never sent or applied."""
+"""Payload of an entry that is known only through a snapshot. It is never sent or applied."""
 ENTRIES_READ_MAX = 1 << 30
 
 
@@ -68,7 +69,7 @@ class Segment:
     def __init__(self, name: str, first_number: int, size: int) -> None:
         self.name, self.first_number, self.size = name, first_number, size
         self.last_index = 0
-        """Last entry of the log when the segment was closed. A snapshot that covers it replaces the segment."""
+        """Last entry of the log when this segment was closed. A snapshot that covers this entry replaces the segment."""
 
 
 class _Opened(NamedTuple):
@@ -76,10 +77,10 @@ class _Opened(NamedTuple):
 
     segment: Segment
     data: bytes
-    """End of the last good record."""
+    """Bytes up to the end of the last good record."""
     last_number: int
     torn: bool
-    """Whether there were bytes after it."""
+    """Whether bytes follow the last good record."""
 
 
 class Log:
@@ -93,25 +94,25 @@ class Log:
         self._storage = storage
         self._rewrite_tail = rewrite_tail
         self.segment_bytes = segment_bytes
-        """A segment of this size is closed; only closed ones can be deleted."""
+        """A segment is closed when it reaches this size. Only closed segments can be deleted."""
         self._entries: list[Entry] = []
         self.base_index = 0
-        """Entries after this one have their payload. Of earlier ones at most index and term are known."""
+        """The payloads of entries after this index are known. Of earlier entries, at most index and term are known."""
         self._term, self._vote = 0, None  # type: int, str | None
         self._commit = 1
         self._commit_written = 1
         self._segments: list[Segment] = []
         self._buffer: list[bytes] = []
         self.written_bytes = 0
-        """Bytes of records read or written since opening."""
+        """Number of bytes of records that were read or written since the log was opened."""
         self.number = 0
         """Number of the last record written. ``durable_number`` is that of the last one known to be synced."""
         self.durable_number = 0
         self.vote_number = 0
-        """Number of the last record of term and vote."""
+        """Number of the last record with term and vote."""
         self.durable_index = 0
         self._marked = 0
-        """Content of the newest mark: records up to this number had been synced."""
+        """Number in the newest mark: records up to this number had been synced."""
         self._data_number = 0
         self._reset_number = 0
         self._syncing_number = 0
@@ -121,18 +122,18 @@ class Log:
         self._directory_dirty = False
         self._reset_entries: list[Entry] | None = None
         self.keep_tail = False
-        """While set, ``deleteEntriesFrom`` has no effect, because the guard knows that the following entries are equal."""
+        """While True, ``deleteEntriesFrom`` has no effect, because the guard knows that the following entries are equal."""
         self.read_max = ENTRIES_READ_MAX
         self.read_bytes_max = ENTRIES_READ_MAX
-        """Bounds on a slice with an end, so that a long backlog is applied in steps."""
+        """Limits on the size of a slice of entries with an end, so that a long backlog is applied in steps."""
         self.entries_max = self.buffered_bytes_max = ENTRIES_READ_MAX
-        """Bounds for ``is_full``."""
+        """Limits on unsynced entries and bytes, for ``is_full``."""
         self.on_add: Callable[[int, bytes], None] = lambda index, payload: None
-        """Called with index and payload of each entry that is appended."""
+        """Called for each entry that is appended, with its index and payload."""
         self.on_cut: Callable[[int], None] = lambda index: None
         """Called with the first removed index when the log is cut."""
         self.cut_records = 0
-        """Records dropped as a torn tail when opening."""
+        """Number of records that were dropped as a torn tail when the log was opened."""
         self._open()
 
     # Opening
@@ -250,7 +251,7 @@ class Log:
 
     def _replay(self, kind: int, payload: bytes) -> None:
         if kind == CUT:
-            # The entries that it cut may have been in segments that a snapshot has replaced since.
+            # Segments with the entries that this record cut may have been replaced by a snapshot since.
             (first,) = NUMBER.unpack(payload)
             if self._entries:
                 del self._entries[max(0, first - self._entries[0][1]) :]

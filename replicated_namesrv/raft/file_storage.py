@@ -26,9 +26,10 @@ LOCK, BALLAST = "lock", "ballast"
 NEEDS_BALLAST = ("log", "identity")
 """Name prefixes of the files that may use the ballast."""
 SEGMENT_BYTES, MARGIN_BYTES = 16 << 20, 4 << 20
-"""Size of the ballast: a start may rewrite the last segment of the log, plus a margin. At most an eighth of the disk in all."""
+"""Size of a segment, and a margin. The ballast has the size of both, because a start may rewrite the last segment of the log; but
+it has at most an eighth of the disk."""
 SPARES: Final = 8
-"""Files that can be open at the same time when there are no descriptors left."""
+"""Number of files that can be opened at the same time even when the process has no descriptors left."""
 
 
 def make_durably(directory: Path) -> None:

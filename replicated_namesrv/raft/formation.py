@@ -50,10 +50,10 @@ class FormationStep(NamedTuple):
 
     row: str
     state: int | None = None
-    """The new state, to be stored durably. None: wait."""
+    """The new state, to be stored durably. None: the node waits."""
     founders: dict[str, int] | None = None
     problem: str | None = None
-    """A note for the operator."""
+    """A note for the operator; None: there is none."""
 
 
 def next_step(

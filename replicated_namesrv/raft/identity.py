@@ -31,9 +31,10 @@ class Identity:
         self.incarnation, self.boot, self.state = incarnation, 0, BLANK
         self.founders: dict[str, int] = {}
         self.members_in_log = joins
-        """Whether the members are in the log. Otherwise they are those of the configuration, which must not change."""
+        """Whether the members are in the log. If not, the members are those of the configuration, which must not change."""
         self.removed_at = 0
-        """Index of the entry that removed this node from the cluster; 0 while it is a member, or is about to become one."""
+        """Index of the entry that removed this node from the cluster; 0 while this node is a member, or is about to become
+        one."""
         if IDENTITY in storage.list_names():
             self._load(storage.read(IDENTITY))
         elif others := [n for n in storage.list_names() if n.startswith(("log-", "snapshot-"))]:

@@ -41,7 +41,7 @@ class UntouchedStorage:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._changed: dict[str, bytes | None] = {}
-        """Content by name. None: removed."""
+        """The values by name. None: the name was removed."""
 
     def list_names(self) -> list[str]:
         on_disk = {path.name for path in self._directory.iterdir() if path.is_file()}
@@ -84,10 +84,10 @@ class Record(NamedTuple):
     offset: int
     number: int
     kind: str
-    """entry, cut, term, reset or mark."""
+    """Kind of the record: entry, cut, term, reset or mark."""
     fields: dict[str, Any]
     payload: bytes
-    """Payload of an entry."""
+    """The payload, if the record is an entry."""
 
 
 @dataclass
@@ -102,7 +102,7 @@ class SegmentFacts:
     first_index: int | None = None
     last_index: int | None = None
     readable: int = 0
-    """Bytes from the start that are whole, sound records."""
+    """Length of the part at the start that consists of whole, sound records."""
 
 
 class SnapshotFacts(NamedTuple):
@@ -122,14 +122,14 @@ class Inspection:
     segments: list[SegmentFacts]
     snapshots: list[SnapshotFacts]
     terms: list[dict[str, Any]]
-    """Every change of term or vote: file, offset, term, votedFor."""
+    """Every change of term or vote, with the fields file, offset, term and votedFor."""
     commit_index: int
-    """Highest commit index recorded in the log. A node may know a higher one, because it does not record every change."""
+    """Highest commit index recorded in the log. A node may know a higher index, because it does not record every change."""
     last_index: int
     problems: list[str]
-    """Damage that keeps a node from starting, or snapshots that a start would ignore. Each text has file and offset."""
+    """Damage that keeps a node from starting, or snapshots that a start would ignore. Each text names the file and the offset."""
     torn: str | None
-    """The log ends within a record that was never acknowledged. A start cuts it off."""
+    """Text if the log ends within a record that was never acknowledged; None: it does not. A start cuts this record off."""
 
 
 _KINDS = {ENTRY: "entry", CUT: "cut", TERM: "term", RESET: "reset", MARK: "mark"}

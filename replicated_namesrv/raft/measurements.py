@@ -20,25 +20,28 @@ class Measurements:
 
     def __init__(self) -> None:
         self.leader_changes = 0
-        """A leader became known that is not the one known before."""
+        """How often a new leader became known to this node."""
         self._leader: str | None = None
         self._term_led: int | None = None
         self.role_since = 0.0
         """When the role last changed."""
         self.elections = {TIMEOUT: 0, TRANSFER: 0}
-        """Candidacies of this node: no contact with a leader, or asked by a leader that transfers leadership."""
+        """Number of times that this node became a candidate, by cause: no contact with a leader, or a request of a leader that
+        transfers leadership."""
         self.step_downs = {NEWER_TERM: 0, NO_MAJORITY: 0}
-        """Ends of this node's leadership. NO_MAJORITY: a majority did not answer, or the disk of this leader hung."""
+        """Number of times that this node's leadership ended, by cause. NO_MAJORITY: a majority did not answer, or the disk of
+        this leader hung."""
         self.proposals = {COMMITTED: 0, REJECTED: 0, UNKNOWN: 0}
-        """Proposals made on this node, by outcome."""
+        """Number of proposals made on this node, by outcome."""
         self.commit_seconds = Histogram(COMMIT_BOUNDS_S)
-        """From a proposal on this node until it was applied here."""
+        """Time from a proposal on this node until it was applied on this node."""
         self.fsync_seconds = Histogram(FSYNC_BOUNDS_S)
-        """From the request of a sync of the log until the node learned of its end."""
+        """Time from the request for a sync of the log until the node learned that the sync had ended."""
         self.snapshot_seconds = Histogram(SNAPSHOT_BOUNDS_S)
-        """From the beginning of a snapshot of our own until it was on disk and had been read back."""
+        """Time from the beginning of a snapshot that this node takes until it was on disk and had been read back."""
         self.read_batches = Histogram(READ_BATCH_BOUNDS)
-        """Reads that one round (leader) or one request (follower) confirms. A follower's request counts as one in a round."""
+        """Number of reads that one round (leader) or one request (follower) confirms. In a round, the request of a follower
+        counts as one read."""
         self.lease_renewals = 0
 
     def leader_known(self, leader: str | None) -> None:

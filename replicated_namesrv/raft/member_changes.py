@@ -53,14 +53,14 @@ class MemberChange(NamedTuple):
     """One request."""
 
     action: str
-    """One of ``ACTIONS``."""
+    """The kind of change: one of ``ACTIONS``."""
     name: str
     address: Address | None = None
-    """Where the other members reach it; for ``add`` and ``move``."""
+    """Address at which the other members reach the member; for ``add`` and ``move``."""
     observer: bool = False
-    """``add``: it never votes."""
+    """For ``add``: the new member never votes."""
     details: str | None = None
-    """``add`` and ``move``: text for the user of this package; None: as before."""
+    """For ``add`` and ``move``: a text of the user of this package; None: the text stays as before."""
 
 
 class Refusal(NamedTuple):
@@ -102,7 +102,7 @@ class MemberChanges:
         self._leadership, self._promotion, self._transfer = leadership, promotion, transfer
         self._protocol, self._addresses = protocol, addresses
         self._undecided: tuple[int, int, Done] | None = None
-        """(index, term, done) of the change in the log that is not applied."""
+        """(index, term, done) of the change that is in the log and not applied yet; None: there is none."""
 
     def request(self, change: MemberChange, done: Done) -> None:
         """Change a member. ``done`` gets the outcome once, perhaps before this returns: Committed when the change is applied here
@@ -114,7 +114,7 @@ class MemberChanges:
             done(Rejected(refusal.reason, self._leader))
             return
         index = self._promotion.write(pack_members(self._after(change)))
-        if self._undecided is not None:  # only without ``Defences.single_change``
+        if self._undecided is not None:  # this can only happen without ``Defences.single_change``
             self._end(Indeterminate("another change followed"))
         self._undecided = index, self._core.term, done
 
@@ -159,7 +159,7 @@ class MemberChanges:
 
     def _old_members(self) -> str | None:
         if not self._configuration.is_static:
-            return None  # every member has applied a MEMBERS entry, or cannot apply the first one
+            return None  # every member has applied a MEMBERS entry, or a member cannot apply the first one
         spoken = {peer: self._protocol(peer) for peer in self._context.peers}
         greeted = {peer: protocol for peer, protocol in spoken.items() if protocol is not None}
         old = sorted(peer for peer, protocol in greeted.items() if protocol < MEMBERS_PROTOCOL)

@@ -13,11 +13,12 @@ from typing import NamedTuple
 from replicated_namesrv.raft.raft_errors import MalformedError
 
 VACANT = 0
-"""Stands for an incarnation where a place is vacant, or where the incarnation of a learner or observer is not written yet."""
+"""Stands in the place of an incarnation if a place is vacant, or if the incarnation of a learner or observer is not written
+yet."""
 MEMBERS_MAX = 64
-"""Members of a cluster; one more is refused. Every node has two connections with each."""
+"""Maximum number of members of a cluster. Every node has two connections with each other member."""
 VOTERS_MAX = 7
-"""Voters of a cluster; one more is refused. Each commit waits for a majority of them."""
+"""Maximum number of voters of a cluster. Each commit waits for a majority of them."""
 NAME_BYTES_MAX, HOST_BYTES_MAX, DETAILS_BYTES_MAX = 200, 255, 2_048
 MEMBERS_ENTRY = b"\x00\x02"
 
@@ -27,19 +28,20 @@ class Kind(IntEnum):
 
     VOTER = 1
     LEARNER = 2
-    """It becomes a voter when it keeps up."""
+    """The member becomes a voter when it keeps up."""
     OBSERVER = 3
-    """It never votes."""
+    """The member never votes."""
 
 
 class RaftMember(NamedTuple):
     kind: Kind = Kind.VOTER
     incarnation: int = VACANT
     host: str = ""
-    """Where the other members reach it; empty for a member of a static cluster, whose address is in the configuration."""
+    """Address at which the other members reach this one. The host is empty for a member of a static cluster, whose address is in
+    the configuration."""
     port: int = 0
     details: str = ""
-    """Text of the user of this package."""
+    """A text of the user of this package."""
 
     @property
     def votes(self) -> bool:

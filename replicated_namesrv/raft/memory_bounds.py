@@ -7,7 +7,7 @@ each part states its own in ``memory``. The content of the state machine is not 
 from collections.abc import Mapping
 
 Bounded = tuple[int, int]
-"""(size, bound): a count or bytes, and its maximum."""
+"""(size, bound): a count or a number of bytes, and its maximum."""
 
 
 def exceeded(sizes: Mapping[str, Bounded]) -> dict[str, Bounded]:

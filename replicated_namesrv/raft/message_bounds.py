@@ -41,7 +41,7 @@ from replicated_namesrv.raft.raft_messages import (
 )
 
 NUMBER_MAX = 1 << 62
-"""Greatest term and ordinal. Sequence numbers begin at ``boot << 32``, so this is also room for 2^30 restarts. With a greater
+"""Greatest term and ordinal. Sequence numbers begin at ``boot << 32``, so there is also room for 2^30 restarts. With a greater
 term on its disk a node does not start."""
 TERM_STEP_MAX = 1 << 30
 """Greatest accepted distance of a term above the term of this node. A node that was cut off for a year and raised its term every
@@ -53,7 +53,7 @@ class TermError(MalformedError):
     """A term that elections cannot have reached (rows B1 and B2)."""
 
     is_term_possible = False
-    """Whether it is at most ``NUMBER_MAX`` (B2)."""
+    """Whether the term is at most ``NUMBER_MAX`` (B2)."""
 
 
 class _Fields(NamedTuple):
@@ -66,7 +66,7 @@ class _Fields(NamedTuple):
 def _fields(kind: type[Message]) -> _Fields:
     hints = list(get_type_hints(kind, include_extras=True).values())
     for name, hint in zip(kind._fields, hints, strict=True):
-        if hint is int:  # none of the three kinds
+        if hint is int:  # the field has none of the three kinds
             raise TypeError(f"{kind.__name__}.{name}: say whether it is an Identity, a Term or an Ordinal")
     return _Fields(*(tuple(n for n, hint in enumerate(hints) if hint == wanted) for wanted in (Term, Ordinal)))
 

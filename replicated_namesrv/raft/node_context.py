@@ -22,11 +22,11 @@ class NodeContext:
         if node_id not in self.configured or len(set(self.configured)) != len(self.configured):
             raise ValueError(f"node {node_id!r} must be among the members, each once: {', '.join(self.configured)}")
         self.peers = [m for m in self.configured if m != node_id]
-        """Nodes with which this one exchanges messages. A new list after each change."""
+        """Nodes with which this node exchanges messages. Each change makes a new list."""
         self.voters: frozenset[str]
-        """Nodes with a place in the latest configuration; the configured ones before the cluster is formed."""
+        """Nodes with a place in the latest configuration; before the cluster is formed, the configured nodes."""
         self.quorum: int
-        """A majority of the places."""
+        """Number of places that are a majority."""
         self.set_voters(frozenset(self.configured))
         self.config, self.defences = config, config.defences
         self.heartbeat_seconds = config.heartbeat_ms / 1000
@@ -34,7 +34,7 @@ class NodeContext:
         self.counters: Counter[str] = Counter()
         self.measurements = Measurements()
         self.notes: list[str] = []
-        """The last few notes for an operator, each once."""
+        """The last few notes for an operator; no note is repeated."""
 
     def set_voters(self, voters: frozenset[str]) -> None:
         """The places have changed."""

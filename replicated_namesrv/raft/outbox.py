@@ -11,8 +11,8 @@ from typing import Protocol
 from replicated_namesrv.raft.raft_messages import AppendReply, Message, PeerMessage, Vote, VoteReply
 
 HELD_MAX = 1_024
-"""Maximum of messages that wait for the disk. At this number only the newest of each kind to each peer is kept, because it
-includes the older ones. A few hundred are usual; more mean that the disk does not answer."""
+"""Maximum number of messages that wait for the disk. At this number, only the newest message of each kind to each peer is kept,
+because it includes the older ones. A few hundred are usual; more messages mean that the disk does not answer."""
 
 DurableMessage = Vote | VoteReply | AppendReply
 """Messages that may have to wait for the disk."""

@@ -18,7 +18,7 @@ PROPOSALS = b"\x00\x00"
 JOIN = b"\x00\x01"
 ORIGIN = struct.Struct("<QI")
 PROPOSAL = struct.Struct("<QI")
-"""(number, length) of a proposal; also (floor, count) of a group."""
+"""(number, length) before a proposal; also (floor, count) before a group."""
 WIRE_ENTRY = struct.Struct("<IQ")
 JOINING = struct.Struct("<QH")
 
@@ -39,7 +39,7 @@ def pack_group(origin: Origin, floor: int, proposals: Sequence[tuple[int, bytes]
 
 
 _origins: dict[bytes, Origin] = {}
-"""Cache of origins by their encoding, because a few recur in every entry."""
+"""Cache of origins by their encoding, because every entry has some of a few origins."""
 ORIGINS_CACHED_MAX = 1_000
 
 

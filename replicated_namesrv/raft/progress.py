@@ -20,15 +20,15 @@ from replicated_namesrv.raft.snapshots import Snapshot
 PROBE, REPLICATE, SNAPSHOT = "probe", "replicate", "snapshot"
 HEARTBEATS_REMEMBERED_MAX = 64
 """Number of unanswered messages without data that are remembered per follower: the heartbeats of about 3 s. They are needed for
-the lease, for which answers to older ones are useless."""
+the lease. Answers to older messages are useless for it."""
 PAUSE_HEARTBEATS_MAX = 16
 """Longest back-off before data is sent again: 0.8 s with the default heartbeat. A follower that returns catches up within about
 an election time."""
 
 ROUNDS_MIN = 10
-"""Number of rounds as in the dissertation. A learner that receives half of what is written doubles its lag in each: in the tenth
-even the shortest delays have become longer than an election time. If nothing is written, ten rounds take half a second with the
-default heartbeat."""
+"""Number of rounds as in the dissertation. A learner that receives half of what is written doubles its lag in each round. In the
+tenth round, even the shortest delays have become longer than an election time. If nothing is written, ten rounds take half a
+second with the default heartbeat."""
 
 
 class Inflight:
@@ -45,9 +45,9 @@ class Inflight:
         """``messages_max``: messages with data that the window takes. ``is_bounded``: the defence ``inflight_bound``."""
         remembered = messages_max + HEARTBEATS_REMEMBERED_MAX if is_bounded else None
         self._sent: deque[tuple[int, float]] = deque(maxlen=remembered)
-        """(sequence, when sent) of messages not answered; the oldest are forgotten."""
+        """(sequence, when sent) of unanswered messages. If there are too many, the oldest are forgotten."""
         self._window: deque[tuple[int, int]] = deque()
-        """(end, bytes) of data not acknowledged: the last index of entries, the offset behind a chunk."""
+        """(end, bytes) of data that is not acknowledged. The end is the last index of entries, or the offset behind a chunk."""
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -119,11 +119,12 @@ class Transfer:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.acknowledged = self._furthest = 0
-        """Offset up to which the follower has reported to have the file; and the highest one that it ever reported."""
+        """``acknowledged``: offset up to which the follower now reports to have the file. ``_furthest``: the highest offset that
+        it ever reported."""
         self._failed_at = 0
-        """The highest offset when data was last found lost."""
+        """Value of ``_furthest`` when data was last found to be lost."""
         self._is_in_vain = False
-        """No new data arrived between the last two losses: the follower may be unable to store it."""
+        """True if no new data arrived between the last two losses: the follower may be unable to store data."""
         self.resume()
 
     def resume(self) -> None:
@@ -156,7 +157,7 @@ class Transfer:
             self.sent = max(self.sent, offset)
             inflight.acknowledged(offset)
         if sequence >= self._newest and offset < self.sent:
-            # Everything sent was received or is lost.
+            # everything that was sent has been received or is lost
             self._is_in_vain = self._furthest <= self._failed_at
             self._failed_at = self._furthest
             self.acknowledged = self.sent = offset
@@ -232,7 +233,8 @@ class Progress:
         self.backoff, self.rounds = Backoff(defences.resend_backoff), Rounds()
         self.transfer: Transfer | None = None
         self.kept_from: int | None = None
-        """Entries after this index are kept for the follower while it receives a snapshot and the entries after it."""
+        """Entries after this index are kept for the follower while it receives a snapshot and then these entries; None: none are
+        kept."""
         self.reset(1, 0)
 
     @property
@@ -252,7 +254,7 @@ class Progress:
         ``sequence`` and older are stale."""
         self.match, self.delivered = 0, 0
         self.acknowledged_at = NEVER
-        """When the newest acknowledged message was sent."""
+        """When this node sent the newest message that the follower has acknowledged."""
         self.drop_log()
         self.backoff.reset()
         self.become_probe(following, sequence)

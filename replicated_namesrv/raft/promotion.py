@@ -30,7 +30,7 @@ class Promotion:
         self._core, self._log, self._configuration, self._stall = core, log, configuration, stall
         self._round_seconds = context.config.election_max_ms / 1000
         self._changing = 0
-        """Index of the newest change of the configuration proposed here."""
+        """Index of the newest change of the configuration that this node proposed."""
 
     def lead(self) -> None:
         """This node became leader of a new term."""

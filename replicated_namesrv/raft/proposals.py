@@ -46,7 +46,7 @@ NUMBERS_APART = 1 << 32
 PLACED_PER_PENDING, PLACED_SPARE = 2, 64
 """With more indexes than this in ``placed``, those without a pending proposal are removed at the next expiry."""
 MACHINE_ERRORS = (MemoryError, RecursionError, OSError, ImportError, SystemError)
-"""Exceptions of ``apply`` that the machine causes and not the command: another node would not raise them."""
+"""Exceptions of ``apply`` whose cause is this machine and not the command: another node would not raise them."""
 
 
 class Pending:
@@ -57,7 +57,7 @@ class Pending:
     def __init__(self, command: bytes, done: Done, proposed_at: float) -> None:
         self.command, self.done, self.proposed_at = command, done, proposed_at
         self.copies = 0
-        """Copies that may exist in a log."""
+        """Number of copies of the proposal that may exist in a log."""
         self.queued = True
 
 
@@ -103,14 +103,14 @@ class Proposals:
         """The first number of this process."""
         self._next = self._floor = self._first
         self.placed: dict[int, list[tuple[int, list[int]]]] = {}
-        """Index -> (term, numbers) of entries that contain our proposals."""
+        """For each index: (term, numbers) of the entry there that contains proposals of this node."""
         self._forwards: dict[int, tuple[list[int], float, int]] = {}
-        """Forwards without an answer: sequence -> (numbers, when sent, bytes)."""
+        """Forwards without an answer: from the sequence to (numbers, when sent, bytes)."""
         self._sequence = origin.boot << 32
         self._uncommitted: deque[tuple[int, int]] = deque()
-        """(index, bytes) of entries appended here as leader and not committed yet."""
+        """(index, bytes) of entries that this leader has appended and that are not committed yet."""
         self._unsettled_bytes = 0
-        """Bytes of those entries, or of forwards without an answer."""
+        """Bytes of the uncommitted entries, or of the forwards without an answer."""
         self._arrived: deque[tuple[str, Forward, Origin]] = deque()
         """Forwards received: (peer, message, origin of its group)."""
         self._arrived_bytes = 0
@@ -323,8 +323,9 @@ class Proposals:
                     self._end(number, Indeterminate("not committed in time; the command may still be applied"))
         self._next_expiry = min(self._expiry) * EXPIRY_STEP_SECONDS if self._expiry else float("inf")
         while self._queue and self._queue[0] not in self._pending:
-            self._queue.popleft()  # without a leader nothing else shortens the queue
-        if len(self.placed) > PLACED_PER_PENDING * len(self._pending) + PLACED_SPARE:  # entries that are not applied here
+            self._queue.popleft()  # without a leader nothing else removes expired proposals from the queue
+        # remove indexes of entries that this node does not apply
+        if len(self.placed) > PLACED_PER_PENDING * len(self._pending) + PLACED_SPARE:
             self.placed = {
                 index: placed
                 for index, placed in self.placed.items()
@@ -380,10 +381,10 @@ class Proposals:
         self._unsettled_bytes -= known[2]
         if message.log_index == 0:
             self._not_before = self._now() + self._context.heartbeat_seconds
-            # not this copy; but the network may have repeated it, and the leader may have accepted that copy
+            # this copy is refused; but the network may have repeated it, and the leader may have accepted the other copy
             self._requeue(numbers, False)
         elif message.log_index <= self._core.applied_index:
-            self._requeue(numbers, False)  # already applied: our pending proposals were not in it, as far as we know
+            self._requeue(numbers, False)  # the entry is applied already; as far as we know, our pending proposals were not in it
         else:
             self.placed.setdefault(message.log_index, []).append((message.term, numbers))
 

@@ -79,11 +79,11 @@ RELIED_UPON = (
 NEVER_SECONDS = 1e9
 ROLES = ("follower", "candidate", "leader")
 _REGULAR = 0
-"""First byte of a command that is applied."""
+"""First byte of a command that PySyncObj applies."""
 _FAIL_REASONS = {value: name for name, value in vars(FAIL_REASON).items() if name.isupper()}
 
 _driven = threading.local()
-"""``now`` of the node that this thread currently drives."""
+"""Its attribute ``now`` is the time of the node that this thread currently drives."""
 
 
 def _driven_now() -> float:
@@ -247,7 +247,7 @@ class Core:
         self._node_id = node
         self._nodes = {name: _PeerNode(name, position) for position, name in enumerate(members)}
         self._counted = set(members) - {node}
-        """Other nodes that PySyncObj counts."""
+        """The other nodes whose votes and acknowledgements PySyncObj counts."""
         self._transport = _GuardedTransport(guard)
         self._bridge = _SnapshotBridge(guard)
         _driven.now = now
@@ -328,7 +328,7 @@ class Core:
         _driven.now = self._now
         expected = self._log.last_index + 1
         self._raft._applyCommand(payload, None)
-        while self._log.last_index < expected:  # it stops early if the process was paused in between
+        while self._log.last_index < expected:  # the tick stops early if the process was paused in between
             self._raft._checkCommandsToApply()
         if self._log.last_index != expected or not self.is_leader:
             raise InvariantError(f"a proposal for index {expected} was not appended there")

@@ -15,7 +15,7 @@ Identity = Annotated[int, "identity"]
 """A number drawn at random, or a checksum: any value."""
 Term = Annotated[int, "term"]
 Ordinal = Annotated[int, "ordinal"]
-"""A number that counts up: an index, a sequence number, a size. ``message_bounds.py`` says which values are taken."""
+"""A number that counts up: an index, a sequence number, a size. ``message_bounds.py`` says which values are accepted."""
 
 
 class Greeting(NamedTuple):
@@ -26,12 +26,14 @@ class Greeting(NamedTuple):
     state: Ordinal
     """0 blank, 1 promised to form a cluster with ``founders``, 2 member."""
     founders: tuple[tuple[str, int], ...]
-    """(node, incarnation) of every founder, sorted; empty while blank."""
+    """(node, incarnation) of every founder, sorted by node; empty while the sender is blank."""
     echo: Identity
-    """Incarnation the sender knows of the receiver, 0 for none: greet again until it is right."""
+    """The incarnation of the receiver that the sender knows, 0 for none. The receiver greets again until the incarnation is
+    right."""
     versions: Ordinal
-    """Lower 16 bits: ``RaftConfig.command_version`` of the sender. Upper 16 bits: its ``PROTOCOL``. Versions of protocol 0 read
-    the whole number as a command version. Their rule, that every member applies at least a given version, stays correct."""
+    """Lower 16 bits: the sender's ``RaftConfig.command_version``. Upper 16 bits: the sender's ``PROTOCOL``. Versions of protocol
+    0 read the whole number as a command version. Their rule, that every member applies at least a given version, stays
+    correct."""
 
     @property
     def command_version(self) -> int:
@@ -53,26 +55,26 @@ class Introduction(NamedTuple):
     process: Identity
     """Nonce of the sender's process, drawn when it started."""
     boot: Ordinal
-    """How often a process has started on this data directory; see ``Identity``."""
+    """How many processes have been started on this data directory; see ``Identity``."""
     sequence: Ordinal
     """Ascending per process."""
     echo_process: Identity
-    """The receiver's process that sent the last introduction to the sender, 0 for none."""
+    """The process of the receiver that sent the last introduction to the sender, 0 for none."""
     echo_sequence: Ordinal
-    """Newest sequence number received from that process."""
+    """The newest sequence number that the sender has received from ``echo_process``."""
     opened_number: Ordinal
-    """Records in the sender's log when this process opened it, all of them durable."""
+    """Number of records in the sender's log when this process opened it. All of these records are durable."""
     opened_term: Term
-    """Its term then, and its last entry."""
+    """The sender's term when this process opened the log, and the log's last entry at that time."""
     opened_index: Ordinal
     durable_number: Ordinal
-    """Durable records in its log now."""
+    """Number of durable records in the sender's log now."""
     snapshot_version: Ordinal
-    """Newest format of snapshot files that it reads."""
+    """The newest format of snapshot files that the sender can read."""
     digest_version: Ordinal
     """``RaftConfig.digest_version``: digests of different versions are not compared."""
     standing: Ordinal
-    """The sender's judgement of the receiver's process: a ``Standing``."""
+    """The sender's judgement of the receiver's process, as a ``Standing``."""
     remembered_number: Ordinal
     """The data of the receiver's incarnation that the sender remembers: records, term and last acknowledged entry of that term,
     all of which must be on the receiver's disk."""
@@ -87,9 +89,9 @@ class MemberHint(NamedTuple):
 
     source: Identity
     destination: Identity
-    """The incarnation that the sender knows of the receiver, 0 for none. It is not compared."""
+    """The incarnation of the receiver that the sender knows, 0 for none. It is not compared."""
     log_index: Ordinal
-    """The sender has applied the log up to here. A receiver that has applied this index itself ignores the hint."""
+    """The sender has applied the log up to this index. A receiver that has applied this index itself ignores the hint."""
     members: bytes
     """``pack_members``."""
 
@@ -101,14 +103,15 @@ class Append(NamedTuple):
     destination: Identity
     term: Term
     sequence: Ordinal
-    """Ascending per leader; the reply repeats it."""
+    """A number that ascends for each leader. The reply repeats it."""
     previous_index: Ordinal
     previous_term: Term
     commit_index: Ordinal
     acknowledged: Ordinal
-    """The receiver has acknowledged entries up to here in this term; if it does not have them, its disk has lost them."""
+    """The receiver has acknowledged entries up to this index in this term. If it does not have these entries, its disk has lost
+    them."""
     entries: bytes
-    """Encoded entries, see ``pack_entries``; shared by all followers."""
+    """Encoded entries (``pack_entries``). The messages to all followers share these bytes."""
 
 
 class AppendReply(NamedTuple):
@@ -118,7 +121,7 @@ class AppendReply(NamedTuple):
     sequence: Ordinal
     success: bool
     log_index: Ordinal
-    """Success: the last index known durable and equal to the leader's. Conflict: where to try next."""
+    """Success: the last index that is known to be durable and equal to the leader's log. Conflict: the index to try next."""
 
 
 class PreVote(NamedTuple):
@@ -135,7 +138,7 @@ class PreVoteReply(NamedTuple):
     source: Identity
     destination: Identity
     term: Term
-    """The term asked for if granted, else the refuser's current term."""
+    """The term that was asked for, if the vote is granted; otherwise the current term of the node that refuses."""
     granted: bool
 
 
@@ -148,7 +151,7 @@ class Vote(NamedTuple):
     last_index: Ordinal
     last_term: Term
     forced: bool
-    """Part of a leadership transfer, so stickiness does not apply."""
+    """True if the vote is part of a transfer of leadership, so that stickiness does not apply."""
 
 
 class VoteReply(NamedTuple):
@@ -185,7 +188,7 @@ class SnapshotChunk(NamedTuple):
     snapshot_index: Ordinal
     snapshot_term: Term
     checksum: Identity
-    """Checksum of the whole file: chunks of different files never mix."""
+    """Checksum of the whole file, so that chunks of different files never mix."""
     offset: Ordinal
     total: Ordinal
     data: bytes
@@ -231,7 +234,7 @@ class ReadReply(NamedTuple):
     destination: Identity
     sequence: Ordinal
     log_index: Ordinal
-    """0: not confirmed."""
+    """The index to be applied before the read. 0: the read is not confirmed."""
 
 
 class Forward(NamedTuple):
@@ -240,11 +243,11 @@ class Forward(NamedTuple):
     source: Identity
     destination: Identity
     term: Term
-    """The term in which the sender assumes the receiver to lead."""
+    """The term in which the receiver leads, as the sender assumes."""
     sequence: Ordinal
     """Number of this forward; the reply repeats it."""
     proposals: bytes
-    """One packed group, see ``payloads.py``."""
+    """One packed group (``payloads.py``)."""
 
 
 class ForwardReply(NamedTuple):
@@ -316,13 +319,13 @@ _KINDS: tuple[type[PeerMessage | Introduction | MemberHint], ...] = (
     ReadProbe, ReadAck, ReadRequest, ReadReply, Forward, ForwardReply, DigestReport, ApplicationData,
     Introduction, MemberHint,
 )  # fmt: skip  # items grouped by line
-"""In the order of their codes; new kinds go to the end."""
+"""Kinds of messages in the order of their codes. New kinds go to the end."""
 PROTOCOL = 2
-"""The newest protocol that this version speaks. It speaks all older ones, too."""
+"""The newest protocol that this version speaks. This version speaks all older protocols, too."""
 MEMBERS_PROTOCOL = 2
 """The protocol that introduced MEMBERS entries."""
 SINCE: dict[type[Message], int] = {Introduction: 1, MemberHint: MEMBERS_PROTOCOL}
-"""The protocol that introduced each kind; kinds of protocol 0 are left out."""
+"""The protocol that introduced each kind of message. Kinds of protocol 0 are left out."""
 GREETING_CODE = 1
 _BY_CODE = {code: _Layout(code, kind) for code, kind in enumerate(_KINDS, GREETING_CODE + 1)}
 _BY_KIND = {layout.kind: layout for layout in _BY_CODE.values()}

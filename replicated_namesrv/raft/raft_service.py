@@ -32,9 +32,10 @@ READ_MESSAGES = (ReadProbe, ReadAck, ReadRequest, ReadReply, ApplicationData)
 """Kinds of messages after which only reads have to be processed."""
 T = TypeVar("T")
 SYNCER_STOP_SECONDS = 5.0
-"""How long a stop waits for a sync in progress. A sync that hangs is left to its thread; otherwise the process could not end."""
+"""How long a stop waits for a sync in progress. A sync that hangs longer is left to its thread, because otherwise the process
+could not end."""
 AWAY_SECONDS = 0.1
-"""Time since the last turn began that counts as a stall: two heartbeats have waited."""
+"""If this much time has passed since the last turn began, the loop has stalled: two heartbeats have waited."""
 
 
 class Syncer:
@@ -65,7 +66,7 @@ class Syncer:
             try:
                 service.loop.call_soon_threadsafe(service.synced, token, error)
             except RuntimeError:
-                return  # the loop is closed: no caller waits for this any more
+                return  # the loop is closed, so no caller waits for this sync any more
 
 
 class RaftService:
@@ -150,7 +151,8 @@ class RaftService:
     def _open(self) -> RaftNode:
         settings = self.settings
         collecting = gc.isenabled()
-        gc.disable()  # a long log makes millions of lasting objects; repeated collections of them would find no garbage
+        # a long log makes millions of objects that stay; garbage collections would visit them again and again and free nothing
+        gc.disable()
         try:
             return RaftNode(
                 settings.node_id,
@@ -302,8 +304,8 @@ class RaftService:
             return
         now = self.now()
         if now - self._ran_at > AWAY_SECONDS and not self._reads_first:
-            # A stall of the loop also delayed reading: messages of the leader may wait in the sockets. They are
-            # read between two turns of the loop.
+            # A stall of the loop also delayed reading, so messages of the leader may wait in the sockets. They are read between
+            # two turns of the loop.
             self._reads_first = True
             self.loop.call_soon(self.loop.call_soon, self._run)
             return

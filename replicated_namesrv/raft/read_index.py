@@ -75,17 +75,18 @@ class ReadIndex:
         self._leader_contact, self._quorum_acknowledged_at, self._refused = leader_contact, quorum_acknowledged_at, refused
         self._timeout = self._config.read_timeout_ms / 1000
         self._waiting: list[Done] = []
-        """Reads requested since the last tick."""
+        """Reads that were requested since the last tick."""
         self._batches: list[Batch] = []
-        """For the next round (leader) or the next request (follower)."""
+        """Batches of reads for the next round (leader) or the next request (follower)."""
         self._askers: list[Asking] = []
         self._round: Round | None = None
         self._request: tuple[int, list[Batch], float] | None = None
-        """(sequence, reads, when sent) of the request that the leader has not answered."""
+        """(sequence, reads, when sent) of the request that the leader has not answered; None: there is none."""
         self._ready: deque[tuple[int, Batch]] = deque()
-        """(index to be applied first, reads)."""
+        """(index, reads): reads that can be answered once this index is applied."""
         self._sequence = first_sequence
-        """It starts at another number after each restart of the node, so that a late answer is not matched to another request."""
+        """The sequence starts at another number after each restart of the node, so that a late answer is not matched to another
+        request."""
         self.count = 0
 
     @property

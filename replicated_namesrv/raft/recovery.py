@@ -34,13 +34,14 @@ class Recovered(NamedTuple):
     members: tuple[str, ...]
     last_index: int
     last_term: int
-    """Of two disks of one cluster, the one with the higher term, then index, has all acknowledged changes that the other has."""
+    """Term of the last entry. Of two disks of one cluster, the disk with the higher last term (if equal, the higher last index)
+    has all acknowledged changes that the other disk has."""
     committed_index: int
-    """Entries up to this one were known as committed. Later ones may be changes that were never acknowledged."""
+    """Entries up to this one were known as committed. Later entries may be changes that were never acknowledged."""
     votes: bool
-    """Whether this disk had a vote. Otherwise it was still copying the state, and may lack much of it."""
+    """Whether this disk had a vote. Otherwise the node was still copying the state, and the disk may lack much of it."""
     written_ns: int
-    """Time of the last write to the log, since the epoch."""
+    """Time of the last write to the log, in nanoseconds since 1970."""
     damage: tuple[str, ...]
     """Damage that did not prevent reading: a snapshot that was skipped, a torn tail."""
 
@@ -107,7 +108,7 @@ def _apply(machine: StateMachine, sessions: Sessions, configuration: Configurati
                     machine.apply(command)
                 except (UnknownCommandError, *MACHINE_ERRORS):
                     raise
-                except Exception:  # the exception is the command's result, on every node
+                except Exception:  # an exception of a command is its result, on every node
                     continue
 
 

@@ -26,7 +26,7 @@ from replicated_namesrv.raft.raft_messages import Append, AppendReply, SnapshotA
 from replicated_namesrv.raft.snapshot_sending import SnapshotSending
 
 ENCODED_BYTES_MAX = 1 << 20
-"""Cache size: four messages of usual size. A single longer one is cached, too."""
+"""Size of the cache: four messages of usual size. If a single message is longer, it is cached, too."""
 UNDEFENDED_SLICES_MAX = 16
 
 
@@ -37,10 +37,10 @@ class EncodedEntries:
         """``is_bounded``: the defence ``encoded_bound``."""
         self._log, self._is_bounded = log, is_bounded
         self._slices: dict[tuple[int, int, int], bytes] = {}
-        """By (first index, count, term of the last), oldest first."""
+        """Encoded slices by (first index, count, term of the last entry), the oldest first."""
         self.bytes = 0
         self._used = False
-        """Slices used since the last heartbeat."""
+        """True if slices were used since the last heartbeat."""
 
     def __len__(self) -> int:
         return len(self._slices)
@@ -76,7 +76,7 @@ class EncodedEntries:
 
 
 ROUND_TRIP_ELECTIONS = 2
-"""In units of the maximum election time: how long a message may wait in queues so that its answer still counts for CheckQuorum.
+"""How long a message may wait in queues so that its answer still counts for CheckQuorum, in units of the maximum election time.
 If answers are late, a leader that lost its majority steps down later by this time. Two windows of entries take 0.7 s over 100
 Mbit/s."""
 
@@ -253,7 +253,7 @@ class Replication:
         elif progress.state == SNAPSHOT and progress.match >= self._log.base_index:
             self._sending.arrived(progress)
         elif progress.transfer is not None and progress.match >= progress.transfer.snapshot.last_index:
-            progress.become_snapshot()  # the log was compacted further: send the newer snapshot
+            progress.become_snapshot()  # the log was compacted further, so send the newer snapshot
         self._report_matches(progress)
         if progress.next <= self._log.last_index or progress.state == PROBE:
             self._pump(progress, False)

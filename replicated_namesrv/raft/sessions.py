@@ -15,7 +15,7 @@ class Origin(NamedTuple):
     node: str
     incarnation: int
     boot: int
-    """Ascending per incarnation, counted on its disk."""
+    """Number of the process on its disk; it ascends for each incarnation."""
 
 
 class Session:

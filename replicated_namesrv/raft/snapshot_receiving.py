@@ -21,8 +21,8 @@ from replicated_namesrv.raft.snapshots import RECEIVING, Reader, Snapshot, Snaps
 from replicated_namesrv.raft.syncs import Syncs
 
 RECEIVED_SYNCS_MAX = 2
-"""Maximum of syncs of received snapshots in progress, including those of transfers given up. Another transfer waits, because
-on a disk that does not answer they would accumulate."""
+"""Maximum number of syncs of received snapshots in progress, including syncs of transfers that were given up. Another transfer
+waits, because on a disk that does not answer these syncs would accumulate."""
 
 
 class InstallingCore(RaftState, Protocol):
@@ -58,14 +58,14 @@ class SnapshotReceiving:
         self._snapshots, self._elections, self._outbox = snapshots, elections, outbox
         self._on_installed = installed
         self._identity: tuple[int, int, int, int] | None = None
-        """(index, term, checksum, size) of the file being received; chunks of another start over."""
+        """(index, term, checksum, size) of the file being received; chunks of another file start a new transfer."""
         self._unreadable: tuple[int, int, int, int] | None = None
-        """The file that a newer version wrote; its chunks are ignored."""
+        """The file of a newer version whose chunks are ignored; None: there is none."""
         self._received = 0
         self._generation = 0
-        """Number of the transfer: if a sync completes for a transfer that was given up, it is ignored."""
+        """Number of the transfer. With it, the end of a sync for a transfer that was given up is recognised and ignored."""
         self._syncing = 0
-        """Syncs in progress, of all transfers."""
+        """Number of syncs in progress, over all transfers."""
         self._reader: Reader | None = None
         self._restoration: Restoration | None = None
         self._ready: Snapshot | None = None
@@ -82,7 +82,7 @@ class SnapshotReceiving:
         self._elections.leader_contact(peer)
         index, term = message.snapshot_index, message.snapshot_term
         if index <= self._core.commit_index or self._log.term_at(index) == term:
-            # All of it has arrived: acknowledge it once it is on disk.
+            # The whole file has arrived: acknowledge it once it is on disk.
             self._give_up()
             self._outbox.send_when_durable(
                 self._log.number, peer, AppendReply(*self._outbox.address(peer), message.term, message.sequence, True, index)

@@ -33,7 +33,7 @@ class SnapshotSending:
         self._compaction, self._snapshots, self._storage = compaction, snapshots, storage
         self._snapshot_version = snapshot_version
         self._unreadable: set[tuple[str, int]] = set()
-        """(peer, format) of snapshots that could not be sent, so that each is noted once."""
+        """(peer, format) of snapshots that could not be sent. They are remembered so that each is noted only once."""
 
     def pump(self, progress: Progress, heartbeat: bool) -> None:
         """Send as many chunks as the window allows. Without a chunk to send, a heartbeat is an empty chunk: its answer has the

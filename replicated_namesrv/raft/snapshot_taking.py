@@ -18,7 +18,7 @@ from replicated_namesrv.raft.snapshots import BLOCK, WRITING, Metadata, Reader, 
 from replicated_namesrv.raft.syncs import Syncs
 
 RETRY_SECONDS = 30.0
-"""Pause after a snapshot that could not be written or read back, because another one costs as much."""
+"""Pause after a snapshot that could not be written or read back, because another attempt costs as much."""
 
 
 class SnapshotTaking:
@@ -44,7 +44,7 @@ class SnapshotTaking:
         self._writer: Writer | None = None
         self._chunks: Iterator[bytes] | None = None
         self._reader: Reader | None = None
-        """Reads back what was written and synced."""
+        """Reads back the file that was written and synced; None at other times."""
         self._snapshot: Snapshot | None = None
         self._done: int | None = None
         self._not_before = self._began_at = 0.0

@@ -26,7 +26,7 @@ VERSION = 2
 """The newest format that this program reads. Format 2 has members in its metadata; a file without them has format 1."""
 BLOCK_BYTES_MAX = 1 << 20
 METADATA_BYTES_MAX = 64 << 20
-"""Limit of the first block, which is read as a whole: sessions with the maximum of open numbers take a few hundred KiB per
+"""Maximum size of the first block, which is read as a whole. Sessions with the maximum of open numbers take a few hundred KiB per
 node.
 """
 PREFIX = "snapshot-"
@@ -42,7 +42,7 @@ class Metadata(NamedTuple):
     voters: dict[str, int]
     sessions: list[list[object]]
     members: dict[str, RaftMember] | None = None
-    """All members; None if the members are the founders."""
+    """All members of the cluster; None if the members are the founders."""
 
     def encode(self) -> bytes:
         raw = self._asdict()
@@ -134,9 +134,9 @@ class Reader:
             raise UnknownFormatError(f"offset 8: format version {self.version}, this program reads versions up to {VERSION}")
         self.offset, self.checksum = HEADER.size, crc32(header)
         self._left = 0
-        """Bytes of a checked block that are still to be returned."""
+        """Number of bytes of a checked block that are still to be returned."""
         self._held = b""
-        """These bytes, if they are one part, because the check has read them."""
+        """The bytes of this block, if they are one part, because the check has already read them."""
         metadata = self.next(METADATA_BYTES_MAX)
         if metadata is None:
             raise ValueError(f"offset {self.offset}: no metadata")
@@ -193,7 +193,7 @@ class SnapshotStore:
         self._storage, self._cluster = storage, cluster
         self.current: Snapshot | None = None
         self.kept = 2
-        """Files that stay: the newest, and one more in case it cannot be read some day."""
+        """Number of files that are kept: the newest, and one more in case the newest cannot be read some day."""
         self.skipped: list[str] = []
         """Damaged files that were ignored when opening, each with its reason."""
         self._damaged: list[str] = []

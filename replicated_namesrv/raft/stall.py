@@ -27,7 +27,7 @@ from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.syncs import Syncs
 
 SNAPSHOT_FACTOR = 12
-"""A sync of a snapshot writes many megabytes at once, so its limit is this many times that of the log."""
+"""A sync of a snapshot writes many megabytes at once, so its limit is this many times the limit for the log."""
 
 
 class Stall:
@@ -39,9 +39,10 @@ class Stall:
         self._limit = self._limit_ms / 1000
         self._log_since: float | None = None
         self._ticked_at = self._ran_since = context.now()
-        """The last tick, and since when ticks have come in time. Time in which the process itself was stalled does not count."""
+        """Time of the last tick, and time since which ticks have come without delay. Time in which the process itself was stalled
+        does not count."""
         self.stalled = False
-        """State at the last tick."""
+        """Whether the disk was stalled at the last tick."""
 
     def log_sync_began(self, now: float) -> None:
         """A sync of the log began."""

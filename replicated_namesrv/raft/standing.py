@@ -53,9 +53,11 @@ from replicated_namesrv.raft.interfaces import NEVER
 from replicated_namesrv.raft.raft_messages import Introduction
 
 PROCESSES_MAX = 8
-"""Processes remembered per incarnation. Beyond it the one with the oldest contact is forgotten and has to echo again."""
+"""Maximum number of processes remembered per incarnation. If there are more, the process with the oldest contact is forgotten and
+has to echo again."""
 INCARNATIONS_MAX = 8
-"""Incarnations remembered per peer, besides those that vote. Beyond it the one with the oldest contact is forgotten."""
+"""Maximum number of incarnations remembered per peer, besides those that vote. If there are more, the one with the oldest contact
+is forgotten."""
 ROWS = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "I1", "I2", "I3", "I4")
 
 
@@ -63,20 +65,20 @@ class Standing(IntEnum):
     """A node's judgement of a process of a peer."""
 
     PENDING = 0
-    """It has not echoed one of our numbers yet, so it may have ended long ago."""
+    """The process has not echoed one of our numbers yet, so it may have ended long ago."""
     ACCEPTED = 1
-    """It represents its incarnation."""
+    """The process represents its incarnation."""
     CONTESTED = 2
-    """Another process uses the same node name; both are ignored until one of them is silent."""
+    """Another process uses the same node name. Both are ignored until one of them is silent."""
     REGRESSED = 3
-    """Its disk or its memory lacks data that its incarnation had: it has to rejoin as a new one."""
+    """The process's disk or memory lacks data that its incarnation had. It has to rejoin as a new incarnation."""
 
 
 class Memory(NamedTuple):
     """The data that must be on the disk of an incarnation after any restart."""
 
     number: int
-    """Records in its log. The log is one stream (entry_log.py), so this number never decreases."""
+    """Number of records in the log. The log is one stream (entry_log.py), so this number never decreases."""
     term: int
     """The term never decreases, nor does the last acknowledged entry within a term."""
     acknowledged: int
@@ -100,7 +102,7 @@ class _Process:
 
     def __init__(self, challenge: int) -> None:
         self.challenge = challenge
-        """It is alive if it echoes this number of ours, or a later one."""
+        """A number of ours. The process is alive if it echoes this number or a later one."""
         self.fresh_at = NEVER
         self.sequence = self.echoed = 0
         """The greatest sequence number of its introductions, and the greatest number of ours that they echoed. (An introduction
@@ -115,9 +117,9 @@ class IncarnationRecord:
         self.memory = NOTHING
         self.boot = 0
         self.standing = Standing.PENDING
-        """The process that introduced itself last."""
+        """Standing of the process that introduced itself last."""
         self.current = 0
-        """The process accepted last, 0 for none."""
+        """The process that was accepted last, 0 for none."""
         self._processes: dict[int, _Process] = {}
 
     def note(self, memory: Memory) -> None:
@@ -150,7 +152,7 @@ class IncarnationRecord:
             process.went_back |= regressions and is_current and said.echo_sequence > process.echoed
             return Standing.REGRESSED if process.went_back else None  # S7
         if said.echo_process != own_process or said.echo_sequence < process.challenge:
-            return Standing.PENDING  # S1; its sequence number may be wrong, so it is not stored
+            return Standing.PENDING  # S1. The sequence number may be wrong, so it is not stored.
         if process.went_back:
             return Standing.REGRESSED  # S7
         process.sequence, process.echoed = said.sequence, max(process.echoed, said.echo_sequence)
@@ -166,7 +168,7 @@ class IncarnationRecord:
             repeated = single_process and self.current != 0 and said.boot <= self.boot
             if repeated or (regressions and self.memory.missing_in(opened)):
                 return Standing.CONTESTED if contested else Standing.REGRESSED  # S4, S5
-            # Earlier processes have to echo again to show that they are alive: messages of theirs may still arrive.
+            # Earlier processes have to echo again to show that they are alive, because old messages of theirs may still arrive.
             for number, other in self._processes.items():
                 if number != said.process:
                     other.challenge, other.fresh_at = next_sequence, NEVER

@@ -12,7 +12,7 @@ class Syncs:
         self._environment = environment
         self._token = 0
         self._pending: dict[int, tuple[float, Callable[[], None]]] = {}
-        """By token, oldest first: start time, and the follow-up call."""
+        """Syncs in progress by token, the oldest first: start time, and the function to call at the end."""
 
     def __len__(self) -> int:
         return len(self._pending)

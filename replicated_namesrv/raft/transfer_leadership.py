@@ -51,12 +51,12 @@ class LeadershipTransfer:
         self._outbox, self._leadership, self._stall = outbox, leadership, stall
         self._limit = context.config.election_max_ms / 1000
         self.target: str | None = None
-        """The designated leader while a transfer is in progress."""
+        """The designated leader while a transfer is in progress, otherwise None."""
         self._done: Callable[[bool], None] | None = None
         self._deadline, self._term = 0.0, 0
         self._sent = False
         self._stall_transfer_tried = self._stall_transfer_failed = False
-        """This leader has a stalled disk and has tried a transfer; no transfer has succeeded."""
+        """Whether this leader has tried a transfer because its disk stalled, and whether this transfer failed."""
 
     @property
     def running(self) -> bool:

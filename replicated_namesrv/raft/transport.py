@@ -93,22 +93,24 @@ PROCESS_MARK = b"RNp1"
 """First bytes of the nonce of a dialler that names its process in it. Versions without this mark draw the whole nonce at
 random."""
 SEALING_MARK = b"RNp2"
-"""First bytes of the nonce of a dialler that also seals its frames. It is only sent to an acceptor that offers to check seals."""
+"""First bytes of the nonce of a dialler that also seals its frames. The mark is only sent to an acceptor that offers to check
+seals."""
 OFFER_MARK = b"RNs1"
 """First bytes of the nonce of an acceptor that checks seals of frames. Versions without this mark draw the whole nonce at
 random."""
 PROCESS_BYTES = 6
 REFUSAL_REPEAT_SECONDS = 10.0
-"""The same refusal is logged once in this time."""
+"""Interval in which the same refusal is logged only once."""
 REFUSED = b"REFUSED "
 """First bytes of the frame that a refused dialler gets instead of a proof. The reason follows."""
 LIVE_SECONDS = 2.0
-"""A connection counts as in contact (row H8) for this time after each message. A node sends an introduction every few
+"""After each message, a connection counts as in contact for this time (row H8). A node sends an introduction every few
 heartbeats."""
 MAC_BYTES = 32
 SEAL_BYTES = 16
 COUNT = struct.Struct("<Q")
-_pack_length, _pack_count, _equal = LENGTH.pack, COUNT.pack, hmac.compare_digest  # each is used for every frame
+# bound to names of this module, because each is used for every frame
+_pack_length, _pack_count, _equal = LENGTH.pack, COUNT.pack, hmac.compare_digest
 HELLO_BYTES_MAX = 1024
 HELLO_SECONDS = 3.0
 DIAL_SECONDS = 2.0
@@ -130,9 +132,9 @@ class TlsFiles:
     certificate: Path
     key: Path
     authority: Path
-    """Certificates that may sign those of peers."""
+    """File with the certificates that may sign those of peers."""
     password: str = field(default="", repr=False)
-    """Password of the key."""
+    """Password of the private key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +142,17 @@ class TransportSettings:
     node_id: str
     cluster_id: str
     addresses: Mapping[str, tuple[str, int]]
-    """Where this node dials each configured peer."""
+    """Addresses at which this node dials each configured peer."""
     listen: tuple[str, int]
     secret: bytes | None = None
     tls: TlsFiles | None = None
     frame_bytes_max: int = 20 << 20
-    """Longest frame; a longer one closes its connection."""
+    """Maximum length of a frame; a longer one closes its connection."""
     buffer_bytes_max: int = 48 << 20
-    """Bytes waiting for a peer that does not read; past it the connection is closed."""
+    """Maximum number of bytes that wait for a peer that does not read. At this number the connection is closed."""
     accepted_secrets: tuple[bytes, ...] = ()
-    """Other secrets that a dialler may use, while the secret of a cluster is replaced. Its connection then uses that secret."""
+    """Other secrets that a dialler may use, while the secret of a cluster is replaced. The connection then uses the secret of the
+    dialler."""
 
 
 class Tls:
@@ -172,7 +175,7 @@ class Tls:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
         if protocol == ssl.PROTOCOL_TLS_SERVER:
-            context.num_tickets = 0  # a resumed session would not show its certificate again
+            context.num_tickets = 0  # no session tickets, because a resumed session would not show its certificate again
         context.load_cert_chain(self._files.certificate, self._files.key, password=self._files.password)
         context.load_verify_locations(self._files.authority)
         return context
@@ -287,13 +290,14 @@ class _Frames(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.authenticated = False
         self.last_received_at = 0.0
-        """When the last bytes arrived, by the loop's clock."""
+        """When the last bytes arrived, on the loop's clock."""
         self._buffer = bytearray()
         self._ended = False
-        """After a frame that closes the connection, later bytes are not read."""
+        """True after a frame that closes the connection. Later bytes are not read."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's transport is not derived from asyncio.Transport
+        # a cast, because uvloop's class is not derived from asyncio.Transport
+        self.transport = cast(asyncio.Transport, transport)
 
     def abort(self) -> None:
         if self.transport is not None:
@@ -357,7 +361,7 @@ class _Accepted(_Frames):
         self.peer: str | None = None
         self.host = ""
         self.process = b""
-        """The dialler's process, empty if the hello does not name it."""
+        """The dialler's process; empty if the hello does not name it."""
         self._nonce = OFFER_MARK + secrets.token_bytes(NONCE_BYTES - len(OFFER_MARK))
         self._seal: FrameSeal | None = None
         """None: the dialler sends no MACs."""
@@ -366,7 +370,7 @@ class _Accepted(_Frames):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         owner = self.owner
-        if owner.is_stopped:  # accepted by the system before the listener was closed
+        if owner.is_stopped:  # the system accepted the connection before the listener was closed
             self.abort()
             return
         name = transport.get_extra_info("peername")
@@ -428,7 +432,7 @@ class _Accepted(_Frames):
             self.owner.refused(f"connection closed: {reason}")
             self.send_frame(REFUSED + reason.encode())
             if self.transport is not None:
-                self.transport.close()  # after the frame has left, unlike abort
+                self.transport.close()  # ``close``, not ``abort``, so that the frame is sent before the connection ends
             return
         self.send_frame(proof(secret, b"accept", self._nonce, nonce, *names))  # H9
         if self._timer:
@@ -447,7 +451,8 @@ class _Accepted(_Frames):
 
         A stranger has to know the secret. A certificate is not enough: its authority may have signed those of clients, too."""
         owner = self.owner
-        is_proven = owner.settings.secret is not None or owner.tls is None  # without both, only loopback can connect
+        # with neither a secret nor TLS, only loopback addresses can connect
+        is_proven = owner.settings.secret is not None or owner.tls is None
         if source not in owner.peers and not (is_proven and owner.accepts_strangers()):
             return f"{source} is not a member of the cluster {self.owner.settings.cluster_id}: it was removed, or has to be added"
         older = self.owner.accepted.get(source)
@@ -570,14 +575,15 @@ class PeerTransport:
         self.on_arriving: Callable[[str, int], None] = lambda peer, size: None
         """Called with the size of a message while it arrives in parts."""
         self.accepts_strangers: Callable[[], bool] = lambda: False
-        """Whether a node that is no peer may connect: a member that this node does not know yet. Not asked with TLS alone."""
+        """Whether a node that is no peer may connect: a member that this node does not know yet. It is not called if only TLS
+        protects the connections."""
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._warn = warn
         self.accepted: dict[str, _Accepted] = {}
         self.unauthenticated: dict[_Accepted, None] = {}
-        """Connections without a valid hello, in the order in which they came."""
+        """Connections without a valid hello, in the order in which they were accepted."""
         self.addresses = {peer: address for peer, address in settings.addresses.items() if peer != settings.node_id}
-        """Where each peer is dialled now."""
+        """Address at which each peer is dialled now."""
         self.peers = {peer: PeerState() for peer in self.addresses}
         self._dialled: dict[str, _Dialled] = {}
         self._server: asyncio.Server | None = None
@@ -588,7 +594,7 @@ class PeerTransport:
         self._dirty: list[str] = []
         self.refused_count = 0
         self.forged_frames = 0
-        """Frames without the right MAC; each has closed its connection."""
+        """Number of frames without the right MAC. Each has closed its connection."""
         self.last_refusal = ""
         self._warned_at = float("-inf")
 
@@ -663,7 +669,7 @@ class PeerTransport:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._server is not None:
             stop_listening(self._server)
-            await asyncio.sleep(0)  # the port is free when this returns
+            await asyncio.sleep(0)  # releases the port: the sockets are closed in the next turn of the loop
         for connection in [*self._dialled.values(), *self.accepted.values(), *self.unauthenticated]:
             connection.abort()
 

@@ -29,7 +29,7 @@ class AppliedCommands:
         """``removed(effect, is_expired)``: a registration ended."""
         self._machine, self._liveness, self._removed, self._consensus = machine, liveness, removed, consensus
         self.is_live = False
-        """Whether the log known at the start has been applied. Later commands are new."""
+        """Whether the log known at the start has been applied. Commands after that are new."""
         self.perform: Callable[[tuple[Effect, ...]], None] = lambda effects: None
         machine.on_registered = self._on_registered
         machine.on_lead = self._on_lead

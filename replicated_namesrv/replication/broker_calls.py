@@ -83,11 +83,11 @@ class BrokerCalls:
         self._late_copies = LateCopies(late_copy_ms)
         self._defences = defences
         self._refused: dict[tuple[int, Key], int] = {}
-        """By connection: renewals that have to be registered instead, and the revision when they were received."""
+        """By connection and broker: renewals that have to be registered instead, with the revision at which each was received."""
         self._carriers: dict[int, Connection] = {}
         """Connections to which brokers are or were attached."""
         self._pending: dict[tuple[int, Key], Future[Any]] = {}
-        """Registrations in progress, by connection."""
+        """Registrations in progress, by connection and broker."""
 
     # Connections
 
@@ -149,7 +149,8 @@ class BrokerCalls:
         key = (registration.cluster_name, registration.broker_addr)
         slot = (connection.connection_id, key)
         received = self._refused.pop(slot, self._machine.state.revision)
-        origin = origin_of(connection)  # now, because the task begins in a later turn: after the connection's next request
+        # read now, because the task begins in a later turn, after the next request of the connection
+        origin = origin_of(connection)
         task = self._converse(connection, self._register(registration, connection, received, origin))
         self._pending[slot] = task
 
@@ -199,7 +200,7 @@ class BrokerCalls:
             if self._machine.state.registration(*key) is not None:
                 self._late_copies.had_no_effect(key, version, received_ms)
                 self.heartbeat(*key, connection)
-            # without an epoch, so that the server does not treat the next copy as a renewal
+            # the epoch is removed, so that the server does not treat the next copy as a renewal
             return replace(applied.result, epoch=None)
         self._late_copies.forget(key)
         return self._registered(registration, connection, applied)
@@ -316,7 +317,7 @@ class BrokerCalls:
                     epoch = self._registered_epoch(removal, connection) or epoch
                     if epoch is None and (pending.cancelled() or pending.exception() is not None):
                         raise self._not_taken(removal, connection, "an earlier registration over this connection failed")
-                # the decision must take into account every registration that any node acknowledged before
+                # the decision must take into account every registration that any node has acknowledged before
                 await confirm(self._consensus)
                 removal = self._meant(removal)
                 key = (removal.cluster_name, removal.broker_addr)

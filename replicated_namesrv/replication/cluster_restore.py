@@ -90,7 +90,7 @@ async def restore(
 
 
 async def _abandon(propose: Propose, restore_id: str) -> None:
-    with contextlib.suppress(NamesrvError):  # the leader will abandon it
+    with contextlib.suppress(NamesrvError):  # if this fails, the leader will abandon the restore
         await propose(encode(ABANDON, restore_id))
 
 
@@ -214,7 +214,7 @@ class Leftovers:
     def __init__(self, machine: RestorableMachine, now_ms: Callable[[], float]) -> None:
         self._machine, self._now_ms = machine, now_ms
         self._seen: tuple[str, int] | None = None
-        """The restore in progress and its number of pieces, as of the last change of either."""
+        """The restore in progress and its number of pieces, at the last change of either of them."""
         self._since_ms = 0.0
 
     def tick(self, leads: bool) -> bytes | None:
@@ -224,7 +224,7 @@ class Leftovers:
         if seen != self._seen:
             self._seen, self._since_ms = seen, now_ms
         elif seen is not None and leads and now_ms - self._since_ms > IDLE_MS_MAX:
-            self._since_ms = now_ms  # repeat after the same time, in case this command is lost
+            self._since_ms = now_ms  # if this command is lost, try again after the same time
             return encode(ABANDON, seen[0])
         return None
 
@@ -237,7 +237,7 @@ class _Restoring:
         self._routes = machine.machine.restore()
         self._incoming: Incoming | None = None
         self._left: int | None = None
-        """Pieces still to come. None: the head is still to come."""
+        """Number of pieces still to come. None: the head is still to come."""
 
     def feed(self, chunk: bytes) -> None:
         """Take the next part of the snapshot."""

@@ -13,15 +13,15 @@ ENVELOPE_FORMAT, RESTORE_MARK = 1, ord("R")
 PLAIN, REGISTER, UNREGISTER, EXPIRE, LEAD, SUSPECT, ATTRIBUTED, OPERATION = range(8)
 BEGIN, PIECE, FINISH, ABANDON = range(4)
 RESTORE_FIELDS = 4
-"""Fields in the head of a command of a restore. Those after them name who caused it."""
+"""Number of fields in the head of a restore command. The fields after the head name the caller who caused it."""
 BASE_VERSION = 1
 """Version of the commands that every node applies."""
 SUSPICION_VERSION = 2
 """Version of the commands that record the silence of brokers."""
 ORIGIN_VERSION = 3
-"""Version of the commands that name who caused them."""
+"""Version of the commands that name the caller who caused them."""
 OPERATION_VERSION = 4
-"""Version of the commands that record operations, and of restores that name who caused them."""
+"""Version of the commands that record operations, and of restore commands that name the caller who caused them."""
 
 
 class CommandKind(NamedTuple):
@@ -29,7 +29,7 @@ class CommandKind(NamedTuple):
 
     name: str
     since: int
-    """Command version."""
+    """Version of the commands in which this kind first exists."""
 
 
 COMMAND_KINDS = {

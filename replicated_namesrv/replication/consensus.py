@@ -152,21 +152,21 @@ class RaftConsensus(Observer):
         self._node_id, self._members, self._machine = node_id, members, machine
         self._now_ms = now_ms
         self.on_confirmed: Callable[[float], None] = lambda asked_ms: None
-        """A majority has confirmed a read index requested at this time."""
+        """Called when a majority has confirmed a read index that was requested at this time."""
         self.on_leading: Callable[[int], None] = lambda term: None
-        """This node leads the term; called in a later turn of the loop."""
+        """Called when this node leads the term, in a later turn of the loop."""
         self.on_leader: Callable[[str | None, int], None] = lambda leader, term: None
-        """The leader known to this node has changed; None: unknown."""
+        """Called when the leader known to this node has changed; None: unknown."""
         self.on_applied: Callable[[int], None] = lambda term: None
-        """An entry of that term was applied."""
+        """Called when an entry of that term was applied."""
         self.on_restored: Callable[[], None] = lambda: None
-        """The state was replaced by a snapshot."""
+        """Called when the state was replaced by a snapshot."""
         self.on_members: Callable[[], None] = lambda: None
-        """The members have changed."""
+        """Called when the members have changed."""
         self.on_message: Callable[[str, bytes], None] = lambda peer, data: None
-        """A message of ``tell`` from another node arrived."""
+        """Called when a message that another node sent with ``tell`` has arrived."""
         self.on_failed: Callable[[str], None] = lambda reason: None
-        """Raft has stopped for good."""
+        """Called when Raft has stopped for good."""
         self._raft = raft(machine, config, self)
 
     # Callers
@@ -397,15 +397,15 @@ class RaftConsensus(Observer):
 
 HEAVY_TOPICS = 5_000
 """A command that concerns more topics than this (some 5 ms if all change) is proposed only when the one before it has been
-applied. Many of them in one entry would keep all nodes busy for longer than an election takes."""
+applied. Many such commands in one entry would keep all nodes busy for longer than an election takes."""
 HEAVY_BYTES = 256 << 10
-"""The same for a command with more bytes: heartbeats would have to wait behind several such commands that the leader sends to all
-followers."""
+"""A command with more bytes than this counts as heavy, too: heartbeats would have to wait behind several such commands that the
+leader sends to all followers."""
 
 
 NS_PER_TOPIC, NS_PER_COMMAND_BYTE = 500, 40
-"""Estimated time of one node for a command. A registration that changes 20,000 topics is a command of 320 KB: a node applies it
-in 14 ms, and needs some milliseconds to receive and to write it."""
+"""Estimated time that one node needs for each topic, and for each byte, of a command. A registration that changes 20,000 topics
+is a command of 320 KB: a node applies it in 14 ms, and needs some milliseconds to receive and to write it."""
 
 
 class CommandProposer:

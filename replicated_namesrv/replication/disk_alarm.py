@@ -31,7 +31,7 @@ class DiskAlarm:
         self._was_short = False
         self._send_at_ms = 0.0
         self._heard_ms: dict[str, float] = {}
-        """When the message last came from each other node."""
+        """When this message last arrived from each other node."""
 
     @property
     def _others(self) -> list[str]:

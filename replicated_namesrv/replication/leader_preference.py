@@ -25,7 +25,7 @@ LAG_MAX = 64
 """Maximum lag, in entries, of a node that keeps up: the entries of a few round trips. A transfer waits until it has all of
 them."""
 LEASE_MS = 270.0
-"""A lease must end before another node can be elected. It is the same for all settings, because nodes that have not been
+"""A lease must end before another node can be elected. The time is the same for all settings, because nodes that have not been
 restarted yet may still have the shortest election time-out, 300 ms, of which a tenth is for the drift of the clocks."""
 
 

@@ -18,12 +18,12 @@ from replicated_namesrv.routes.snapshot import in_parts
 from replicated_namesrv.routes.sums import SummedTable, entry_hash, entry_hashes
 
 ROWS_MAX = 1_000
-"""Rows of a table written in one step: about 100 KB and a millisecond."""
+"""Number of rows of a table written in one step: about 100 KB and a millisecond."""
 _HEAD = re.compile(rb" ?\[(\d+),(\d+),(\d+),(?:(\d+),)?\[")
 _ROWS = re.compile(rb'(?:\[(?:[^][\n"]|"(?:[^"\\\n]|\\.)*+")*+\],?)*+')
 """Complete rows: arrays of numbers and strings."""
 _BETWEEN, _END = b"],[", b"]]\n"
-"""The text after the rows of a table, and after those of the last table."""
+"""The text between the rows of two tables, and the text after the rows of the last table."""
 NOT_OURS = "snapshot cannot be read: its first line is not that of this version"
 Key = tuple[str, str]
 """Cluster and address of a broker."""
@@ -33,9 +33,10 @@ class Mark(NamedTuple):
     """Facts about a registered broker beyond its registration."""
 
     version_revision: int
-    """Revision that committed its newest content. Until all nodes are newer than 0.1: its current data version."""
+    """Revision that committed the broker's newest content. Until all nodes are newer than 0.1, the revision of its current data
+    version."""
     serial: int
-    """Number of its last registration in the log, whether it changed anything or not."""
+    """Number of the broker's last registration in the log, whether the registration changed anything or not."""
     content: str
     """Hash of that registration (``content_of``)."""
 
@@ -44,9 +45,9 @@ class Suspicion(NamedTuple):
     """Recorded silence of a registered broker."""
 
     share: int
-    """Thirds of its time-out: 1 or 2."""
+    """Recorded silence in thirds of the broker's time-out: 1 or 2."""
     since_ms: int
-    """The leader's clock when the first of them was recorded."""
+    """The leader's clock when the first third was recorded."""
 
 
 def _mark_hash(key: Key, mark: Mark) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from replicated_namesrv.service import NodeAddress
 
 KIND = 7
-"""First byte of the message. No message of ``leader_messages.py`` has it, and earlier versions drop it."""
+"""First byte of the message. No message of ``leader_messages.py`` begins with it, and earlier versions drop the message."""
 REPEAT_MS, SILENCE_MS = 1_000.0, 3_500.0
 ADDRESS_BYTES_MAX = 300
 _SERVING, _DRAINED = 1, 2

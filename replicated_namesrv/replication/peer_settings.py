@@ -15,7 +15,7 @@ from replicated_namesrv.settings import Settings, parse_address
 MEMBERS_MAX = 5
 SECRET_BYTES_MIN = 16
 SECRET_DISTINCT_MIN = 6
-"""Different bytes in a secret. Of 16 random hexadecimal digits 1 in 30,000 has fewer."""
+"""Minimum number of different bytes in a secret. Of 30,000 secrets of 16 random hexadecimal digits, one has fewer."""
 OTHERS = stat.S_IRWXO
 NAME_BYTES_MAX = 200
 
@@ -56,7 +56,7 @@ def transport_settings(settings: Settings) -> TransportSettings:
     if settings.node_id not in peers:
         raise SettingError(f"nodeId={settings.node_id} is not among peers={settings.peers}; give one of {', '.join(peers)}")
     if settings.join:
-        pass  # a joining node contacts these members first
+        pass  # these members are the ones that a joining node contacts first
     elif len(peers) % 2 == 0:
         raise SettingError(
             f"peers has {len(peers)} nodes: an even number tolerates no more failures than {len(peers) - 1} nodes do, and needs "

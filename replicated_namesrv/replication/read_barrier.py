@@ -65,11 +65,11 @@ from replicated_namesrv.service import UNKNOWN_AGE, Freshness, ReadLevel
 log = logging.getLogger(__name__)
 
 COLLECTING_MAX_MS = 1.0
-"""While reads come in every turn of the loop, a request for an index is delayed by this time so that they share it."""
+"""While reads come in every turn of the loop, a request for an index is delayed by this time, so that several reads share it."""
 PROBE_AFTER_MS = 200.0
 """A majority is asked when the state has become this old, even without reads."""
 STEP_MAX_MS = 250.0
-"""Of the time between two ticks at most this much counts as time in which the process ran."""
+"""At most this much of the time between two ticks counts as time in which the process ran."""
 LINEARIZABLE, LEASE, STALE = ReadLevel.LINEARIZABLE, ReadLevel.LEASE, ReadLevel.STALE
 
 
@@ -93,22 +93,23 @@ class ReadBarrier:
         self._removed: str | None = None
         """Why this node serves nobody, stale reads included: it was removed from the cluster."""
         self._collecting: Future[Freshness] | None = None
-        """The result of the reads whose index is not requested yet."""
+        """The result for the reads whose index is not requested yet; None: there are no such reads."""
         self._collecting_since_ms = 0.0
         self._others_came = False
         self._needs_index = False
-        """Whether one of them needs more than a lease."""
+        """Whether one of the waiting reads needs more than a lease."""
         self._is_asking = False
-        """Only one request at a time: the leader would delay a second one anyway, and more reads share one."""
+        """True while a request for an index is in progress. There is only one at a time: the leader would delay a second one
+        anyway, and this way more reads share a request."""
         self._waiting: dict[Future[Freshness], Future[ReadOutcome] | None] = {}
-        """Reads without an answer, with the request for each."""
+        """Reads without an answer, with the request for each of them."""
         self._is_live = False
         self._fresh_ms = 0.0
-        """When the last confirmed index was requested."""
+        """When the last confirmed index had been requested."""
         self._ticked_ms = now_ms()
         """The time until which silence was counted."""
         self._silent_ms = 0.0
-        """Time run without a confirmation."""
+        """Time that the process has run without a confirmation."""
         self._is_probing = False
 
     @property
@@ -157,7 +158,7 @@ class ReadBarrier:
                 loop.call_soon(self._ask)
         else:
             self._others_came = True
-        if wanted is LINEARIZABLE or self._default is not LEASE:  # reads that join it later do not log
+        if wanted is LINEARIZABLE or self._default is not LEASE:  # reads that join this one later do not log
             self._needs_index = True
         if self.serves_stale and (level is not None or max_staleness_ms is not None):
             return self._judged(shared, level, max_staleness_ms)

@@ -79,9 +79,9 @@ from replicated_namesrv.tracing import Tracing
 log = logging.getLogger(__name__)
 
 APPLY_BYTES_MAX = 256 << 10
-"""Work applied in one step: registrations of some 30,000 topics, 20 ms."""
+"""Maximum work applied in one step: registrations of some 30,000 topics, which take 20 ms."""
 BUDGET_MARGIN_MS = 500
-"""Time that a request may take beyond fenceAfterMs before its connection is closed."""
+"""Time that a request may take in addition to fenceAfterMs before its connection is closed."""
 
 
 def raft_config(settings: Settings, budget_ms: int) -> RaftConfig:
@@ -259,11 +259,12 @@ class ReplicatedNode:
         self._tick()
         try:
             asked_ms = await self.consensus.catch_up()
-        except (Exception, asyncio.CancelledError):  # not GeneratorExit, during which no await is allowed
+        # not BaseException, which includes GeneratorExit: during it no await is allowed
+        except (Exception, asyncio.CancelledError):
             await self.stop()
             raise
         self._applied.is_live = True
-        self.history.counts.clear()  # of the log
+        self.history.counts.clear()  # counts of the changes in the log at the start
         self.history.removed.clear()
         self.reads.caught_up(asked_ms)
 

@@ -70,7 +70,7 @@ from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 
 UNREGISTERED_MAX = 10_000
-"""Number of unregistrations that are remembered. A copy that is delayed by more of them is not recognised."""
+"""Number of unregistrations that are remembered. A copy is not recognised if more of them come while it is delayed."""
 NO_REGISTRATION = 0
 """Epoch in a removal that saw no registration: real epochs start at 1."""
 
@@ -90,7 +90,7 @@ class ProposalResult(NamedTuple):
     result: Result
     ignored: Ignored | None = None
     leftover: str | None = None
-    """If the start of a restore was refused: the other restore, whose pieces this node still has."""
+    """Only if the start of a restore was refused: the other restore, whose pieces this node still has."""
 
 
 class Suspect(NamedTuple):
@@ -99,7 +99,7 @@ class Suspect(NamedTuple):
     key: Key
     epoch: int
     share: int
-    """0: it made contact."""
+    """Recorded silence in thirds of the time-out. 0: the broker made contact."""
 
 
 def is_older(one: DataVersion, other: DataVersion) -> bool:
@@ -176,29 +176,31 @@ class RouteStateMachine:
         self.led_term = 0
         """Term of the newest LEAD in the log."""
         self.time_ms = 0
-        """The newest time of a command."""
+        """The newest time in a command."""
         self.command_version = BASE_VERSION
-        """The newest version of an applied command. Every node of the cluster applies commands up to it, or has stopped."""
+        """The newest version of an applied command. Every node of the cluster applies commands up to this version, or has
+        stopped."""
         self._know_version(BASE_VERSION)
         self._unregistered = unregistered_table()
         """Broker to the revision at which it was unregistered, oldest first."""
         self.suspected = suspected_table()
         """Registered brokers with recorded silence."""
         self.effects: list[Effect] = []
-        """Effects of the commands applied since the owner took them."""
+        """Effects of the commands that were applied since the owner last took the effects."""
         self.expired: dict[Key, int] = {}
-        """Epochs of brokers that an expiry removed since the owner took them."""
+        """Epochs of the brokers that an expiry removed, since the owner last took them."""
         self.on_registered: Callable[[Key, int | None, str], None] = lambda key, epoch, content: None
-        """Called for every applied registration, whatever its outcome, with the hash of its content. The epoch is None if it
-        was refused or ignored. Also in replay."""
+        """Called for every applied registration, whatever its outcome, with the hash of its content. The epoch is None if the
+        registration was refused or ignored. Also called in replay."""
         self.on_suspected: Callable[[list[Key]], None] = lambda keys: None
         """Called with the brokers whose suspicion has changed."""
         self.on_changed: Callable[[Command, str, ChangeOrigin | None], None] | None = None
-        """Called with each command that changed the state, why it removed brokers, and who caused it. Also in replay."""
+        """Called with each command that changed the state, the reason for which it removed brokers, and the caller who caused it.
+        Also called in replay."""
         self.on_operation: Callable[[str, str, ChangeOrigin | None], None] = lambda request, target, origin: None
-        """Called with each OPERATION: request, target, and who sent it. Also in replay."""
+        """Called with each OPERATION: request, target, and the caller who sent it. Also called in replay."""
         self.on_restore: Callable[[str, str, ChangeOrigin | None], None] = lambda step, restore_id, origin: None
-        """Called with each accepted step of a restore but its pieces (``cluster_restore.py``). Also in replay."""
+        """Called with each accepted step of a restore except its pieces (``cluster_restore.py``). Also called in replay."""
         self.on_replaced: Callable[[], None] = lambda: None
         """Called when a snapshot has replaced the state."""
         self._origin: ChangeOrigin | None = None
@@ -496,4 +498,4 @@ _HANDLERS: dict[int, tuple[Callable[..., ProposalResult], int]] = {
     ATTRIBUTED: (RouteStateMachine._attributed, 4),
     OPERATION: (RouteStateMachine._operation, 2),
 }
-"""How each kind is applied, and its number of arguments besides the command."""
+"""For each kind of command: the function that applies it, and the number of arguments besides the command."""

@@ -49,7 +49,7 @@ class BackupReader:
         self.head: Head | None = None
         self._checksum, self._size = sha256(), 0
         self._rest = bytearray()
-        """Bytes that may be the end of the file: they contain no line feed except as their last byte."""
+        """Bytes that may be the end of the file. They contain no line feed, except as their last byte."""
 
     def feed(self, data: bytes) -> bytes:
         """Bytes that are known to belong to the snapshot. Raises BackupError."""
@@ -65,7 +65,7 @@ class BackupReader:
             self._rest, data = bytearray(), rest
         if not data:
             return b""
-        # The last line waits, because it may be the end.
+        # the last line waits until more bytes come, because it may be the end
         cut = data.rfind(b"\n", 0, len(data) - 1) + 1
         if not cut and not self._rest.endswith(b"\n"):
             self._rest += data

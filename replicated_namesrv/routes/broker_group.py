@@ -17,8 +17,9 @@ class Registration(NamedTuple):
     broker_name: str
     broker_id: int
     epoch: int
-    """Revision at which this life began: unique and ascending. It stays while the same address is registered under the same
-    cluster, name and id, whatever its content. It ends with its removal or a change of one of these."""
+    """Revision at which this life began: unique and ascending. The life continues while the same address is registered under the
+    same cluster, name and id, whatever its content. It ends with the removal of the registration or with a change of address,
+    cluster, name or id."""
     data_version: DataVersion
     heartbeat_timeout_ms: int
     ha_server_addr: str
@@ -41,7 +42,8 @@ class Shown(NamedTuple):
 
     plain: BrokerData
     acting: BrokerData
-    """If there is no master and the group allows it, the least id appears as 0."""
+    """The group as brokers with an acting master see it: if there is no master and the group allows it, the least id appears as
+    0."""
     filter_servers: tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -73,25 +75,25 @@ class BrokerGroup:
         """Whether ``topics_sum`` is outdated."""
         self.broker_name = broker_name
         self.cluster = cluster
-        """Cluster of the first registration; it stays (``BrokerData.cluster``)."""
+        """Cluster of the first registration. It does not change afterwards (``BrokerData.cluster``)."""
         self.zone_name: str | None = None
         self.enable_acting_master = False
         self.members: dict[int, Registration] = {}
         self.topics: dict[str, QueueData] = {}
         self.kinds: dict[QueueData, TopicCount] = {}
-        """The distinct values of ``topics``, and how many topics have each."""
+        """The distinct values of ``topics``, each with the number of topics that have it."""
         self.topics_sum = 0
-        """Sum over ``topics`` of the topic's hash times the hash of its queue settings."""
+        """Sum over ``topics``: the topic's hash times the hash of its queue settings."""
         self.is_overridden = False
         """Whether code 205, 327 or 217 changed queue settings since the master last registered topics under a new data
         version."""
         self.generation = 0
         self.counted = 0
-        """The hash of this group in ``Tables.groups_sum``."""
+        """The hash of this group that is counted in ``Tables.groups_sum``."""
         self.shown: tuple[int, Shown] | None = None
-        """Cache: generation, and the part of routes at that generation. Not part of the state."""
+        """Cache: a generation, and the part of routes that this group gave at that generation. Not part of the state."""
         self.readers = 0
-        """Number of snapshots that still read ``topics``: copy before changing."""
+        """Number of snapshots that still read ``topics``. Before a change, ``topics`` must be copied."""
 
     def own(self) -> dict[str, QueueData]:
         """``topics``, copied if a snapshot still reads it."""
@@ -144,7 +146,7 @@ class BrokerGroup:
             self.topics_sum = sum(map(mul, topic_hashes(list(self.topics)), map(queue_hash, self.topics.values()))) % PRIME
             self.stale = False
         head = [self.broker_name, self.cluster, self.zone_name, self.enable_acting_master, self.generation]
-        if self.is_overridden:  # left out while it is false, because version 0.1 does not know it
+        if self.is_overridden:  # left out while it is False, because version 0.1 does not know this field
             head.append(True)
         return entry_hash("group", *head, len(self.topics), f"{self.topics_sum:x}")
 

@@ -22,15 +22,15 @@ class RegisterBroker:
     ha_server_addr: str
     zone_name: str | None
     heartbeat_timeout_ms: int | None
-    """None: the default of 120,000."""
+    """heartbeatTimeoutMillis. None: the default of 120,000."""
     enable_acting_master: bool | None
-    """None: a broker older than 5.0, whose slaves never contribute topics."""
+    """enableActingMaster. None: the broker is older than 5.0, and its slaves never contribute topics."""
     data_version: DataVersion
     topics: Mapping[str, QueueData] | None
-    """By ``topicName``. None: the table was JSON null and nothing is registered (answer 0)."""
+    """Queue settings by ``topicName``. None: the table was JSON null and nothing is registered (answer 0)."""
     topic_queue_mapping_infos: Mapping[str, TopicQueueMappingInfo]
     filter_servers: tuple[str, ...] | None
-    """None: keep the stored ones. Empty: remove them."""
+    """Addresses of filter servers. None: keep the stored ones. Empty: remove the stored ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class BrokerRemoval:
     broker_name: str
     broker_id: int
     epoch: int | None
-    """Fence: removes only the registration with this epoch. None: any registration."""
+    """The fence of the removal: only a registration with this epoch is removed. None: any registration is removed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,12 @@ UNREGISTERED, EXPIRED, LOST = "broker-unregistered", "broker-expired", "broker-l
 """Kinds of removal: the broker unregistered (104); it had no contact within its time-out; its connections ended."""
 REMOVALS = (UNREGISTERED, EXPIRED, LOST)
 REGISTERED, CHANGED, GROUP_CHANGED = "broker-registered", "broker-changed", "broker-group-changed"
-"""A new life of a broker; new content of a life; a refused registration that changed its group, as in Java."""
+"""A new life of a broker; new content of a life; a refused registration that nevertheless changed its group, as in Java."""
 RESTORED = "restored"
-"""The whole state was replaced, by a backup or by another node's snapshot: read everything again."""
+"""The whole state was replaced, by a backup or by another node's snapshot: watchers have to read everything again."""
 TOPICS_LISTED_MAX = 1_000
 _CHANGE_OVERHEAD_BYTES = 250
-"""Approximate memory of Python per change besides its text."""
+"""Approximate memory that Python needs for a change besides its text."""
 _text = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -52,7 +52,7 @@ class Change:
         """``fields``: immutable values. Tuples of names are sorted later, when the text is made."""
         self.revision, self.kind = revision, kind
         self.size_bytes = _CHANGE_OVERHEAD_BYTES + _bytes(fields)
-        """Approximate memory use, before and after its text is made; equal on all nodes."""
+        """Approximate memory use of the change, before and after its text is made. It is equal on all nodes."""
         self._fields = {"revision": revision, "kind": kind, "timeMs": time_ms, **fields}
         self._data = ""
 
@@ -99,13 +99,13 @@ class History:
         self.bytes_max = bytes_max
         self._changes: list[Change] = []
         self._first = 0
-        """Index of the oldest valid change. Those before it are removed from time to time."""
+        """Index of the oldest valid change. Earlier elements are removed from time to time."""
         self._bytes = 0
         self.oldest = 0
         self.newest = 0
         self.replaced_at = 0
-        """Revision of the last RESTORED; 0: there was none. A position before it belongs to the replaced state, so the changes
-        between are not needed: such a watcher continues from ``replaced_at - 1``."""
+        """Revision of the last RESTORED; 0: there was none. A position before it belongs to the replaced state. The changes
+        between them are not needed, so a watcher with such a position continues from ``replaced_at - 1``."""
         self.listeners: set[Callable[[], None]] = set()
         self.counts: Counter[str] = Counter()
         """Number of changes by kind."""

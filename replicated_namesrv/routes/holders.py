@@ -12,7 +12,7 @@ from operator import is_, not_
 from typing import Generic, TypeVar, cast
 
 V = TypeVar("V")
-"""No dictionary."""
+"""Type of the values. It must not be a dictionary."""
 
 
 class Holders(Generic[V]):
@@ -22,7 +22,7 @@ class Holders(Generic[V]):
         """``name_of(value)``: the name to which the value belongs."""
         self._name_of = name_of
         self._by_topic: dict[str, V | dict[str, V]] = {}
-        """The value, or those of several names by name."""
+        """For each topic: its only value, or a dictionary of the values of several names."""
 
     def __len__(self) -> int:
         return len(self._by_topic)
@@ -67,7 +67,7 @@ class Holders(Generic[V]):
         holders = dict(zip(map(id, singles), singles, strict=True))
         pairs = {key: {name_of(single): single, name: value} for key, single in holders.items()}
         if all(map(is_, map(entries.__getitem__, topics), repeat(value))) and all(map((2).__eq__, map(len, pairs.values()))):
-            # A group is one object for all its topics: a step of Python for each group instead of for each topic.
+            # A group is one object for all its topics, so Python needs one step for each group instead of one for each topic.
             by_topic.update(zip(topics, map(dict.copy, map(pairs.__getitem__, map(id, singles))), strict=True))
             return
         for topic, single, holder in zip(topics, singles, map(name_of, singles), strict=True):

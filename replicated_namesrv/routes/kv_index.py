@@ -10,7 +10,7 @@ from collections.abc import Mapping
 SEPARATOR = "|"
 _AFTER_SEPARATOR = chr(ord(SEPARATOR) + 1)
 BLOCK_MAX = 1_000
-"""Maximum of keys in a block, which is split when it is full. An insertion moves at most this many pointers."""
+"""Maximum number of keys in a block. A full block is split. So an insertion moves at most this many pointers."""
 
 
 def name_of(namespace: str, key: str) -> str:
@@ -35,7 +35,7 @@ class SortedNames:
     def __init__(self) -> None:
         self._blocks: list[list[str]] = []
         self._lasts: list[str] = []
-        """Last name of each block."""
+        """The last name in each block."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class KVIndex:
     def __init__(self, kv: Mapping[str, Mapping[str, str | None]]) -> None:
         self._kv = kv
         self._names: SortedNames | None = None
-        """None: the order was never requested."""
+        """The keys in order; None: the order was never requested."""
         self._namespaces: list[str] = []
         """Namespaces that are still to be sorted."""
         self._keys: tuple[str, list[str]] = ("", [])
@@ -146,7 +146,7 @@ class KVIndex:
             del keys[len(keys) - len(part) :]
             present = self._kv.get(namespace, {})
             for key in part:
-                if key in present:  # it may have been deleted since
+                if key in present:  # left out if the key has been deleted since
                     self._names.add(name_of(namespace, key))
             entries_max -= len(part)
         return False
@@ -161,7 +161,7 @@ class KVIndex:
         True.
         """
         assert self._names is not None, "advance comes first"
-        start = after + "\0" if after else ""  # the least text that is greater
+        start = after + "\0" if after else ""  # start with the least text that is greater than ``after``
         if namespace is None:
             return self._names.between(start, None, count_max)
         quoted = _quoted(namespace)

@@ -37,10 +37,11 @@ from replicated_namesrv.routes.sizes import Sizes, text_bytes
 from replicated_namesrv.routes.tables import Tables
 
 NAME_BYTES_MAX = 1_024
-"""Cluster, broker and zone names, addresses, topics, namespaces, keys. Host names have 253 at most, RocketMQ's topics 127."""
+"""Maximum length of cluster, broker and zone names, addresses, topics, namespaces and keys. Host names have at most 253 bytes,
+RocketMQ's topics 127."""
 VALUE_BYTES_MAX = 1 << 20
 SETTING_CHARACTERS_MAX = 64 << 10
-"""Value of one setting, also over HTTP; code 318 cannot carry more."""
+"""Maximum length of the value of one setting, also over HTTP. Code 318 cannot carry more."""
 SHOWN_CHARACTERS = 60
 
 STATE, KV, NAMESPACE, BROKER = "maxStateBytes", "maxKvBytes", "maxKvNamespaceBytes", "maxBrokerBytes"
@@ -48,7 +49,7 @@ STATE, KV, NAMESPACE, BROKER = "maxStateBytes", "maxKvBytes", "maxKvNamespaceByt
 ORDER_TOPICS = "orderTopicConfigBytes"
 """Limit on the encoded bytes of the namespace ORDER_TOPIC_CONFIG. It is not a setting."""
 ORDER_TOPICS_BYTES_MAX = 15 << 20
-"""Every answer to a registration contains the namespace, and RocketMQ reads frames of up to 16 MiB."""
+"""Maximum of this limit: every answer to a registration contains the namespace, and RocketMQ reads frames of up to 16 MiB."""
 DISK = "diskReserveBytes"
 """Limit on the bytes that a command may add while its disk has less free space than this."""
 
@@ -320,7 +321,7 @@ class Quotas:
         self.limits: dict[str, Callable[[], int]] = {ORDER_TOPICS: lambda: ORDER_TOPICS_BYTES_MAX, **limits}
         self.sources = [check]
         self.refused: dict[str, int] = {}
-        """Commands refused, by limit."""
+        """Number of refused commands, by limit."""
         self._pending = PendingNeeds()
         self._disk_bytes: Callable[[Command, int], int] = lambda command, growth: 0
 
@@ -394,16 +395,16 @@ class Quotas:
 # Numbers of objects
 
 KV_NAMESPACES_MAX = 10_000
-"""Maximum of namespaces. An emptied namespace continues to exist, as in Java: queries by namespace and answers to
+"""Maximum number of namespaces. An emptied namespace continues to exist, as in Java: queries by namespace and answers to
 registrations distinguish it from one that never existed. So only the number can be limited. Real clusters have one."""
 QUEUE_SETTINGS_MAX = 10_000
-"""Maximum of different queue settings (permission, queue numbers, flags) among the topics of one broker name. A change of its
-write permission costs a step of Python for each. Real brokers have a few dozen."""
+"""Maximum of different queue settings (permission, queue numbers, flags) among the topics of one broker name. A change of the
+name's write permission costs a step of Python for each setting. Real brokers have a few dozen settings."""
 MEMBERS_MAX = 1_000
-"""Maximum of brokers of one name. Every route through it shows them. Real groups have up to ten."""
+"""Maximum number of brokers of one name. Every route through this name shows all of them. Real groups have up to ten."""
 CLUSTERS_MAX = 1_000
-"""Maximum of cluster names. When the last broker of a name is removed, the name is removed from each cluster that lists it.
-Real ones: a few.
+"""Maximum of cluster names. When the last broker of a name is removed, the name is removed from each cluster that lists it. Real
+deployments have a few clusters.
 """
 CLUSTERS_OF_NAME_MAX = 10
 """Maximum of clusters that list one broker name. Each costs some 3 us when its last broker is removed. Real ones: one."""
@@ -413,12 +414,12 @@ BROKERS_MAX = 20_000
 """Maximum number of registered brokers, the same as the default maximum of connections. A snapshot begins with a line that has an
 item for each."""
 ALL_TOPICS_MAX = 300_000
-"""Different topics of all brokers. A change of a shared setting visits all of them, at 0.1 to 0.2 us each."""
+"""Maximum number of different topics of all brokers. A change of a shared setting visits all of them, at 0.1 to 0.2 us each."""
 MAPPINGS_MAX = 10_000
 """Maximum of static topic mappings of one broker name, and in one registration. Each costs every node some 10 us when the
 command is applied, 0.1 s in all."""
 MAPPED_QUEUES_MAX = 100_000
-"""Maximum of queues in them, at about 1 us each."""
+"""Maximum number of queues in the static topic mappings, at about 1 us each."""
 RESTORED_FACTOR = 7
 """A state to be restored may have this many times each number. A cluster can have it: several nodes admit commands at the same
 time, and there are at most 7 voters."""

@@ -258,7 +258,7 @@ def _take_topics(tables: Tables, group: BrokerGroup, command: RegisterBroker, ta
 
 def _differing(topics: Mapping[str, QueueData], stored: Mapping[str, QueueData]) -> Mapping[str, QueueData]:
     """The part of ``topics`` whose stored queue settings differ or are missing."""
-    # a third of the time of a comparison; equal ones are mostly one object
+    # Comparing identities takes a third of the time of comparing values. Equal values are mostly one object.
     differs = list(map(is_not, topics.values(), map(stored.get, topics)))
     if not all(differs):
         return {topic: queue_data for topic, queue_data in compress(topics.items(), differs) if stored.get(topic) != queue_data}

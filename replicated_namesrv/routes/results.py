@@ -12,12 +12,12 @@ class Result:
     remark: str | None = None
     changed: bool = False
     master_addr: str | None = None
-    """``REGISTER_BROKER`` (103): address of the live master, for a registering slave."""
+    """For ``REGISTER_BROKER`` (103): the address of the live master, if a slave registers."""
     ha_server_addr: str | None = None
     count: int | None = None
-    """Codes 205 and 327: number of topics with a queue entry of the broker."""
+    """For codes 205 and 327: the number of topics with a queue entry of the broker."""
     epoch: int | None = None
-    """``REGISTER_BROKER`` (103): the broker's current registration epoch, which a fenced removal must name."""
+    """For ``REGISTER_BROKER`` (103): the epoch of the broker's present registration, which a fenced removal must name."""
 
 
 class NotifyMinBrokerIdChange(NamedTuple):

@@ -15,7 +15,7 @@ ENTRY_BYTES = 64
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 """The namespace whose entries are in every answer to a registration."""
 QUEUE_BYTES = 16
-"""One queue of a static topic mapping."""
+"""Size that is assumed for one queue of a static topic mapping."""
 
 
 def text_bytes(text: str | None) -> int:
@@ -68,16 +68,16 @@ class Sizes:
 
     def __init__(self) -> None:
         self.total = 0
-        """Everything, including the clusters' lists of names."""
+        """Size of everything, including the clusters' lists of names."""
         self.kv = 0
-        """All namespaces."""
+        """Size of all namespaces."""
         self.brokers: dict[str, int] = {}
-        """By brokerName: group, registrations, topics, static topic mappings."""
+        """Size by brokerName: group, registrations, topics and static topic mappings."""
         self.mapped: dict[str, int] = {}
-        """The part of ``brokers`` that static topic mappings take."""
+        """The part of ``brokers`` that belongs to static topic mappings."""
         self.namespaces: dict[str, int] = {}
         self.order_topics = 0
-        """The namespace ORDER_TOPIC_CONFIG, encoded (``encoded_bytes``)."""
+        """Size of the namespace ORDER_TOPIC_CONFIG when encoded (``encoded_bytes``)."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sizes) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)

@@ -34,12 +34,13 @@ from replicated_namesrv.routes.tables import RouteSettings, Tables
 SNAPSHOT_FORMAT = 1
 SLICE = 5_000
 SLICE_CHARACTERS = 64 << 10
-"""Escaped, a character takes 12 bytes at most."""
+"""Number of characters in one line. An escaped character takes at most 12 bytes."""
 CLUSTER_CHARACTERS = 512 << 10
-"""Limit on the names of one cluster in one line."""
+"""Maximum length of the names of one cluster that are written into one line."""
 PART_BYTES_MAX = 1 << 20
 LINE_BYTES_MAX = 1 << 30
-"""Limit of a line that is read. Earlier versions wrote lines of any length, so it is as large as a machine's memory permits."""
+"""Maximum length of a line that is read. Earlier versions wrote lines of any length, so the limit is as large as a machine's
+memory permits."""
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -209,15 +210,15 @@ class SnapshotReader:
         ``is_overridden``: all groups count as overridden."""
         self._anew, self._is_overridden = anew, is_overridden
         self.begun: int | None = None
-        """The revision that everything has instead of its own."""
+        """The revision that everything gets in place of its own; None: everything keeps its own."""
         self._tables = Tables(RouteSettings())
         self._checks = None if trusted else SnapshotChecks()
         self._topics: list[str] = []
         self._hashes: list[int] = []
-        """Hashes of ``_topics``."""
+        """The hashes of the topics in ``_topics``."""
         self._group: BrokerGroup | None = None
         self._rest: list[bytes] = []
-        """Parts of a line whose end has not arrived."""
+        """The parts of a line whose end has not arrived."""
         self._rest_bytes = 0
         self._lines = 0
         self._complete = False
@@ -286,7 +287,7 @@ class SnapshotReader:
         self._tables.load_revisions(topics, revisions if self.begun is None else [self.begun] * len(topics))
 
     def _group_head(self, name: str, cluster: str, zone_name: str | None, enable_acting_master: bool, generation: int) -> None:
-        self._tables.count_groups()  # the one before is complete
+        self._tables.count_groups()  # the previous group is complete
         group = self._tables.groups[name] = self._group = BrokerGroup(name, cluster)
         group.zone_name, group.enable_acting_master = zone_name, enable_acting_master
         group.is_overridden = self._is_overridden

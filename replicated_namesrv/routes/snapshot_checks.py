@@ -13,7 +13,7 @@ REVISION_MAX = 4 * 10**18
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 NAMES_CHARACTERS_MAX = 10_000
-"""Limit of a registration's cluster, broker name and address together, because every heartbeat contains them."""
+"""Maximum length of a registration's cluster, broker name and address together, because every heartbeat contains them."""
 SHOWN_CHARACTERS = 60
 
 
@@ -83,11 +83,11 @@ class SnapshotChecks:
         self._revision = 0
         self._topics: set[str] = set()
         self._members: dict[str, set[object]] = {}
-        """Ids and addresses of each group's members."""
+        """For each group: the ids and addresses of its members."""
         self._served: set[int] = set()
-        """Numbers of the topics of the group in progress."""
+        """Numbers of the topics of the group that is being read."""
         self._clusters: dict[str, set[str]] = {}
-        """Names of each."""
+        """For each cluster: the broker names in it."""
         self._live: set[tuple[str, str]] = set()
         self._mappings: set[tuple[str, str]] = set()
         self._kv: dict[str, set[str]] = {}

@@ -59,9 +59,10 @@ class RouteInfoManager:
         self._tables = Tables(settings, keeps_sums)
         self.compares_content = True
         """Whether registrations are applied by rule 11 of routes/DESIGN.md. False: by the rule of version 0.1, which may still
-        run, so snapshots have its form. It is no part of the state, so the owner of a replicated one derives it from the log."""
+        run, so snapshots have its form. It is not part of the state, so the owner of a replicated state derives it from the
+        log."""
         self._digested: tuple[int, bytes] | None = None
-        """The last digest and its revision."""
+        """The last digest and the revision at which it was computed; None: there is none."""
         self.topic_revisions: Mapping[str, int] = self._tables.topic_revisions
         """Exactly the topics that have a route entry, with the revision of the last change that may affect their route. The
         same object for the life of the manager; read only."""
@@ -114,7 +115,7 @@ class RouteInfoManager:
         """Topics whose routes the last command changed, each once, in no order. None if they are more than ``count_max``. Call
         it once per command."""
         moved = self._tables.moved
-        if sum(count for count, _ in moved) > 4 * count_max:  # some may be counted more than once
+        if sum(count for count, _ in moved) > 4 * count_max:  # the sum may count some topics more than once
             return None
         parts = [names for count, names in moved if count]
         topics = tuple(parts[0] if len(parts) == 1 else set(chain.from_iterable(parts)))

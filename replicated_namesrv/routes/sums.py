@@ -19,7 +19,7 @@ from replicated_namesrv.routes.encoding import dump
 
 PRIME = 2**127 - 1
 REMEMBERED_MAX = 10_000
-"""Limit on the hashes that ``queue_hash`` caches. When the cache is full, it is cleared."""
+"""Maximum number of hashes that ``queue_hash`` caches. When the cache is full, it is cleared."""
 _TOPIC_SEED, _QUEUES_SEED, _ENTRY_SEED = 1, 2, 3
 K = TypeVar("K")
 V = TypeVar("V")
@@ -55,7 +55,7 @@ def entry_hashes(table: str, *columns: Iterable[Any]) -> list[int]:
     rows = list(zip(repeat(table), *columns, strict=False))
     try:
         return list(map(xxh3_128_intdigest, map(orjson.dumps, rows), repeat(_ENTRY_SEED)))
-    except TypeError:  # text that orjson refuses
+    except TypeError:  # orjson refuses some texts
         return [xxh3_128_intdigest(dump(row), _ENTRY_SEED) for row in rows]
 
 

@@ -75,23 +75,25 @@ class Tables:
         self.effects: list[Effect] = []
         self.ended: list[Registration] = []
         self.moved: list[tuple[int, Iterable[str]]] = []
-        """Topics whose routes the current command changed: their number and names."""
+        """Topics whose routes the current command changed: their number and their names."""
         self._touched: dict[str, BrokerGroup] = {}
         """Groups all of whose topics get the current revision at the end of the command."""
         self.topic_groups: Holders[BrokerGroup] = Holders(attrgetter("broker_name"))
         self.topic_revisions: dict[str, int] = {}
         """Revision of each topic: exactly the topics in ``topic_groups``, in their order of creation."""
         self.topic_names_changes = 0
-        """How often a topic was added or removed. Not part of the state: it validates copies of the names."""
+        """How often a topic was added or removed. Not part of the state: the number shows whether copies of the names are still
+        valid."""
         self.revisions_sum = 0
         """Sum over ``topic_revisions``; not updated without ``keeps_sums``."""
         self.groups: dict[str, BrokerGroup] = {}
         self.groups_sum = 0
-        """Sum over ``groups`` as each was last counted. Those in ``uncounted`` have changed since."""
+        """Sum over ``groups``, each with the hash with which it was last counted. The groups in ``uncounted`` have changed since
+        then."""
         self.uncounted: dict[str, None] = {}
         self.cluster_names: dict[str, dict[str, None]] = {}
         self.clusters_of: dict[str, dict[str, None]] = {}
-        """The inverse: broker name -> clusters that list it."""
+        """The inverse of ``clusters``: from the broker name to the clusters that list it."""
         self.clusters_sum = 0
         self.live: dict[tuple[str, str], Registration] = {}
         self.live_sum = 0
@@ -99,7 +101,7 @@ class Tables:
         """Memos of the server about entries of ``live``, dropped with them. Not part of the state."""
         self.mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         self.shared_mappings: set[str] = set()
-        """Names whose mappings a snapshot still reads: copy before changing."""
+        """Broker names whose mappings a snapshot still reads. Before a change, they must be copied."""
         self.mapping_sums: dict[str, int] = {}
         """Sum of the mappings of each broker name."""
         self.mappings_sum = 0
@@ -109,7 +111,7 @@ class Tables:
         self.kv_revision = 0
         """Revision of the last change of ``kv`` in this process."""
         self.sizes = Sizes()
-        """Size of everything stored; every change below updates it."""
+        """Sizes of everything stored. Every change below updates them."""
         self.kv_index = KVIndex(self.kv)
         self.kv_sum = 0
         """Sum over the namespaces and their entries."""
@@ -194,7 +196,7 @@ class Tables:
         if self.keeps_sums:
             self.revisions_sum += self.next_revision * len(topics) - sum(map(revisions.get, topics, repeat(0)))
         count = len(revisions)
-        revisions.update(zip(topics, repeat(self.next_revision), strict=False))  # half the time of dict.fromkeys
+        revisions.update(zip(topics, repeat(self.next_revision), strict=False))  # takes half the time of dict.fromkeys
         self.topic_names_changes += len(revisions) != count
 
     def load_revisions(self, topics: Sequence[str], revisions: Sequence[int]) -> None:
@@ -331,7 +333,7 @@ class Tables:
             return
         own, interned = group.own(), self._interned
         first = queue_datas[0]
-        if queue_datas.count(first) == len(topics):  # the usual case, which needs no step for each
+        if queue_datas.count(first) == len(topics):  # the usual case: all are equal, and no step for each topic is needed
             values = [interned.setdefault(first, first)] * len(topics)
             entries = dict.fromkeys(topics, values[0])
         else:
@@ -401,7 +403,8 @@ class Tables:
         self.sizes.topics(group.broker_name, topics, -1)
         self.moved.append((len(topics), topics))
         gone = self.topic_groups.unlink(group.broker_name, topics, repeat(group))
-        self.revisions_sum -= sum(map(self.topic_revisions.pop, gone, repeat(0)))  # a topic of this command may have none yet
+        # a topic that this command created may not have a revision yet
+        self.revisions_sum -= sum(map(self.topic_revisions.pop, gone, repeat(0)))
         self.topic_names_changes += bool(gone)
         if not gone:
             self._stamp(topics)

@@ -36,7 +36,7 @@ class BrokerLiveness:
         self.attachments = Attachments()
         self.client = LeaderClient(node, self.attachments, self._send)
         self.role: LeaderRole | None = None
-        """The leader's side, while this node leads."""
+        """The leader's part of liveness; None while this node does not lead."""
         self._expired = self._lost = 0
         """The counts below, summed over the terms that this node led before."""
         self._encoded: tuple[Message | None, bytes] = (None, b"")

@@ -43,7 +43,7 @@ from replicated_namesrv.replication.liveness.leader_messages import GRANTED, LOO
 from replicated_namesrv.replication.marks import Key, Mark
 
 GRANT_MS = 5_000.0
-"""How long others wait for the admitted copy, while its node is in contact."""
+"""Maximum time for which other nodes wait for the admitted copy, while its node is in contact."""
 
 
 class Asker(NamedTuple):
@@ -64,7 +64,7 @@ class _Passing:
     asker: Asker
     since_ms: float
     waiting: dict[str, Asker] = field(default_factory=dict)
-    """By node, in order of arrival."""
+    """The nodes that wait, in order of arrival."""
 
 
 class Admission:
@@ -130,7 +130,7 @@ class LateCopies:
         """``repeat_ms``: the setting ``lateCopyMs``."""
         self._repeat_ms = repeat_ms
         self._seen: dict[Key, tuple[DataVersion, float]] = {}
-        """Version of the last one, and when it first came."""
+        """For each broker: the version of its last late copy, and when this version first came."""
 
     def is_repeated(self, key: Key, version: DataVersion, now_ms: float) -> bool:
         """Whether the broker repeats registrations of this older version."""

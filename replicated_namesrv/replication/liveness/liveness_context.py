@@ -22,14 +22,14 @@ class LivenessContext:
     decide: "Callable[[bytes], Future[ProposalResult | None]]"
     """Propose a command of the leader. None: it was not accepted, or its outcome is unknown."""
     initial_settings: Callable[[], RouteSettings]
-    """The initial settings if there was no leader before."""
+    """Returns the initial settings, for a cluster that has had no leader."""
     grace_ms: float
     running_ms: Callable[[], float]
-    """Time in which this process ran."""
+    """Returns the time in which this process ran."""
     monotonic_ms: Callable[[], float]
-    """Time of any clock that never goes back and never stops."""
+    """Returns the time of a clock that never goes back and never stops."""
     wall_ms: Callable[[], int]
-    """Milliseconds since 1970."""
+    """Returns milliseconds since 1970."""
     rng: Random
     defences: LivenessDefences
 

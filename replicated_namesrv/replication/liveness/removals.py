@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 EXPIRED_BROKERS_MAX, EXPIRED_TOPICS_MAX = 200, 20_000
 """Maximum of brokers that expire in one command, and of topics of their groups, unless one broker alone has more. The next
-command follows when these are removed. A command that reaches either maximum costs a node 7 to 20 ms in one step."""
+command follows when these brokers are removed. A command that reaches either maximum costs a node 7 to 20 ms in one step."""
 LARGE_TOPICS = 20_000
-"""A broker with more topics is removed alone by ``UNREGISTER_BROKER`` (104); the next one waits for a tick."""
+"""A broker with more topics is removed alone by ``UNREGISTER_BROKER`` (104); the next such broker waits for a tick."""
 
 
 class Removals:
@@ -33,14 +33,14 @@ class Removals:
         self.expired_count = self.lost_count = 0
         self._term, self._machine, self._on_expired = term, term.node.machine, on_expired
         self._expiring = 0
-        """EXPIRE commands in progress."""
+        """Number of EXPIRE commands in progress."""
         self._lives: set[tuple[Key, int]] = set()
-        """Registrations whose removal is proposed: key and epoch."""
+        """Registrations whose removal is proposed, as key and epoch."""
         self._large: set[tuple[Key, int]] = set()
         """The broker with many topics that is being unregistered. There is at most one, so that no log entry removes several of
         them."""
         self._again: list[Callable[[], None]] = []
-        """Proposals without an outcome."""
+        """Functions that repeat the proposals whose outcome is unknown."""
 
     def is_removing(self, key: Key, epoch: int) -> bool:
         """Whether a removal of this registration is proposed."""

@@ -54,17 +54,17 @@ from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.replication.route_machine import ProposalResult, Suspect, encode_suspect
 
 SHARES = 3
-"""Silence is recorded in thirds, because RocketMQ's brokers register four times, or twice, in their time-out. SHARES thirds
+"""Silence is recorded in thirds, because RocketMQ's brokers register four times, or twice, within their time-out. SHARES thirds
 are the whole time-out."""
 RETRY_MS = 100.0
 """Silence that is due is returned again after this pause until it is recorded."""
 STALE_MAX = 1_000
 """The heap is rebuilt when its void elements exceed the live ones by this number."""
 LOOKS_PER_TURN = 2_000
-"""Brokers checked in one turn, which takes some milliseconds; the others follow in the next turns. Ten turns a second are
+"""Brokers checked in one turn, which takes some milliseconds; the other brokers follow in the next turns. Ten turns a second are
 enough for 20,000 brokers with a time-out of 3 s."""
 RECORDED_PER_COMMAND = 500
-"""Brokers in one command: 3 to 6 ms for a node, in one step."""
+"""Number of brokers in one command. Such a command takes a node 3 to 6 ms in one step."""
 
 
 class Lease(NamedTuple):
@@ -74,7 +74,7 @@ class Lease(NamedTuple):
     epoch: int
     timeout_ms: int
     suspicion: int
-    """Recorded silence, in thirds of the time-out."""
+    """Recorded silence in thirds of the time-out."""
 
     @property
     def third_ms(self) -> float:
@@ -87,7 +87,7 @@ class Due(NamedTuple):
 
     lease: Lease
     share: int
-    """Thirds of the time-out."""
+    """Silence to be recorded, in thirds of the time-out."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,8 @@ class _Watched:
     lease: Lease
     since_ms: float
     look_ms: float = 0.0
-    """When it is checked next. An element of the heap with another time is void. Infinity: it is silent, and in no heap."""
+    """Time of the broker's next check. An element of the heap with another time is void. Infinity: the broker is silent, and in
+    no heap."""
 
 
 class Silence:
@@ -107,7 +108,7 @@ class Silence:
         self._watched: dict[Key, _Watched] = {}
         self._heap: list[tuple[float, Key]] = []
         self._silent: dict[Key, None] = {}
-        """Brokers whose time-out has passed, in this order."""
+        """Brokers whose time-out has passed, in the order in which it passed."""
         for lease in leases:
             third_ms = lease.third_ms
             since_ms = now_ms - lease.suspicion * third_ms
@@ -203,7 +204,7 @@ class Suspicions:
         self._flying: dict[Key, Suspect] | None = None
         """The content of the command in progress."""
         self._doubtful: set[Key] = set()
-        """Brokers that a SUSPECT of this leader may still make suspected."""
+        """Brokers that a SUSPECT of this leader may still make suspected, because its outcome is unknown."""
 
     def is_suspected(self, key: Key) -> bool:
         """Whether a renewal has to be recorded."""
@@ -258,7 +259,8 @@ class Suspicions:
             if outcome.cancelled() or self._term.is_over:
                 return
             contacts = {key: suspect for key, suspect in batch.items() if not suspect.share}
-            if outcome.result() is None:  # silence becomes due again, but perhaps the broker does not repeat its heartbeat
+            # the silence becomes due again by itself, but perhaps the broker does not repeat its heartbeat
+            if outcome.result() is None:
                 self._wanted = contacts | self._wanted
                 return
             self._doubtful.difference_update(batch)
