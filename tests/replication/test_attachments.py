@@ -67,7 +67,7 @@ def test_closed_by_us() -> None:
 def test_never_attached() -> None:
     attachments = Attachments()
     assert attachments.entry(KEY, 0) is None
-    assert attachments.everything(0) == []
+    assert attachments.known() == []
     assert not attachments.lose(1, in_peace=True)
 
 

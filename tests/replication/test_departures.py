@@ -4,7 +4,17 @@ import pytest
 
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.departures import LOOK_AGAIN_MS, NODE_SILENCE_MS, Departures
-from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HELD, LOST, RELEASED, NodeReport, ReportEntry
+from replicated_namesrv.replication.liveness.leader_messages import (
+    AGE_MAX,
+    ALONE,
+    HELD,
+    LAST,
+    LOST,
+    MORE,
+    RELEASED,
+    NodeReport,
+    ReportEntry,
+)
 from replicated_namesrv.replication.liveness.silence import LOOKS_PER_TURN, Lease
 from tests.replication.virtual import KEY
 
@@ -28,9 +38,9 @@ class Leader:
         self.sessions = dict.fromkeys(MEMBERS, 1)
         self.lease: Lease | None = Lease(KEY, EPOCH, T, 0)
 
-    def report(self, node: str, *entries: ReportEntry, full: bool = False, running_ms: int = OLD) -> bool:
+    def report(self, node: str, *entries: ReportEntry, full: bool = False, running_ms: int = OLD, part: int = ALONE) -> bool:
         self.sequences[node] += 1
-        report = NodeReport(self.sessions[node], self.sequences[node], 5, full, entries, running_ms)
+        report = NodeReport(self.sessions[node], self.sequences[node], 5, full, entries, running_ms, part)
         return self.departures.report(node, report, self.now_ms, self.now_ms)
 
     def lists(self, **entries: tuple[ReportEntry, ...]) -> None:
@@ -212,6 +222,60 @@ def test_a_removed_node_counts_no_more() -> None:
     leader.departures.set_members(("n1", "n2"), leader.now_ms)
     leader.run(LOOK_AGAIN_MS)
     assert leader.is_gone()
+
+
+@pytest.mark.parametrize(("last", "is_gone"), [((), True), ((entry(LOST),), True), ((entry(HELD),), False)])
+def test_a_list_in_parts_is_complete_with_its_last_part(last: tuple[ReportEntry, ...], is_gone: bool) -> None:
+    """The entry for the broker is in the last of three parts. A change comes between the parts."""
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST),))
+    for full, part in ((True, MORE), (False, MORE), (False, ALONE), (False, LAST)):
+        assert not leader.departures.can_judge(leader.now_ms)
+        assert leader.departures.unheard(leader.now_ms) == ["n3"]
+        assert leader.report("n3", *(last if part == LAST else ()), full=full, part=part)
+        leader.run(GRACE, unheard=("n3",) if part == MORE else ())
+        assert leader.is_gone() == (is_gone and part == LAST)
+    assert leader.departures.can_judge(leader.now_ms)
+
+
+def test_a_part_is_missing() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST),))
+    assert leader.report("n3", full=True, part=MORE)
+    leader.sequences["n3"] += 1
+    assert not leader.report("n3", entry(LOST), part=LAST)
+    leader.sequences["n3"] = 1
+    assert not leader.report("n3", entry(LOST), part=LAST), "the missing part comes late"
+    assert not leader.report("n3")
+    leader.run(GRACE)
+    assert not leader.is_gone()
+    assert leader.departures.unheard(leader.now_ms) == ["n3"]
+
+
+def test_a_part_without_a_beginning_says_nothing() -> None:
+    leader = Leader()
+    leader.lists(n1=(), n2=(), n3=(entry(HELD),))
+    assert not leader.report("n3", part=LAST)
+    assert leader.departures.unheard(leader.now_ms) == ["n3"]
+
+
+def test_until_its_last_part_a_list_does_not_replace_the_earlier_one() -> None:
+    leader = Leader()
+    leader.lists(n1=(), n2=(), n3=(entry(HELD, opened_ms=0),))
+    leader.now_ms += 10
+    leader.report("n3", full=True, part=MORE)
+    assert leader.is_late(-1)
+    leader.report("n3", part=LAST)
+    assert not leader.is_late(-1)
+
+
+def test_a_registration_that_ends_between_the_parts_is_forgotten() -> None:
+    leader = Leader()
+    leader.lists(n1=(), n2=())
+    leader.report("n3", entry(HELD, opened_ms=0), full=True, part=MORE)
+    leader.departures.forget(KEY)
+    leader.report("n3", part=LAST)
+    assert not leader.is_late(-1)
 
 
 def test_104_waits_for_lists() -> None:

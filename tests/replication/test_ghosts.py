@@ -19,7 +19,7 @@ TIMEOUT_MS = 1_500
 def ghosts(node: ReplicatedNode) -> list[str]:
     """Data of a node about brokers that are not in its routes."""
     live = {(held.cluster_name, held.broker_addr): held.epoch for held in node.state.registrations()}
-    attached = {entry.key: entry.epoch for entry in node.liveness.attachments.everything(0) if entry.key[0]}
+    attached = dict(node.liveness.attachments.known())
     found = [f"attached {key}" for key, epoch in attached.items() if key not in live or epoch > live[key]]
     if node._machine.marks.keys() != live.keys():
         found.append(f"marks {node._machine.marks.keys() ^ live.keys()}")
@@ -32,7 +32,8 @@ def ghosts(node: ReplicatedNode) -> list[str]:
         told |= {f"beginning of {key}": key for key in departures._registered_ms}
         told |= {f"suspicion of {key}": key for key in leading._suspicions._doubtful}
         for name, reporter in departures._nodes.items():
-            told |= {f"{name} told of {key}": key for key, word in reporter.words.items() if word.epoch <= revision}
+            words = [*reporter.words.items(), *(reporter.arriving or {}).items()]
+            told |= {f"{name} told of {key}": key for key, word in words if word.epoch <= revision}
         found += [what for what, key in told.items() if key not in live]
     return found
 
@@ -96,7 +97,7 @@ def test_a_renewal_that_a_removal_overtakes_leaves_nothing() -> None:
             for effect in server.node._machine.state.apply(removal, 0).effects:
                 server.node.broker_calls.removed(effect, False)  # type: ignore[arg-type]  # what it ended
             server.loop.run()
-            assert [entry.key for entry in server.node.liveness.attachments.everything(0) if entry.key[0]] == []
+            assert server.node.liveness.attachments.known() == []
 
 
 def test_104_that_names_another_cluster() -> None:
@@ -179,4 +180,4 @@ def test_nothing_is_remembered_of_what_is_not_registered(seed: int) -> None:
         assert cluster.node(cluster.leader()).state.registrations() == [], f"seed {seed}"
         assert_no_ghosts(cluster, f"seed {seed}, at the end")
         for node in cluster.nodes:
-            assert {entry.key for entry in node.liveness.attachments.everything(0) if entry.key[0]} == set(), f"seed {seed}"
+            assert node.liveness.attachments.known() == [], f"seed {seed}"

@@ -16,12 +16,15 @@ from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_client import LeaderClient
 from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
+    ALONE,
     DIFFERS,
     GRANTED,
     HELD,
+    LAST,
     LATE,
     LOOK_AGAIN,
     LOST,
+    MORE,
     REMOVE,
     REMOVED,
     REMOVING,
@@ -180,9 +183,9 @@ class Scene:
             self.report(member, full=True)
         self.sent.clear()
 
-    def report(self, node: str, *entries: ReportEntry, full: bool = False) -> None:
+    def report(self, node: str, *entries: ReportEntry, full: bool = False, part: int = ALONE) -> None:
         self._sequences[node] += 1
-        self.leading.on_report(node, NodeReport(1, self._sequences[node], TERM, full, entries, 3_600_000))
+        self.leading.on_report(node, NodeReport(1, self._sequences[node], TERM, full, entries, 3_600_000, part))
 
     def entry(self, renews: bool, opened_ms: int = AGE_MAX, state: int = HELD) -> ReportEntry:
         return ReportEntry(KEY, state, renews, self.epoch, 0, opened_ms)
@@ -460,6 +463,49 @@ def test_an_unregistration_is_late_if_a_node_has_a_newer_connection(
         scene.commit()
     assert ("n2", verdict) in scene.decisions()
     assert (scene.machine.state.registration(*KEY) is None) == (verdict == REMOVED)
+
+
+@pytest.mark.parametrize(("opened_ms", "verdict"), [(500, LATE), (5_000, REMOVED)])
+def test_an_unregistration_waits_for_the_last_part_of_a_list(scene: Scene, opened_ms: int, verdict: int) -> None:
+    scene.commit()
+    scene.leading.lead_applied()
+    for node in ("n1", "n2"):
+        scene.report(node, full=True)
+    scene.report("n3", full=True, part=MORE)
+    scene.remove("n2", 2_000)
+    scene.report("n3", part=MORE)
+    for node in MEMBERS:
+        scene.report(node)
+    scene.leading.tick()
+    assert (scene.group.proposed, scene.decisions()) == ([], [])
+    scene.report("n3", scene.entry(False, opened_ms), part=LAST)
+    scene.leading.tick()
+    if verdict == REMOVED:
+        scene.commit()
+    assert scene.decisions() == [("n2", verdict)]
+
+
+def test_the_entries_of_no_part_are_contacts(scene: Scene) -> None:
+    scene.led()
+    assert scene.leading.silence is not None
+    scene.now_ms += 100
+    for full, part in ((True, MORE), (False, MORE), (False, LAST)):
+        scene.report("n3", scene.entry(False), full=full, part=part)
+        assert scene.leading.silence.age_ms(KEY, scene.now_ms) == 100
+    scene.report("n3", scene.entry(False))
+    assert scene.leading.silence.age_ms(KEY, scene.now_ms) == 0
+
+
+def test_a_list_drops_earlier_renewals_with_its_first_part_only(scene: Scene) -> None:
+    """The node repeats them after the first part, so each is answered once."""
+    scene.report("n3", scene.entry(True))
+    scene.report("n3", full=True, part=MORE)
+    scene.report("n3", scene.entry(True), scene.entry(True))
+    scene.report("n3", scene.entry(True), part=LAST)
+    scene.commit()
+    scene.leading.lead_applied()
+    scene.confirm()
+    assert [message.sequence for _, message in scene.sent if isinstance(message, ReportAnswer)] == [2, 3, 4]
 
 
 @pytest.mark.parametrize(("asked_ms", "verdict"), [(0, REMOVED), (TIME_MS, REMOVED), (TIME_MS - 2_000, LATE)])

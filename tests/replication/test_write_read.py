@@ -14,7 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from replicated_namesrv.access.identities import NAME_CHARACTERS_MAX
 from replicated_namesrv.compat.kv_file import read_kv_file, write_kv_file
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import Committed
 from replicated_namesrv.raft.raft_config import RaftConfig
@@ -35,7 +37,14 @@ from replicated_namesrv.replication.route_machine import (
 from replicated_namesrv.routes import snapshot
 from replicated_namesrv.routes.backup import BackupReader
 from replicated_namesrv.routes.backup import encode as encode_backup
-from replicated_namesrv.routes.commands import Command, PutKVConfig, RegisterBroker, UnregisterBrokers, UpdateSettings
+from replicated_namesrv.routes.commands import (
+    BrokerRemoval,
+    Command,
+    PutKVConfig,
+    RegisterBroker,
+    UnregisterBrokers,
+    UpdateSettings,
+)
 from replicated_namesrv.routes.encoding import decode_command, encode_command
 from replicated_namesrv.routes.quotas import BROKER, KV, NAME_BYTES_MAX, NAMESPACE, STATE, VALUE_BYTES_MAX, Quotas
 from replicated_namesrv.routes.sizes import text_bytes
@@ -142,6 +151,8 @@ def test_states_at_their_limits_come_back(commands: list[Command]) -> None:
         inquiry = messages.decode(messages.encode(messages.Inquiry(1, 2, 3, 0, 4, 5, key, "c")))
         assert isinstance(inquiry, messages.Inquiry)
         assert inquiry.key == key
+    for registration in direct.registrations()[:1]:
+        assert_messages_have_bounds(registration.broker_name, (registration.cluster_name, registration.broker_addr))
 
     table = {
         name: {key: value for key, value in entries.items() if value is not None} for name, entries in direct.kv_table().items()
@@ -150,6 +161,30 @@ def test_states_at_their_limits_come_back(commands: list[Command]) -> None:
         with TemporaryDirectory() as folder:
             write_kv_file(Path(folder) / "kvConfig.json", table)
             assert read_kv_file(Path(folder) / "kvConfig.json") == table
+
+
+def assert_messages_have_bounds(broker_name: str, key: marks.Key) -> None:
+    """As many entries as a report can have, a refusal for each, and every question about the broker, with the longest texts."""
+    room, entry = messages.Room(may_be_old=False), messages.ReportEntry(key, messages.HELD, True, 1 << 63, 1 << 63, 6)
+    entries = [entry]
+    assert room.take(key)
+    while room.take(key):
+        entries.append(entry)
+    origin = ChangeOrigin(*("\U0001f600" * NAME_CHARACTERS_MAX for _ in ChangeOrigin._fields))
+    removal = messages.encode_removal(BrokerRemoval(*key, broker_name, 1 << 62, 1 << 62), origin)
+    for message in (
+        messages.NodeReport(1, 2, 3, False, tuple(entries), 7, messages.LAST),
+        messages.ReportAnswer(1, 2, 3, True, 4, tuple((at, messages.REMOVING) for at in range(len(entries)))),
+        messages.Inquiry(1, 2, 3, messages.REMOVE, 4, 5, key, removal),
+        messages.Inquiry(1, 2, 3, messages.REGISTER, 4, 5, key, "f" * 64),
+        messages.Decision(1, 2, messages.LATE),
+    ):
+        data = messages.encode(message)
+        assert len(data) <= messages.MESSAGE_BYTES_MAX
+        assert messages.decode(data) == message
+    if len(entries) < messages.PART_ENTRIES_MAX:
+        longer = messages.encode(messages.NodeReport(1, 2, 3, False, (*entries, entry), 7))
+        assert len(longer) > messages.MESSAGE_BYTES_MAX
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))

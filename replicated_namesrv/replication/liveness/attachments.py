@@ -182,11 +182,6 @@ class Attachments:
         is_unknown = state == LOST or newest_ms == -math.inf or (state == RELEASED and clock_ms > broker.contact_ms + RETURN_MS)
         return ReportEntry(key, state, False, broker.epoch, 0, AGE_MAX if is_unknown else max(0, int(clock_ms - newest_ms)))
 
-    def everything(self, clock_ms: float) -> list[ReportEntry]:
-        """The whole list."""
-        entries = (self.entry(key, clock_ms) for key in self._brokers)
-        return [entry for entry in entries if entry is not None]
-
     def known(self) -> list[tuple[Key, int]]:
         """Brokers and their epochs."""
         return [(key, broker.epoch) for key, broker in self._brokers.items()]

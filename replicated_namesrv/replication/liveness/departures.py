@@ -2,7 +2,8 @@
 
 ``Departures`` belongs to one term of one leader. Every node sends the leader its whole list of brokers, and then each change of
 it. A node is *reporting* if its list is complete and its last report is at most ``NODE_SILENCE_MS`` old. The leader itself always
-is.
+is. A list that comes in parts is complete when the last one has arrived and no report since the first one is missing. Until then,
+what the node said before it began this list counts like the last report of a node that is not reporting.
 
 **Gone.** A broker that left is removed before its time-out (T). For each node the table gives the time after which the broker can
 no longer be using that node. The broker is gone when the last of these times has passed, if at least one node reports that the
@@ -45,7 +46,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
-from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HELD, LOST, RELEASED, NodeReport, ReportEntry
+from replicated_namesrv.replication.liveness.leader_messages import (
+    AGE_MAX,
+    ALONE,
+    HELD,
+    LOST,
+    MORE,
+    RELEASED,
+    NodeReport,
+    ReportEntry,
+)
 from replicated_namesrv.replication.liveness.silence import LOOKS_PER_TURN, Lease
 from replicated_namesrv.replication.marks import Key
 
@@ -76,6 +86,9 @@ class _Node:
     began_ms: float = 0.0
     """Start of its process."""
     words: dict[Key, _Word] = field(default_factory=dict)
+    arriving: dict[Key, _Word] | None = None
+    """The parts of a whole list that have arrived, and every change since the first; they replace ``words`` with the last part.
+    None: no list is arriving."""
 
 
 class Departures:
@@ -98,21 +111,26 @@ class Departures:
             return True  # it was removed from the cluster
         if known.session != report.session:
             known.session, known.is_complete, known.sequence, known.words = report.session, False, 0, {}
+            known.arriving = None
             known.began_ms = now_ms - report.running_ms
         elif report.sequence <= known.sequence:
             return True
         known.heard_ms = now_ms
-        if not report.is_full and (not known.is_complete or report.sequence != known.sequence + 1):
-            known.is_complete = False
+        if not (report.is_full or (_continues(known, report) and report.sequence == known.sequence + 1)):
+            known.is_complete, known.arriving = False, None
             return False
         known.sequence = report.sequence
         if report.is_full:
-            known.words, known.is_complete = {}, True
-            self._looks = dict.fromkeys(self._looks, now_ms)
+            known.is_complete, known.arriving = False, {}
+        words = known.words if known.arriving is None else known.arriving
         for entry in report.entries:
-            known.words[entry.key] = _word(entry, now_ms, clock_ms)
+            words[entry.key] = _word(entry, now_ms, clock_ms)
             if entry.state == LOST or entry.key in self._looks:
                 self._looks[entry.key] = now_ms
+        if report.is_listed and report.part != MORE:
+            known.words, known.is_complete, known.arriving = words, True, None
+            self._looks = dict.fromkeys(self._looks, now_ms)
+            self._looks.update((key, now_ms) for key, word in words.items() if word.state == LOST)
         return True
 
     def set_members(self, members: Sequence[str], now_ms: float) -> None:
@@ -139,6 +157,8 @@ class Departures:
         self._looks.pop(key, None)
         for node in self._nodes.values():
             node.words.pop(key, None)
+            if node.arriving is not None:
+                node.arriving.pop(key, None)
 
     def unheard(self, now_ms: float) -> list[str]:
         """Nodes that are not reporting."""
@@ -223,6 +243,11 @@ class Departures:
         if word.state == RELEASED:
             return self._defences.released_connection and now_ms < word.told_ms + lease.timeout_ms
         return word.state == HELD
+
+
+def _continues(node: _Node, report: NodeReport) -> bool:
+    """Whether a report that does not begin a whole list makes sense after the earlier ones."""
+    return node.arriving is not None or (node.is_complete and report.part == ALONE)
 
 
 def _word(entry: ReportEntry, now_ms: float, clock_ms: float) -> _Word:

@@ -1,25 +1,33 @@
 """LeaderClient: a node's reports and questions to the leader.
 
-A renewal takes one round trip and writes nothing to the log. All renewals of one turn of the loop are in one report. Reports
+A renewal takes one round trip and writes nothing to the log. The renewals of one turn of the loop share a report. Reports
 are numbered and arrive in order or not at all. After a gap, a change of leader or a missing answer the node sends its whole
 list. Unanswered questions are sent again to the current leader. A late answer still counts, so a slow link only delays.
 
 A whole list does not show which brokers made contact, so contacts of unanswered reports follow in the next report. The leader
 counts these contacts from the arrival of that next report. So a contact older than ``attachments.CONTACT_MS`` is no longer
 reported as a contact: the node sends its whole list instead. ``leader_role.py`` has the leader's side.
+
+A report has bounds (``leader_messages.py``). What does not fit follows in the next turn of the loop. A part of the whole list is
+sent when the one before is answered, so a slow link carries one at a time. Changes and renewals do not wait for that.
 """
 
 import asyncio
 from asyncio import Future
+from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 
 from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
 from replicated_namesrv.model import ChangeOrigin
-from replicated_namesrv.replication.command_kinds import ORIGIN_VERSION
+from replicated_namesrv.replication.command_kinds import ORIGIN_VERSION, SUSPICION_VERSION
 from replicated_namesrv.replication.liveness.attachments import ROUND_MS, Attachments
 from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
+    ALONE,
     DIFFERS,
+    LAST,
+    MORE,
     REGISTER,
     REMOVE,
     REMOVING,
@@ -30,6 +38,7 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     NodeReport,
     ReportAnswer,
     ReportEntry,
+    Room,
     encode_removal,
 )
 from replicated_namesrv.replication.liveness.liveness_context import LivenessContext
@@ -80,9 +89,13 @@ class LeaderClient:
         self._sequence = 0
         self._began_ms = node.monotonic_ms()
         self._told: tuple[int, str] | None = None
-        """(term, leader) that has received our whole list."""
+        """(term, leader) to which we send, or have sent, our whole list."""
         self._whole_list = 0
-        """Number of the last report that was our whole list."""
+        """Number of the last report that began our whole list."""
+        self._unlisted: deque[Key] = deque()
+        """Brokers for the parts of our whole list that are still to be sent."""
+        self._last_part = 0
+        """Number of the report with the last part that was sent."""
         self._sent: dict[int, _Sent] = {}
         self._late: dict[int, _Sent] = {}
         """Reports whose contents were sent again."""
@@ -179,29 +192,60 @@ class LeaderClient:
         if leader is None:
             return
         term, clock_ms = self._consensus.term, self._monotonic_ms()
-        is_full = self._told != (term, leader) or bool(self._attachments.old_contacts(clock_ms))
-        if is_full:
+        old_contacts = self._attachments.old_contacts(clock_ms)
+        is_first = self._told != (term, leader) or bool(old_contacts and not self._unlisted)
+        if is_first:
             self._told, self._whole_list = (term, leader), self._sequence + 1
             self._requeue_sent()
-            for key in self._attachments.old_contacts(clock_ms):
-                del self._attachments.changed[key]
-            entries = self._attachments.everything(clock_ms)
+            self._unlisted = deque(key for key, _ in self._attachments.known())
+            old_contacts = self._attachments.old_contacts(clock_ms)
         else:
-            entries = [e for e in (self._attachments.entry(key, clock_ms) for key in self._attachments.changed) if e is not None]
-        contacts = list(self._attachments.changed)
-        if not is_full:
-            self._attachments.changed.clear()
-        renewals = []
-        waiting, self._renewals = self._renewals, []
-        for entry, future in waiting:
-            if not future.done():
-                renewals.append((len(entries), entry, future))
-                entries.append(entry)
+            self._unlisted.extend(old_contacts)
+        for key in old_contacts:
+            del self._attachments.changed[key]
+
+        room = Room(may_be_old=self._consensus.command_version < SUSPICION_VERSION)
+        contacts: list[Key] = []
+        part = ALONE
+        is_list = is_first or bool(self._unlisted and self._last_part not in self._sent)
+        if is_list:
+            entries = self._take_listed(room, clock_ms)
+            part = MORE if self._unlisted else ALONE if is_first else LAST
+            self._last_part = self._sequence + 1
+        else:
+            contacts = self._take_changed(room)
+            entries = [e for e in (self._attachments.entry(key, clock_ms) for key in contacts) if e is not None]
+        renewals = [] if part == MORE else self._take_renewals(room, len(entries))
+        entries += (entry for _, entry, _ in renewals)
         self._sequence += 1
         self._last_report_ms = now
         self._sent[self._sequence] = _Sent(now, renewals, contacts)
         running_ms = int(clock_ms - self._began_ms)
-        self._send(leader, NodeReport(self._session, self._sequence, term, is_full, tuple(entries), running_ms))
+        self._send(leader, NodeReport(self._session, self._sequence, term, is_first, tuple(entries), running_ms, part))
+        if self._renewals or (self._attachments.changed and (part == MORE or not is_list)):
+            self.report_soon()
+
+    def _take_listed(self, room: Room, clock_ms: float) -> list[ReportEntry]:
+        entries = []
+        while self._unlisted and room.take(self._unlisted[0]):
+            entry = self._attachments.entry(self._unlisted.popleft(), clock_ms)
+            if entry is not None:
+                entries.append(entry)
+        return entries
+
+    def _take_changed(self, room: Room) -> list[Key]:
+        changed = self._attachments.changed
+        keys = list(takewhile(room.take, changed))
+        for key in keys:
+            del changed[key]
+        return keys
+
+    def _take_renewals(self, room: Room, position: int) -> "list[tuple[int, ReportEntry, Future[int]]]":
+        """With their positions in the report. Renewals whose callers gave up are dropped."""
+        waiting = [(entry, future) for entry, future in self._renewals if not future.done()]
+        taken = list(takewhile(lambda renewal: room.take(renewal[0].key), waiting))
+        self._renewals = waiting[len(taken) :]
+        return [(at, *renewal) for at, renewal in enumerate(taken, position)]
 
     def _requeue_sent(self) -> None:
         for sent in self._sent.values():
@@ -265,6 +309,8 @@ class LeaderClient:
         if sent is None:
             return
         self._timeout_ms = max(ANSWER_TIMEOUT_MS, 2 * (self._running_ms() - sent.sent_ms))
+        if self._unlisted and answer.sequence == self._last_part:
+            self.report_soon()
         refusals = dict(answer.refusals)
         for position, _, future in sent.renewals:
             if not future.done():

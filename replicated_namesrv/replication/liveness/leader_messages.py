@@ -3,9 +3,15 @@ encoding; every length is checked.
 
 ``NodeReport``: a node to the leader, answered by ``ReportAnswer``. ``Inquiry``: the same, answered by ``Decision``.
 
+**Bounds.** A report is at most as long as ``Room`` permits. The client cuts longer ones into parts with consecutive numbers. Each
+part is a report of its own. A part of the whole list says so in ``NodeReport.part``. An answer has at most one refusal for each
+entry of its report. The other messages have one key and a few texts. So every message has at most MESSAGE_BYTES_MAX. Exceptions:
+a name that 0.1 accepted may be longer, and reports while some node may still run 0.1 (``Room``).
+
 The layouts are those of version 0.1, so that nodes of both versions understand each other in a rolling upgrade. Fields that only
 0.1 reads are sent as *unknown*. A 0.1 leader then counts each entry as a contact at this moment, which only extends time-outs.
-Its ``Ages`` (kind 3) are ignored.
+Its ``Ages`` (kind 3) are ignored. A leader of an older version takes the first part of a whole list for the whole list, and the
+other parts for changes of it.
 """
 
 import struct
@@ -17,11 +23,19 @@ from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.routes.commands import BrokerRemoval
 from replicated_namesrv.routes.encoding import dump, load
+from replicated_namesrv.routes.sizes import text_bytes
 
 KNOWN, HELD, LOST, RELEASED = range(4)
 """State of a broker at a node: no connection (sent by 0.1); attached; the broker closed the last connection; the last one
 ended otherwise (``attachments.py``)."""
 ENTRIES_MAX = 200_000
+MESSAGE_BYTES_MAX = 1 << 20
+"""A longer frame would delay the messages of Raft, which use the same connection. One above ``TransportSettings.frame_bytes_max``
+closes it."""
+PART_ENTRIES_MAX = 1_000
+"""Entries of a report. Writing or reading so many takes a few milliseconds of one turn of the event loop."""
+OLD_REPORT_BYTES_MAX = 8 << 20
+"""Bytes of a report, and the only limit, while some node may run 0.1, whose leaders know no parts."""
 _REPORT = struct.Struct("<BQQQBIQIII")
 _ANSWER = struct.Struct("<BQQQBQI")
 _INQUIRY = struct.Struct("<BQQQBQI")
@@ -49,15 +63,27 @@ class ReportEntry(NamedTuple):
     """HELD, RELEASED: age of the newest connection, which has ended if RELEASED; AGE_MAX: unknown."""
 
 
+ALONE, MORE, LAST = range(3)
+"""Place of a report in the whole list. ALONE: it is the whole list, or changes. MORE, LAST: it is a part, and more parts follow,
+or none. Changes may come between the parts."""
+
+
 class NodeReport(NamedTuple):
     session: int
     """A random number of the sending process, drawn at its start."""
     sequence: int
     term: int
     is_full: bool
+    """Whether the whole list begins with this report."""
     entries: tuple[ReportEntry, ...]
     running_ms: int
     """Age of the sending process."""
+    part: int = ALONE
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the entries belong to the whole list. Then those that do not renew are not contacts."""
+        return self.is_full or self.part != ALONE
 
 
 DIFFERS, REMOVING = 1, 2
@@ -129,6 +155,24 @@ def _key(key: Key) -> bytes:
     return _packed_key(key) if len(key[0]) + len(key[1]) <= REMEMBERED_BYTES_MAX else _pack_key(key)
 
 
+class Room:
+    """The room for entries in one report. The first entry always fits, because a name that 0.1 accepted may have any length."""
+
+    def __init__(self, may_be_old: bool) -> None:
+        """``may_be_old``: the leader may run 0.1."""
+        self._bytes = (OLD_REPORT_BYTES_MAX if may_be_old else MESSAGE_BYTES_MAX) - _REPORT.size
+        self._entries = self._entries_max = ENTRIES_MAX if may_be_old else PART_ENTRIES_MAX
+
+    def take(self, key: Key) -> bool:
+        """Whether an entry for this broker fits. If so, it takes up the room."""
+        size = _ENTRY.size + 2 * _LENGTH.size + text_bytes(key[0]) + text_bytes(key[1])
+        if self._entries < self._entries_max and (size > self._bytes or not self._entries):
+            return False
+        self._bytes -= size
+        self._entries -= 1
+        return True
+
+
 def is_obsolete(data: bytes) -> bool:
     """Whether it is a message by which a leader of version 0.1 reports ages."""
     return data[:1] == b"\x03"
@@ -138,8 +182,8 @@ def encode(message: Message) -> bytes:
     """The bytes of one message."""
     match message:
         case NodeReport():
-            *fields, entries, running_ms = message
-            head = _REPORT.pack(1, *fields, len(entries), 0, AGE_MAX, _age(running_ms), AGE_MAX)
+            *fields, entries, running_ms, part = message
+            head = _REPORT.pack(1, *fields, len(entries), 0, AGE_MAX - part, _age(running_ms), AGE_MAX)
             return head + b"".join(_ENTRY.pack(*entry[1:5], 0, 0, _age(entry.opened_ms)) + _key(entry.key) for entry in entries)
         case ReportAnswer():
             *fields, refusals = message
@@ -208,9 +252,13 @@ def decode(data: bytes) -> Message:
 def _decode(reader: _Reader) -> Message:
     match reader.data[0]:
         case 1:
-            _, session, sequence, term, is_full, count, _, _, running_ms, _ = reader.take(_REPORT)
+            _, session, sequence, term, is_full, count, told_term, place, running_ms, _ = reader.take(_REPORT)
             _check(count, is_full)
-            return NodeReport(session, sequence, term, bool(is_full), tuple(_entry(reader) for _ in range(count)), running_ms)
+            part = ALONE if told_term or place < AGE_MAX - LAST else AGE_MAX - place  # 0.1 sends an age
+            if is_full and part == LAST:
+                raise MalformedError("a whole list begins and ends with the same part")
+            entries = tuple(_entry(reader) for _ in range(count))
+            return NodeReport(session, sequence, term, bool(is_full), entries, running_ms, part)
         case 2:
             _, session, sequence, term, wants_full, time_ms, count = reader.take(_ANSWER)
             _check(count, wants_full)

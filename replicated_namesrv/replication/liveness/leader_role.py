@@ -142,7 +142,9 @@ class LeaderRole:
             return
         known = tuple(entry for entry in report.entries if self._may_be_registered(entry))
         taken = self.departures.report(peer, report._replace(entries=known), self._now_ms(), self._clock_ms())
-        if not report.is_full:
+        if report.is_full:
+            self._renewals.repeated(peer)
+        if not report.is_listed:
             for entry in known:
                 if entry.state == HELD and not entry.renews:
                     self._renewals.heartbeat(entry)

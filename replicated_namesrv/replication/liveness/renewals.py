@@ -72,12 +72,14 @@ class Renewals:
 
     def put(self, reported: Reported, is_hurried: bool) -> None:
         """Judge this report. ``is_hurried``: do not wait for the interval."""
-        if reported.report.is_full:  # the node repeats every renewal that has no answer
-            self._waiting = [other for other in self._waiting if other.peer != reported.peer]
-            self._unrecorded = [other for other in self._unrecorded if other.peer != reported.peer]
         self._waiting.append(reported)
         self._is_hurried = self._is_hurried or is_hurried
         self.proceed()
+
+    def repeated(self, peer: str) -> None:
+        """The node begins its whole list, and repeats every renewal that has no answer."""
+        self._waiting = [other for other in self._waiting if other.peer != peer]
+        self._unrecorded = [other for other in self._unrecorded if other.peer != peer]
 
     def heartbeat(self, entry: ReportEntry) -> None:
         """A contact that needs no answer."""
