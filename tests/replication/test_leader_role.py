@@ -357,8 +357,8 @@ def test_brokers_that_made_contact_while_others_expired_stay(scene: Scene) -> No
 
 
 def test_one_expiry_removes_brokers_with_no_more_topics_than_allowed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removals_module, "EXPIRED_TOPICS_MAX", 5)  # each broker has two
     add_brokers(scene, 4)
+    monkeypatch.setattr(removals_module, "EXPIRED_TOPICS_MAX", 3 * scene.machine.state.removal_topics("a") - 1)
     scene.led()
     scene.let_it_expire()
     assert expire_all(scene) == [2, 2, 1]
