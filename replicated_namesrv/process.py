@@ -414,7 +414,7 @@ def tune_allocation() -> None:
 
 def run(settings: Settings, report_started: Callable[[ServingNode], None], load: Callable[[], Settings]) -> None:
     """Run ``live`` on the fastest available event loop."""
-    import uvloop  # imported here so that a command line error does not wait for it
+    import uvloop  # imported here so that a command line error is reported without waiting for this import
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(live(settings, report_started, load))

@@ -129,7 +129,7 @@ def check_node_orders(story: Story) -> CheckResult:
             continue
         unsure = any(
             op is not last and op.start_ns < read.end_ns and (not op.ok or op.end_ns > last.start_ns) for op in mine
-        )  # indeterminate: a registration without an answer may be delayed and arrive after the last one
+        )  # a change without an answer may be delayed and take effect after the last one
         stays = _permission_stays if read.kind == "perm" else _topic_stays_away
         if unsure or not stays(story, last, read):
             left_out += 1

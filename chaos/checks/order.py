@@ -27,8 +27,8 @@ def _broken_kv(story: Story, ops: Sequence[Op]) -> Iterator[str]:
         writes = writes_of([_event(op) for op in written])
         of_value = by_value(writes)
         accesses = [
-            # A client need not read a value it never learned. If several writes may have produced the value that was read, later
-            # reads need not be as new.
+            # A client need not read a value it never learned. If several writes may have produced the value that was read, the
+            # client need not read this value or a newer one later.
             access._replace(is_certain=len(of_value[by_op[access.op].value]) == 1)
             if access.reads
             else access

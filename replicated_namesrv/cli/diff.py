@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 _TOPICS_IN_FLIGHT = 64
 _ADMIN_DISTANCE = 10
-"""By default, the number of a node's admin port is higher than that of its RocketMQ port by this."""
+"""Default distance from the number of a node's RocketMQ port to the number of its admin port."""
 _SHARED_SETTINGS = tuple(row.name for row in ROWS.values() if row.replicated)
 """Settings on which answers of name servers depend."""
 

@@ -79,11 +79,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action != "export" and any(of_export):
         arguments.usage_error("--namespace, --force, --admin, --token-file and --ca are for 'kv export': leave them out here")
     if arguments.action == "export":
-        from replicated_namesrv.cli.kv_export import run_export  # imported here because the other actions do not need it
+        from replicated_namesrv.cli.kv_export import run_export  # imported here because the other actions do not need this module
 
         return run_export(arguments)
     if arguments.action == "import":
-        from replicated_namesrv.cli.kv_import import run_import  # imported here because the other actions do not need it
+        from replicated_namesrv.cli.kv_import import run_import  # imported here because the other actions do not need this module
 
         return run_import(arguments)
     return run_with_servers(arguments, {"get": _get, "list": _list}.get(arguments.action, _write))

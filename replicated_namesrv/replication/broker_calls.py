@@ -186,7 +186,7 @@ class BrokerCalls:
                 raise UnavailableError("its connection has ended")
             version = registration.data_version
             is_meant = self._late_copies.is_repeated(key, version, received_ms) or not self._defences.repeated_versions
-            if origin is not None and origin.is_checked:  # against the newest registrations
+            if origin is not None and origin.is_checked:  # the permission must be checked against the newest registrations
                 await confirm(self._consensus)
             time_ms, replaces = self._leader.leader_time_ms, received if is_meant else 0
             data = encode_register(registration, time_ms, received, replaces, content)

@@ -139,7 +139,7 @@ class RequestDispatcher:
         except Exception as error:  # catch everything: an exception of a handler must not end the process
             return self._failed(request, error)
         finally:
-            request.connection.origin = None  # the service has already stored the origin if it needs it
+            request.connection.origin = None  # by now the service has stored the origin, if it needs the origin
 
     def _is_overloaded(self, code: int) -> bool:
         if code == ROUTE_QUERY:

@@ -216,7 +216,7 @@ class TurnShares:
             while share.waiting and not share.is_used_up:
                 if share.waiting.popleft()() or is_late:
                     break
-        finally:  # also if one item raises an exception
+        finally:  # runs even if an item raises an exception
             if not share.is_used_up:
                 if share.waiting:
                     self._use_up(share)

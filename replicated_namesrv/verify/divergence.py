@@ -167,7 +167,7 @@ class _Bounds:
         for one, other in combinations(set(standings), 2):
             low, high = self._of(one, other)
             certain, possible = max(certain, low), max(possible, high)
-        # Two nodes with the same doubt differ if only one of them has changed.
+        # Two nodes with the same two possible states differ if only one of the nodes has changed.
         doubts = [standing for standing in standings if len(standing) > 1]
         for standing in {doubt for doubt in doubts if doubts.count(doubt) > 1}:
             possible = max(possible, self._of(standing, standing)[1])
