@@ -44,18 +44,18 @@ class Group:
         self._replication, self._observer, self._connected = replication, observer, connected
         self._leadership = leadership
         self.links: set[str] = set()
-        """Nodes to which this one has a connection; not all of them need to be members."""
+        """Nodes to which this node has a connection. Not all of them have to be members."""
         self._leaving: dict[str, float] = {}
-        """Member that was removed -> until when it is kept as a peer, so that it learns of its removal."""
+        """Members that were removed, each with the time until which it is kept as a peer, so that it learns of its removal."""
         self._is_due = False
-        """Whether peers have to be added or dropped."""
+        """Whether peers have to be added or dropped at the next tick."""
         self.is_searching = True
         """Whether this process has not found a leader yet that is a member by its log or by a hint. Until then the configured
         nodes are peers, too. If the log is behind and the hint was lost, only the configuration may name the leader."""
         self.hint: tuple[int, Members] = (0, {})
-        """(index, members) that another node knows and this one does not know yet."""
+        """(index, members): members of the cluster that another node named in a hint, and that this node does not know yet."""
         self.version = 0
-        """Counts changes of the members, as in the log, and of the peers."""
+        """Number of changes so far: of the members in the log, and of the peers."""
         self.has_lost_place = False
         """Whether the log gave the place of this incarnation away: to another incarnation, or to none yet."""
         self._was_named = False
@@ -171,7 +171,7 @@ class Group:
             self._leaving.pop(self._context.node_id, None)
             self._is_due = True
             for peer in sorted(self.links & set(self._context.peers)):
-                self._membership.hint(peer, log_index)  # it may be behind, and not know the present leader as a member
+                self._membership.hint(peer, log_index)  # the sender may lag, and not know that the present leader is a member
             self._observer.members_changed()
 
     def restored(self, log_index: int) -> None:

@@ -285,7 +285,8 @@ class RaftNode(NodeViews):
         try:
             check_numbers(message, self.core.term)
             self._receive(peer, message)
-            if self.group.has_lost_place and self.defences.lost_places:  # before the entry that says so is acknowledged
+            # now, before the entry that took the place is acknowledged
+            if self.group.has_lost_place and self.defences.lost_places:
                 self._rejoin("another data directory has taken the place of this one")
         except TermError as error:
             self._refuse(peer, error)
@@ -403,7 +404,7 @@ class RaftNode(NodeViews):
         if self.defences.check_quorum:
             core.set_quorum_seconds(self.leadership.quorum_timeout(now, core.commit_index))
         if alone and not self.waits_for_disk:
-            core.tick()  # before anything is appended: records that are already durable must not wait for the new ones
+            core.tick()  # before anything is appended, so that records that are already durable do not wait for the new ones
         self.proposals.tick(now)
         if self.membership.formed:
             if not alone and not self.context.is_alone:
@@ -486,7 +487,7 @@ class RaftNode(NodeViews):
         try:
             action(*arguments, **options)
         except RolledBackError as error:
-            if not self.context.is_alone:  # in a group of one there is no other node to promote a new incarnation
+            if not self.context.is_alone:  # in a group of one there is no other node that could promote a new incarnation
                 self._give_up_incarnation()
             self._fail(error)
         except Exception as error:
@@ -665,7 +666,7 @@ class RaftNode(NodeViews):
         except MalformedError as error:
             raise CorruptionError(f"entry {log_index} cannot be applied: {error}") from None
         if self.leadership.is_large(len(payload)):
-            # The other nodes apply it now or soon, and send nothing while they do.
+            # the other nodes apply this entry now or soon, and send nothing while they do so
             self.leadership.extend_election_timeout(len(payload), self.context.now())
         if self.proposals.placed:
             self.proposals.applied(log_index)

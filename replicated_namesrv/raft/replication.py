@@ -170,7 +170,9 @@ class Replication:
         if not progress.connected or not progress.incarnation:
             return
         if log.vote_number > log.durable_number and self._defences.durable_leadership:
-            return  # the only voter leads at once; after a loss of power it would lead this term again, with other entries
+            # the only voter leads at once; if its vote is not on disk and the power fails, it would lead this term again, with
+            # other entries
+            return
         if progress.state != SNAPSHOT and progress.next <= log.base_index:
             progress.become_snapshot()
         if progress.state == SNAPSHOT:

@@ -26,7 +26,7 @@ from replicated_namesrv.simulation.network import Network
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _FAR_FACTOR = 2
-"""With slow links, the time limit for catching up is multiplied by this."""
+"""Factor of the time limit for catching up if links are slow."""
 Build = Callable[["Simulation"], Application]
 """Creates the application of a run. It may draw from the world's randomness and set the nemesis's ``transfer``."""
 
@@ -42,9 +42,9 @@ class Scenario:
     subject: str = "raft"
     """``raft``, or ``plain`` for unmodified PySyncObj."""
     off: str | None = None
-    """The defence that is switched off."""
+    """Name of the defence that is switched off; None: none is."""
     clients: int | None = None
-    """None: drawn from the seed."""
+    """Number of clients. None: it is drawn from the seed."""
     faults: tuple[int, ...] | None = None
     """Only these faults of the schedule. None: all."""
     application: str = "registers"
@@ -128,7 +128,8 @@ class Simulation:
         self.nemesis = Nemesis(self.world, self.machines, self.network, clock_drift_max(self.world))
         self.nemesis.watch_joins = self.invariants.watch_joins
         self.may_be_far = False
-        """Whether the drawn settings allow slow links: with windows of one message no node catches up in time."""
+        """Whether the drawn settings allow slow links. With windows of one message, no node would catch up in time over slow
+        links."""
         self._application = build(self)
         self.nemesis.provoke, self.nemesis.quiet = self._application.provoke, self._application.quiet
         self._leader_watch = LeaderWatch(
@@ -240,7 +241,7 @@ class Simulation:
         self._application.provoke(next(m for m in self.members() if m not in self.nemesis.down), SECOND // 4)
         while self.world.now_ns < end_ns and not self._stopped() and self.invariants.highest_committed <= target:
             self._run(10 * MS)
-        able = able and self._able(target)  # a process whose disk was rolled back, or was copied, may have rejoined in this time
+        able = able and self._able(target)  # a process whose disk was rolled back or copied may have rejoined in this time
         if able and self.invariants.highest_committed <= target:
             down = ", ".join(machine.name for machine in self.nemesis.down)
             self.invariants.violated(
@@ -268,7 +269,7 @@ class Simulation:
             return
         others = [machine.name for machine in (leader, *followers[1:])]
         if not self._leader_watch.suffices(others):
-            return  # without the one that is cut off there is no majority
+            return  # without the node that is cut off there is no majority
         term, name = leader.raft.term, followers[0].name
         links = [link for link in self.network.links if name in link]
         for what, cut in (("was deaf", [link for link in links if link[1] == name]), ("came back from isolation", links)):

@@ -33,25 +33,28 @@ from replicated_namesrv.replication.marks import Key
 ROUND_MS = 1_000.0
 """A starting broker has connected to all reachable nodes within this time."""
 CONTACT_MS = 1_000.0
-"""A contact that is older when it is reported does not count, because the leader would count it from its arrival."""
+"""A contact that is older than this when it is reported does not count, because the leader would count it from the arrival of the
+report."""
 CONNECTIONS_MAX = 16
-"""Connections of one broker that are remembered: first those over which it registered, then those that were opened last. A broker
-uses one."""
+"""Connections of one broker that are remembered: first those over which it registered, then those that were opened last. A real
+broker uses one connection."""
 REGISTERED_MAX = 1_000
 """Ended registrations that are remembered for one connection: the newest. An ``UNREGISTER_BROKER`` (104) for an older one is
 handled as if its connection had never registered the broker."""
 REGISTERED_TOTAL_MAX = 200_000
-"""If there are as many for all connections, a connection that has any gets a new one only in place of its oldest."""
+"""Maximum number of ended registrations that are remembered for all connections together. At this number, a new one of a
+connection replaces the oldest one of the same connection, if it has any."""
 RETURN_MS = 120_000.0
-"""A broker that has not returned for this time since its last contact does not return to a connection that ended."""
+"""A broker that has not returned within this time after its last contact is not expected to return after its connection ended."""
 SLOW_MS = 1_000.0
-"""A broker may have closed the connection before a slower answer. A stall of this length makes all answers slow."""
+"""If an answer took longer than this, the broker may have closed the connection before. After a stall of this length all answers
+count as slow."""
 PATIENCE_MS = 3_000.0
 """RocketMQ's brokers wait for an answer for this time before they close the connection."""
 STALL_MS = 300.0
 """After a stall of this length there are connections whose opening times are unknown."""
 BACKLOG_MS = 1_000.0
-"""Connections accepted within this time after a stall may have been opened during it."""
+"""Connections accepted within this time after a stall may have been opened during the stall."""
 
 
 @dataclass(slots=True)
@@ -62,7 +65,7 @@ class _Broker:
     """Open connections with their opening times."""
     ended: int = RELEASED
     released_ms: float = -math.inf
-    """Opening time of the newest connection that ended, but was not closed by the broker in peace."""
+    """Opening time of the newest connection that has ended, except connections that the broker closed in peace."""
 
 
 class Attachments:
@@ -71,11 +74,11 @@ class Attachments:
     def __init__(self) -> None:
         self._brokers: dict[Key, _Broker] = {}
         self._registered: dict[int, dict[int, int]] = {}
-        """By open connection: the epochs of its last registrations, in force or not, by hash of their keys, because a key can
-        have 2 KB; the newest is last."""
+        """For each open connection: the epochs of its last registrations, in force or not, by the hash of their keys, because a
+        key can have 2 KB. The newest is last."""
         self._registered_total = 0
         self._carried: dict[int, dict[Key, None]] = {}
-        """By open connection: the brokers attached to it, in an order that does not depend on hashes."""
+        """For each open connection: the brokers attached to it, in an order that does not depend on hashes."""
         self.changed: dict[Key, None] = {}
 
     def attach(self, key: Key, epoch: int, connection_id: int, opened_ms: float, now_ms: float, registers: bool) -> None:
@@ -200,7 +203,7 @@ class Conversations:
     def __init__(self, now_ms: float) -> None:
         self._open: dict[int, _Conversation] = {}
         self._ran_ms = now_ms
-        """When this process was last seen running."""
+        """The last time at which this process is known to have run."""
         self._stalled_from_ms = 0.0
         self._backlog_until_ms = self._slow_until_ms = now_ms
 

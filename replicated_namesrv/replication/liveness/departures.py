@@ -60,9 +60,10 @@ from replicated_namesrv.replication.liveness.silence import LOOKS_PER_TURN, Leas
 from replicated_namesrv.replication.marks import Key
 
 NODE_SILENCE_MS = 1_000.0
-"""Time without a report after which a node counts as not reporting. Nodes report four times as often."""
+"""Time without a report after which a node counts as not reporting. Nodes report four times within this time."""
 LOOK_AGAIN_MS = 1_000.0
-"""Interval at which a broker that closed a connection is checked. It is also checked whenever a node's entry for it changes."""
+"""Interval at which a broker that closed a connection is checked. Such a broker is also checked whenever a node's entry for it
+changes."""
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ class _Word:
     epoch: int
     told_ms: float
     opened_ms: float
-    """Opening time of its newest connection, which may have ended, by the leader's ``clock_ms``."""
+    """Opening time of the broker's newest connection at this node, which may have ended, on the leader's ``clock_ms``."""
 
 
 @dataclass(slots=True)
@@ -81,10 +82,10 @@ class _Node:
     session: int | None = None
     sequence: int = 0
     is_complete: bool = False
-    """Whether its whole list has arrived, and every change since."""
+    """Whether the node's whole list has arrived, and every change since then."""
     heard_ms: float | None = None
     began_ms: float = 0.0
-    """Start of its process."""
+    """Start of the node's process."""
     words: dict[Key, _Word] = field(default_factory=dict)
     arriving: dict[Key, _Word] | None = None
     """The parts of a whole list that have arrived, and every change since the first; they replace ``words`` with the last part.
@@ -100,15 +101,15 @@ class Departures:
         self._first_epoch = math.inf
         """Registrations with this epoch or a later one began in this term."""
         self._registered_ms: dict[Key, tuple[int, float]] = {}
-        """For the registrations that began in this term: epoch and time at which they began."""
+        """For the registrations that began in this term: their epochs, and the times at which they began."""
         self._looks: dict[Key, float] = {}
-        """Brokers that closed a connection, and when they are checked next."""
+        """Brokers that closed a connection, each with the time of its next check."""
 
     def report(self, node: str, report: NodeReport, now_ms: float, clock_ms: float) -> bool:
         """Process a node's report. False: an earlier one is missing, so the whole list is needed."""
         known = self._nodes.get(node)
         if known is None:
-            return True  # it was removed from the cluster
+            return True  # the node was removed from the cluster
         if known.session != report.session:
             known.session, known.is_complete, known.sequence, known.words = report.session, False, 0, {}
             known.arriving = None

@@ -51,7 +51,7 @@ FAILED = "failed"
 TICK_S = 0.1
 REPORT_INTERVAL_MS = 250.0
 ANSWER_TIMEOUT_MS = 500.0
-"""Minimum time to wait for an answer: twice the time of the last answer, if that is longer."""
+"""Minimum time to wait for an answer. If twice the time of the last answer is longer, the node waits for that time."""
 LATE_MS = 5_000.0
 """Age up to which a report is remembered after the node has stopped waiting for its answer."""
 
@@ -106,9 +106,9 @@ class LeaderClient:
         self._questions: dict[int, _Question] = {}
         self._last_question = 0
         self.renewed = dict.fromkeys((*RENEWAL_OUTCOMES.values(), FAILED), 0)
-        """Renewals of this node's brokers, by outcome."""
+        """Number of renewals of this node's brokers, by outcome."""
         self._leader_clock: tuple[int, float] | None = None
-        """(term, the leader's clock less ours), as of the last answer of a leader."""
+        """(term, difference of the leader's clock to ours) according to the last answer of a leader; None: unknown."""
 
     @property
     def leader_time_ms(self) -> int:
@@ -152,7 +152,7 @@ class LeaderClient:
         """``UNREGISTER_BROKER`` (104): REMOVED or LATE. ``opened_ms``: when the connection over which it came was opened; None:
         it came over no connection. The caller gives up by cancelling; the broker may be removed nevertheless."""
         if origin is not None and self._consensus.command_version < ORIGIN_VERSION:
-            origin = None  # the leader may be of an older version
+            origin = None  # the leader may be of a version that does not know origins
         content = encode_removal(removal, origin)
         return self._ask(REMOVE, (removal.cluster_name, removal.broker_addr), content, 0, opened_ms)
 
@@ -171,7 +171,7 @@ class LeaderClient:
         serial = question.serial
         if question.kind == REMOVE:
             if self._leader_clock is None or self._leader_clock[0] != self._consensus.term:
-                return  # clocks of leaders differ, so ``tick`` asks only after this leader has answered a report
+                return  # the clocks of leaders differ, so ``tick`` asks only after this leader has answered a report
             serial = self._present_ms(self._leader_clock)
         question.sent_ms, question.term = now, self._consensus.term
         since_ms = AGE_MAX
@@ -301,7 +301,8 @@ class LeaderClient:
             return
         if answer.term == self._consensus.term:
             self._leader_clock = (answer.term, answer.time_ms - self._monotonic_ms())
-        is_missed = answer.wants_full and answer.sequence > self._whole_list  # otherwise the whole list is on its way
+        # if the report came before the whole list, nothing is missed: the whole list is on its way
+        is_missed = answer.wants_full and answer.sequence > self._whole_list
         if is_missed and self._told is not None and answer.term == self._told[0]:
             self._told = None
             self.report_soon()

@@ -26,8 +26,8 @@ from replicated_namesrv.routes.encoding import dump, load
 from replicated_namesrv.routes.sizes import text_bytes
 
 KNOWN, HELD, LOST, RELEASED = range(4)
-"""State of a broker at a node: no connection (sent by 0.1); attached; the broker closed the last connection; the last one
-ended otherwise (``attachments.py``)."""
+"""State of a broker at a node. KNOWN: no connection (sent by 0.1). HELD: attached. LOST: the broker closed the last connection.
+RELEASED: the last connection ended otherwise (``attachments.py``)."""
 ENTRIES_MAX = 200_000
 MESSAGE_BYTES_MAX = 1 << 20
 """A longer frame would delay the messages of Raft, which use the same connection. One above ``TransportSettings.frame_bytes_max``
@@ -46,7 +46,7 @@ _LENGTH = struct.Struct("<I")
 KEYS_REMEMBERED, REMEMBERED_BYTES_MAX = 4_096, 256
 """Cache size of encoded keys, because the same brokers recur, and the longest cached key."""
 AGE_MAX = 0xFFFFFFFF
-"""The greatest age that is sent, and "unknown"."""
+"""The greatest age that can be sent. It also means "unknown"."""
 
 
 class ReportEntry(NamedTuple):
@@ -87,7 +87,7 @@ class NodeReport(NamedTuple):
 
 
 DIFFERS, REMOVING = 1, 2
-"""The renewal does not match the leader's state; a removal of this registration is proposed."""
+"""Refusals of a renewal. DIFFERS: it does not match the leader's state. REMOVING: a removal of this registration is proposed."""
 
 
 class ReportAnswer(NamedTuple):
@@ -96,7 +96,7 @@ class ReportAnswer(NamedTuple):
     term: int
     wants_full: bool
     time_ms: int
-    """The leader's clock: milliseconds since 1970."""
+    """The leader's clock in milliseconds since 1970."""
     refusals: tuple[tuple[int, int], ...]
     """(position in the report, DIFFERS or REMOVING)."""
 
@@ -119,10 +119,11 @@ class Inquiry(NamedTuple):
     sending, as far as the sender knows it, in milliseconds since 1970; ``since_ms`` counts back from this moment. 0: unknown;
     version 0.1 sends 0 and its leaders ignore the field. WITHDRAW: 0."""
     since_ms: int
-    """REMOVE: connections opened after this age belong to another process; AGE_MAX: none do."""
+    """REMOVE: connections opened after this age belong to another process; AGE_MAX: no connection does."""
     key: Key
     content: str
-    """REGISTER and WITHDRAW: the registration's hash. REMOVE: the removal, as JSON, and who asked for it if that is known."""
+    """REGISTER and WITHDRAW: the registration's hash. REMOVE: the removal, as JSON, and the caller who asked for the removal, if
+    known."""
 
 
 GRANTED, LOOK_AGAIN, REMOVED, LATE = range(4)

@@ -41,7 +41,7 @@ from replicated_namesrv.replication.route_machine import ProposalResult, Suspect
 from replicated_namesrv.routes.commands import BrokerRemoval
 
 LATELY_MS = 2_000.0
-"""Copies of a change come within this time. Their renewals do not wait to share a read index with others."""
+"""Copies of a change arrive within this time. Their renewals do not wait to share a read index with other renewals."""
 
 
 class LeaderRole:
@@ -59,7 +59,7 @@ class LeaderRole:
         self._machine, self._defences, self._send = node.machine, node.defences, send
         self._now_ms, self._clock_ms = node.running_ms, node.monotonic_ms
         self.silence: Silence | None = None
-        """None until LEAD is applied."""
+        """The silence of the registered brokers; None until LEAD is applied."""
         self.departures = Departures(node.members, node.node_id, node.grace_ms, node.running_ms(), node.defences)
         self.removals = Removals(term, self._expire)
         self._suspicions = Suspicions(term, self._recorded)
@@ -72,7 +72,7 @@ class LeaderRole:
         self._unregistering: set[Asker] = set()
         """Senders of the ``UNREGISTER_BROKER`` (104) removals that are in progress."""
         self._is_claimed = False
-        """Whether LEAD is proposed."""
+        """Whether this node has proposed LEAD."""
         self._claim()
 
     def _claim(self) -> None:

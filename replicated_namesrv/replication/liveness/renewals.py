@@ -60,15 +60,15 @@ class Renewals:
         self._term, self._machine, self._removals, self._suspicions = term, term.node.machine, removals, suspicions
         self._contact, self._answer, self._later, self._now_ms = contact, answer, later, term.node.running_ms
         self.has_begun = False
-        """Whether LEAD is applied."""
+        """Whether LEAD is applied, so that renewals can be judged."""
         self._waiting: list[Reported] = []
         self._unrecorded: list[Reported] = []
         """Reports that were judged, but whose answers wait until some contacts are recorded."""
         self._is_asking = False
         self._asked_ms = -JUDGING_INTERVAL_MS
-        """When a majority was last asked."""
+        """When this leader last asked a majority."""
         self._is_pausing = self._is_hurried = False
-        """Whether a timer runs until the end of the interval; whether a report must not wait for it."""
+        """Whether a timer runs until the end of the interval; whether a waiting report must not wait for this timer."""
 
     def put(self, reported: Reported, is_hurried: bool) -> None:
         """Judge this report. ``is_hurried``: do not wait for the interval."""
