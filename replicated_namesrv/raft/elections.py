@@ -70,7 +70,7 @@ class Elections:
         self._votes: tuple[int, set[str]] = (0, set())
         self._forced = False
         self._refused_terms: dict[str, tuple[float, float]] = {}
-        """Peer -> when it sent the first and the last term of a series of refused terms (``approach_term``)."""
+        """For each peer: when it sent the first and the last message of a series of refused terms (``approach_term``)."""
         self.restart_timer(self._now())
 
     def restart_timer(self, now: float) -> None:
@@ -152,7 +152,7 @@ class Elections:
             self._grants_votes
             and message.term > self._core.term
             and not self.sticks_to_leader
-            and not self._stall.stalled  # a vote could not be sent
+            and not self._stall.stalled  # while the disk is stalled, a vote could not be sent
             and (message.last_term, message.last_index) >= ours
         )
         self._outbox.send(peer, PreVoteReply(*self._outbox.address(peer), message.term if granted else self._core.term, granted))

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from replicated_namesrv.raft.raft_messages import Message
 
 FOREVER, NEVER = float("inf"), float("-inf")
-"""Times of ``Environment.now``."""
+"""A time after, and a time before, every value of ``Environment.now``."""
 
 
 class Environment(Protocol):
@@ -155,7 +155,7 @@ class Rejected(NamedTuple):
 
     reason: str
     leader: str | None = None
-    """The leader that this node knows of, if any."""
+    """The leader that this node knows; None if it knows none."""
 
 
 class Indeterminate(NamedTuple):

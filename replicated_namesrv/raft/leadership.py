@@ -33,9 +33,9 @@ class Leadership:
         self.election_deadline = 0.0
         """The node campaigns if it has had no contact with a leader by then."""
         self._lease = (0, 0.0)
-        """(term, end of the lease); the lease may be valid for longer."""
+        """(term, end) of the lease, as far as computed; the lease may be valid for longer."""
         self._lease_ended_term = 0
-        """Term in which this leader transferred leadership: it has no more lease."""
+        """Term in which this leader transferred leadership. In this term it has no lease any more."""
 
     # The leader
 
@@ -61,7 +61,8 @@ class Leadership:
         """A message of the current leader arrived."""
         self._last_contact = now
         if self._large_entry[0] > commit_index:
-            self.extend_election_timeout(self._large_entry[1], now)  # the leader may begin to apply it at any moment
+            # the leader may begin to apply the large command at any moment, and is silent meanwhile
+            self.extend_election_timeout(self._large_entry[1], now)
 
     @property
     def last_contact_at(self) -> float:

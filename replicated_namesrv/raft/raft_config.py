@@ -16,7 +16,8 @@ class Defences:
     idempotent_append: bool = True
     """Only a real term conflict above the commit index cuts the log."""
     durable_acks: bool = True
-    """No answer is sent before the fsync it depends on: entries, term and vote. The leader counts itself by the same rule."""
+    """No answer is sent before the fsync of the data on which it depends: entries, term and vote. The leader counts itself by the
+    same rule."""
     durable_leadership: bool = True
     """A leader sends its followers nothing before its own vote is on disk."""
     fresh_acks: bool = True
@@ -24,9 +25,9 @@ class Defences:
     acknowledged_check: bool = True
     """A follower that lacks entries which it acknowledged to the leader stops: its disk has lost synced data."""
     distinct_votes: bool = True
-    """A voter counts once per election."""
+    """A voter is counted only once per election."""
     current_votes: bool = True
-    """A vote of another term than the candidate's is dropped before anything is counted."""
+    """A vote for another term than the candidate's is dropped before anything is counted."""
     read_index: bool = True
     """A linearizable read asks a majority first. Off: the leader answers from its own state."""
     read_term_commit: bool = True
@@ -55,7 +56,7 @@ class Defences:
     regressions: bool = True
     """If a process's disk lacks data that peers remember of its incarnation, it gets no vote and rejoins as a new incarnation."""
     single_process: bool = True
-    """While two processes use one incarnation, both are ignored."""
+    """While two processes use one incarnation, both processes are ignored."""
     contested_silence: bool = True
     """A process that any peer contests sends no votes and acknowledgements to any peer."""
     transfer_silence: bool = True
@@ -65,7 +66,8 @@ class Defences:
     own_numbers: bool = True
     """Proposal numbers start at a random place, and a node that applies a number of its own that it did not issue stops."""
     fatal_errors: bool = True
-    """An error of the machine (no memory, no disk, no stack) in ``apply`` stops the node instead of becoming the result."""
+    """An error of the machine (no memory, no disk, no stack) in ``apply`` stops the node; without this, the error would be the
+    command's result."""
     dissent_fences_reads: bool = True
     """While states differ and no majority agrees, reads are refused as writes are."""
     blank_formation: bool = True
@@ -92,7 +94,7 @@ class Defences:
     encoded_bound: bool = True
     """Encoded entries are cached up to a number of bytes and dropped when unused. Off: up to 16 slices of any size."""
     disk_stall: bool = True
-    """A leader whose disk does not finish a sync transfers leadership."""
+    """A leader transfers leadership if its disk does not finish a sync."""
     digest_check: bool = True
     """Digests of equal indexes are compared between nodes."""
 
@@ -110,11 +112,12 @@ class RaftConfig:
     """All settings of a node. The constructor raises ValueError with the broken rule and both values."""
 
     election_min_ms: int = 300
-    """Minimum time without contact with the leader before a node campaigns; also the time for CheckQuorum, stickiness and
-    leases. At least five heartbeats, longer than any stall of the event loop, and longer than the round trip to the
-    farthest node."""
+    """Minimum time without contact with the leader before a node campaigns; also the time for CheckQuorum, stickiness and leases.
+    It has to be at least five heartbeats, longer than any stall of the event loop, and longer than the round trip to the farthest
+    node."""
     election_max_ms: int = 600
-    """The election time is drawn between minimum and this; a wider range makes split votes rarer and fail-over slower."""
+    """The election time is drawn between the minimum and this maximum; a wider range makes split votes rarer and fail-over
+    slower."""
     heartbeat_ms: int = 50
     """Pause between the leader's heartbeats."""
     command_version: int = 1
@@ -125,8 +128,9 @@ class RaftConfig:
     no node in a rolling upgrade."""
     election_grace_bytes_per_second: int = 2_500_000
     """Data larger than ``append_bytes_max`` is received, written and applied in one piece, and a node is silent meanwhile. This
-    is the assumed pace, that of a very busy machine. No node campaigns and no leader steps down before the work could be done at
-    this pace, so after such a command, the loss of a leader is detected later by this time. Lower it if machines are slower."""
+    is the pace that is assumed, the pace of a very busy machine. No node campaigns and no leader steps down before the work could
+    be done at this pace, so after such a command, the loss of a leader is detected later by this time. Lower the value if
+    machines are slower."""
     election_grace_ms_max: int = 3_000
     """Maximum extension of the election time-out, for messages of any size."""
     clock_drift_max: float = 0.05
@@ -135,68 +139,73 @@ class RaftConfig:
     """Whether ``lease_read`` may answer from the lease; otherwise it is a read index. The lease depends on the promises of the
     others: ``election_min_ms`` and ``clock_drift_max`` must be the same on all nodes."""
     leaving_ms: int = 10_000
-    """After a removal, the other nodes continue to send the removed node the log for this time, so that it learns of it."""
+    """After a removal, the other nodes continue to send the removed node the log for this time, so that it learns of its
+    removal."""
     proposal_timeout_ms: int = 5_000
-    """A proposal undecided for this long ends as indeterminate, or as rejected if no copy of it can exist."""
+    """A proposal that is undecided for this long ends as indeterminate, or as rejected if no copy of it can exist."""
     read_timeout_ms: int = 2_000
-    """A read not confirmed for this long ends as rejected."""
+    """A read that is not confirmed for this long ends as rejected."""
     pending_proposals_max: int = 65_536
-    """Proposals undecided at a time on this node; more are rejected at once."""
+    """Maximum number of undecided proposals on this node; further ones are rejected at once."""
     pending_proposals_bytes_max: int = 64 << 20
-    """The same in bytes of commands."""
+    """Maximum total of undecided commands in bytes; further ones are rejected at once."""
     pending_reads_max: int = 262_144
-    """Reads waiting at a time on this node; more are rejected at once."""
+    """Maximum number of waiting reads on this node; further ones are rejected at once."""
     command_bytes_max: int = 16 << 20
-    """Longest command; a longer one is rejected at once."""
+    """Maximum length of a command; a longer one is rejected at once."""
     entry_bytes_max: int = 128 << 10
     """Proposals are packed into one entry up to this size (one large command may exceed it)."""
     uncommitted_bytes_max: int = 4 << 20
-    """Bytes of entries that a leader has appended and not yet committed, and bytes that another node has forwarded to it
-    without a reply. Beyond it proposals wait. Bounds the time that one write and one fsync take."""
+    """Bytes of entries that a leader has appended and not yet committed, and bytes that another node has forwarded to it without
+    a reply. At this number proposals wait. The setting bounds the time that one write and one fsync take."""
     append_bytes_max: int = 256 << 10
-    """Entries sent in one message (one large entry may exceed it)."""
+    """Maximum number of bytes of entries in one message (one large entry may exceed it)."""
     inflight_bytes_max: int = 4 << 20
-    """Bytes of entries sent to a follower and not acknowledged. Beyond it the leader waits."""
+    """Maximum number of bytes of entries that were sent to a follower and are not acknowledged. At this number the leader
+    waits."""
     inflight_messages_max: int = 64
-    """The same in messages; also for chunks of a snapshot."""
+    """Maximum number of unacknowledged messages to a follower; also for chunks of a snapshot."""
     snapshot_window_bytes: int = 1 << 20
-    """Bytes of a snapshot sent to a follower and not acknowledged. Heartbeats queue behind them: over 100 Mbit/s they take 84 ms,
-    well below the least election time."""
+    """Maximum number of bytes of a snapshot that were sent to a follower and are not acknowledged. Heartbeats queue behind these
+    bytes: over 100 Mbit/s they take 84 ms, well below the least election time."""
     transfer_log_entries_max: int = 400_000
-    """Entries kept for a follower that is being sent a snapshot. Beyond it they are dropped and the transfer is given up; the
-    follower gets a newer snapshot, which succeeds once writes slow down. About 100 MB of small entries."""
+    """Maximum number of entries kept for a follower to which a snapshot is sent. If there are more, they are dropped and the
+    transfer is given up; the follower gets a newer snapshot, which succeeds once writes slow down. About 100 MB of small
+    entries."""
     transfer_log_bytes_max: int = 128 << 20
-    """The same in bytes: so many may be written during the transfer, and again so many after the snapshot has arrived."""
+    """The same limit in bytes: this many may be written during the transfer, and again this many after the snapshot has
+    arrived."""
     transfer_silence_ms: int = 10_000
-    """The same for a follower that has not answered for this long and may never return."""
+    """After this time without an answer of the follower, which may never return, the entries are dropped, too."""
     apply_entries_max: int = 512
-    """Entries applied in one step, so that a long backlog does not silence the node."""
+    """Maximum number of entries applied in one step, so that the node is not silent during a long backlog."""
     apply_bytes_max: int = 1 << 20
     """The same in bytes: an entry may contain thousands of commands. (At least two entries are applied, of any size.)"""
     compact_entries: int = 50_000
-    """Entries in memory that start a snapshot."""
+    """Number of entries in memory at which a snapshot is started."""
     compact_bytes: int = 64 << 20
-    """Bytes of log that start a snapshot."""
+    """Number of bytes written to the log after which a snapshot is started."""
     compact_margin_entries: int = 5_000
-    """Entries kept behind a snapshot for followers that lag a little."""
+    """Number of entries before the end of a snapshot that are kept for followers that lag a little."""
     segment_bytes: int = 16 << 20
-    """A log segment is closed at this size; whole segments are deleted."""
+    """Size at which a log segment is closed. Only whole segments are deleted."""
     snapshot_slice_bytes: int = 128 << 10
-    """Bytes of a snapshot written, sent or restored in one step."""
+    """Number of bytes of a snapshot that are written, sent or restored in one step."""
     digest_interval_entries: int = 4_096
-    """Digests are compared at indexes that are multiples of this, and when idle."""
+    """Digests are compared at indexes that are multiples of this number, and when the cluster is idle."""
     digest_interval_ms: int = 2_000
-    """Pause between comparisons when idle."""
+    """Pause between comparisons of digests when the cluster is idle."""
     unsynced_bytes_max: int = 16 << 20
-    """Bytes of log that wait for a sync in progress. Beyond it a leader appends nothing, and a follower accepts no entries. A
-    second of writes at full speed."""
+    """Maximum number of bytes of the log that wait for a sync in progress. At this number a leader appends nothing, and a
+    follower accepts no entries. A second of writes at full speed."""
     sync_stall_ms: int = 5_000
-    """A sync of the log that takes longer counts as stalled: a leader transfers leadership or steps down, and no node
-    campaigns. Busy or remote disks sometimes pause for a second or two. The limit is longer than that, because an election would
-    not help then. It is at most the usual time-out of a proposal. Syncs of snapshots have twelve times as long."""
+    """A sync of the log that takes longer counts as stalled: a leader transfers leadership or steps down, and no node campaigns.
+    Busy or remote disks sometimes pause for a second or two. The limit is longer than such a pause, because an election would not
+    help then. It is not longer than the usual time-out of a proposal. The limit for syncs of snapshots is twelve times as
+    long."""
     sync_mark_ms: int = 20
-    """After this time without writes the log notes what has been synced, so that damage to it can be distinguished from a torn
-    tail.
+    """After this time without writes, a mark in the log says which records have been synced. With it, damage to these records can
+    be distinguished from a torn tail.
     """
     defences: Defences = field(default_factory=Defences)
 

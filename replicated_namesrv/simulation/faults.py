@@ -17,9 +17,9 @@ from replicated_namesrv.simulation.network import Link, Network
 from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
 _RACES = ("abandoned", "amnesia", "deaf_hand_over", "forgetful_voter", "old_image", "orphaned_join", "put_back", "slow_leader")
-"""Kinds that need a calm period before they strike."""
+"""Kinds of faults that strike only after a calm period."""
 _RACE_NS = 500 * MS
-"""How long stale answers are provoked on a machine."""
+"""Time for which stale answers are provoked on a machine."""
 _ALONE = frozenset(
     (
         "pause", "crash", "power_loss", "restart", "crash_all", "power_loss_all",
@@ -78,7 +78,7 @@ class Nemesis:
         self.voting: Callable[[], list[Machine]] = lambda: self._machines
         """The voters; set by the simulation if the members change."""
         self.is_settled: Callable[[], bool] = lambda: True
-        """Whether no change of the members is in progress; set likewise."""
+        """Whether no change of the members is in progress; set by the simulation if the members change."""
         self.quiet: Callable[[int], None] = lambda duration_ns: None
         """Pauses the clients; set by the application."""
         self.spared = frozenset(Nemesis.kinds()) - _ALONE if len(machines) == 1 else frozenset[str]()
@@ -89,11 +89,12 @@ class Nemesis:
         self.copies: list[Machine] = []
         """Machines that run on copies of other machines' directories."""
         self.single_directories = False
-        """The application cannot run two processes under one name."""
+        """True if the application cannot run two processes under one name."""
         self.down_for_good = False
-        """Machines of the minority that are already down."""
+        """Whether the machines of a minority already stay down."""
         self._sheltered_ns = 0
-        """Until then no other fault strikes: Raft survives one rolled-back disk only if the nodes that remember it stay up."""
+        """Time until which no other fault strikes. Raft survives one rolled-back disk only if the nodes that remember its data
+        stay up."""
         self._over = False
 
     @staticmethod
@@ -607,7 +608,7 @@ class Nemesis:
         waiting = rng.choice(others)
         links = self._between({leader.name}, {machine.name for machine in others})
         early = self._between({leader.name}, {waiting.name})
-        self.quiet(SECOND)  # so that the waiting one has the whole log when it is cut off
+        self.quiet(SECOND)  # wait, so that the waiting node has the whole log when it is cut off
         self._later(20 * MS, self._network.cut, early, False)
 
         def strike() -> None:

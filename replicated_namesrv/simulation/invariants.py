@@ -34,7 +34,7 @@ class Violation(NamedTuple):
     text: str
     """Node and details."""
     at_ns: int
-    """Time of detection. A history that is checked at the end may have gone wrong long before."""
+    """Time of the detection. A history that is checked at the end may have gone wrong long before."""
 
 
 class _Watched:
@@ -67,13 +67,13 @@ class Invariants:
         self._watched: dict[str, _Watched] = {}
         self._leaders: dict[int, str] = {}
         self._newest = (0, 0)
-        """Highest term that has a leader, and since when."""
+        """The highest term that has a leader, and the time since which it has one."""
         self.single_node = False
         """Whether the group has one node."""
         self.quorum = 0
-        """Votes that a leader needs; 0: not checked."""
+        """Number of votes that a leader needs; 0: not checked."""
         self._votes: dict[tuple[int, str], set[str]] = {}
-        """(term, candidate) -> nodes that voted for it."""
+        """The nodes that voted for each candidate, by (term, candidate)."""
         self.founders: frozenset[str] = frozenset()
         """Names of the first members."""
         self.members: dict[str, RaftMember] | None = None
@@ -86,9 +86,9 @@ class Invariants:
         """For each node: the incarnation in its newest committed JOIN entry; 0 if that entry made its place vacant."""
         self._joined_at: dict[str, int] = {}
         self.on_join: Callable[[str, str], None] = lambda name, joined: None
-        """Called when ``name`` is the first that knows a join of ``joined`` to be committed."""
+        """Called with ``name``, the first node that knows a join of ``joined`` to be committed."""
         self.deposed_ns = 0
-        """How long a deposed leader may continue; 0: not checked."""
+        """Maximum time for which a deposed leader may continue; 0: not checked."""
         self._entries: dict[tuple[int, int], tuple[int, int]] = {}
         """(index, term) -> (checksum of the payload, term of the previous entry)."""
         self.committed: dict[int, _Committed] = {}
@@ -98,7 +98,7 @@ class Invariants:
         self.restores = 0
         self.violation: Violation | None = None
         self.tolerated: dict[str, int] = {}
-        """Invariants whose violation is counted here instead of ending the run."""
+        """Invariants whose violations are counted here and do not end the run."""
 
     def violated(self, name: str, text: str, at_ns: int | None = None) -> None:
         """Record the violation; only the first counts. ``at_ns`` None: now."""
@@ -156,7 +156,7 @@ class Invariants:
         if raft.first_index > watched.last() + 1 or raft.last_index < watched.last():
             if raft.first_index <= watched.last() + 1:
                 self._check_cut(name, watched, max(raft.last_index + 1, watched.base))
-            # The log was cut, or replaced by a snapshot: check all of it again.
+            # the log was cut, or replaced by a snapshot, so check all of it again
             watched.base, watched.terms = raft.first_index, []
         if raft.first_index > watched.base:
             del watched.terms[: raft.first_index - watched.base]
