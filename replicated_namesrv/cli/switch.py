@@ -75,7 +75,7 @@ class Side(NamedTuple):
     name: str
     table: Table
     settings: dict[str, bool] | None
-    """None: the file contains none (kvConfig.json)."""
+    """Shared settings in the file. None: such a file contains no settings (kvConfig.json)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

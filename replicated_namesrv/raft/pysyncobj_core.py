@@ -83,7 +83,7 @@ _REGULAR = 0
 _FAIL_REASONS = {value: name for name, value in vars(FAIL_REASON).items() if name.isupper()}
 
 _driven = threading.local()
-"""Its attribute ``now`` is the time of the node that this thread currently drives."""
+"""The attribute ``now`` is the time of the node that this thread currently drives."""
 
 
 def _driven_now() -> float:

@@ -364,7 +364,7 @@ class _Accepted(_Frames):
         """The dialler's process; empty if the hello does not name it."""
         self._nonce = OFFER_MARK + secrets.token_bytes(NONCE_BYTES - len(OFFER_MARK))
         self._seal: FrameSeal | None = None
-        """None: the dialler sends no MACs."""
+        """Checks the MACs of the dialler's frames. None: the dialler sends no MACs."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -488,7 +488,7 @@ class _Dialled(_Frames):
         self.peer = peer
         self._expected: bytes | None = None
         self._seal: FrameSeal | None = None
-        """None: the acceptor does not know MACs of frames."""
+        """Computes the MACs of our frames. None: the acceptor does not know MACs of frames."""
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()

@@ -25,7 +25,9 @@ _Answer = TypeVar("_Answer")
 
 
 class Look(NamedTuple, Generic[_Answer]):
-    """Consecutive looks at one node with the same answer. For a single look the last times equal the first ones."""
+    """Consecutive looks at one node with the same answer. For a single look, the times of the last look equal those of the
+    first.
+    """
 
     asked_ns: int
     """Time of the question of the first look."""
@@ -34,7 +36,7 @@ class Look(NamedTuple, Generic[_Answer]):
     last_asked_ns: int
     last_ns: int
     answer: _Answer | None
-    """None: the node did not answer."""
+    """The answer of the node in these looks. None: the node did not answer."""
 
 
 class Known(NamedTuple, Generic[_Answer]):
@@ -50,8 +52,8 @@ class Known(NamedTuple, Generic[_Answer]):
 
 
 def known_answers(looks: Iterable[Look[_Answer]]) -> Iterator[Known[_Answer]]:
-    """Spans in which the answer of one node is known, by time. A last look, and one before a stall of the observer, ends its
-    span."""
+    """Spans in which the answer of one node is known, by time. The last look, and a look before a stall of the observer, end the
+    span of their answer."""
     begun: Look[_Answer] | None = None
     follows = False
     ordered = sorted(looks, key=lambda look: (look.from_ns, look.last_ns))
@@ -129,7 +131,7 @@ def segments_of(answers: Iterable[NodeAnswer]) -> Iterator[DivergenceSegment]:
 
 
 def _edges(answers: Iterable[NodeAnswer]) -> Iterator[tuple[int, int, str, State]]:
-    """When each node began (1) and ceased (0) to be possibly in a state: time, edge, node, state."""
+    """The times at which each node began (1) and ceased (0) to be possibly in a state, as (time, edge, node, state)."""
     of_node: defaultdict[str, list[NodeAnswer]] = defaultdict(list)
     for answer in answers:
         of_node[answer.node].append(answer)
@@ -220,8 +222,8 @@ def _values(standing: Standing) -> dict[str, frozenset[str | None]]:
 
 
 def _least(mine: frozenset[str | None], their: frozenset[str | None]) -> tuple[int, int]:
-    """How much one member adds to the numbers of equal members and of all members, at the least distance. If several values of it
-    are possible, it may have any of them."""
+    """How much one member adds to the numbers of equal members and of all members, at the least distance. If several values of
+    the member are possible, it may have any of them."""
     known = [next(iter(values)) for values in (mine, their) if len(values) == 1]
     if len(known) == 2 and known[0] != known[1]:
         return 0, 2 - known.count(None)
@@ -256,7 +258,7 @@ def divergence_of(segments: Iterable[DivergenceSegment]) -> Divergence:
 
 
 class Convergence(NamedTuple):
-    """Convergence (M15) of nodes that had differed. None: it was not seen."""
+    """Convergence (M15) of nodes that had differed. None: convergence was not seen."""
 
     after_ns: int | None
     """From the repair to the end of the last certain difference; 0 if it had ended before."""

@@ -42,9 +42,9 @@ class SearchLimits:
     """Limits of the check of one key. Beyond them the verdict is UNKNOWN."""
 
     steps: int = 3_000_000
-    """Configurations tried; about a million per second."""
+    """Maximum number of configurations that are tried; about a million are tried per second."""
     configurations: int = 200_000
-    """Configurations in memory at once; each takes some 200 bytes."""
+    """Maximum number of configurations in memory at once; each takes some 200 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class KeyVerdict:
     model: str
     verdict: Verdict
     operations: int
-    """Operations judged, without those that failed."""
+    """Number of operations that were judged; operations that failed are left out."""
     prefix: int
     """VIOLATED: number of operations that had begun when the shortest failing prefix ended; else 0."""
     witness: tuple[Operation, ...]
@@ -82,7 +82,7 @@ class KeyVerdict:
 
 @dataclass(frozen=True, slots=True)
 class HistoryVerdict:
-    """Judgement of a history: VIOLATED if one key is, else UNKNOWN if one key is."""
+    """Judgement of a history: VIOLATED if the verdict on a key is VIOLATED, else UNKNOWN if the verdict on a key is UNKNOWN."""
 
     verdict: Verdict
     operations: int
@@ -98,7 +98,7 @@ class _Judged(NamedTuple):
     operation: Operation
     action: Action
     end_ns: int | None
-    """None: indeterminate, or not returned within the prefix."""
+    """When the operation returned. None: its outcome is indeterminate, or it did not return within the prefix."""
 
 
 def check_history(operations: Iterable[Operation], limits: SearchLimits | None = None) -> HistoryVerdict:
@@ -224,8 +224,8 @@ class _Witness:
 
 def _from(judged: list[_Judged], first: _Judged) -> list[_Judged]:
     """The operations without the writes of the component of ``first`` that ended before it began, except the last write of each
-    value that is still read, and without the reads that began before ``first`` ended. No legal order puts those writes after it,
-    or the remaining reads before it."""
+    value that is still read, and without the reads that began before ``first`` ended. No legal order puts those writes after
+    ``first``, or the remaining reads before it."""
     component = None if first.action.writes is None else first.action.writes.component
     first_end_ns = first.end_ns or 0
     demanded = {token for item in judged if item.operation.start_ns > first_end_ns for token in item.action.reads or ()}

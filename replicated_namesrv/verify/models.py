@@ -32,11 +32,12 @@ class Token(NamedTuple):
 
 
 class Action(NamedTuple):
-    """An operation as tokens: either a write's or a read's."""
+    """An operation as tokens: either what it writes, or what it reads."""
 
     writes: Token | None
     reads: tuple[Token, ...] | None
-    """The components present; all others must be absent."""
+    """The values of the components that the read found. All other components must be absent. None: the operation is not a
+    read."""
 
 
 class Model(NamedTuple):
@@ -47,7 +48,7 @@ class Model(NamedTuple):
     write: str
     delete: str
     members: bool
-    """Whether a value names its component (registration) or is the value of the only component."""
+    """Whether a value names its component (registrations). False: a value is the value of the only component."""
 
     def action(self, operation: Operation) -> Action:
         """The action of ``operation``. Raises HistoryError for a value that this model does not have."""

@@ -30,9 +30,9 @@ class Outcome(StrEnum):
 
     OK = "ok"
     FAIL = "fail"
-    """Certainly not applied."""
+    """The operation was certainly not applied."""
     INDETERMINATE = "indeterminate"
-    """Applied, not applied, or applied later."""
+    """The operation was applied, was not applied, or will be applied later."""
 
 
 class Operation(NamedTuple):
@@ -44,7 +44,7 @@ class Operation(NamedTuple):
     value: Json
     start_ns: int
     end_ns: int | None
-    """None only for an indeterminate operation."""
+    """When the operation ended. None is allowed only for an indeterminate operation."""
     outcome: Outcome
 
     def describe(self, origin_ns: int = 0) -> str:

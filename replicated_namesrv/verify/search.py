@@ -60,9 +60,9 @@ class Found(NamedTuple):
 
     answer: SearchOutcome
     step: int
-    """Index of the operation at whose return no configuration was left; -1 unless violated."""
+    """Index of the operation at whose return no configuration was left; -1 if the history is not violated."""
     steps: int
-    """Steps, including equivalent work. The limit applies to this number."""
+    """Number of steps, including equivalent work. The limit applies to this number."""
 
 
 class Bounds(NamedTuple):

@@ -28,7 +28,7 @@ class Version(NamedTuple):
     last: float
     """End of the write (``first`` is its start). The version is older than each version whose ``first`` is greater than this."""
     op: int | None = None
-    """Number of the write. None: no write of the history."""
+    """Number of the write. None: no write of the history created the version."""
     writer: str = ""
 
 
@@ -43,7 +43,8 @@ class SessionAccess(NamedTuple):
     client: str
     start_ns: float
     end_ns: float
-    """Infinite if the client never learned the write's outcome: then no guarantee requires the client to see it."""
+    """End of the operation. Infinite if the client never learned the outcome of its write: then no guarantee requires the client
+    to see the write."""
     reads: bool
     version: Version | None
     """The version written or read. None: no write has the value that was read, which counts as older than all versions."""
@@ -67,13 +68,15 @@ class SessionVerdict(NamedTuple):
 
     broken: Broken
     newest: Version
-    """The newest version that its client had written or read before."""
+    """The newest version that the client had written or read before this read."""
 
 
 def accesses_by_time(
     writes: Iterable[Write], reads: Iterable[KeyEvent], sources: Mapping[int, Write | None]
 ) -> Iterator[SessionAccess]:
-    """Operations on one key, by time. The writes' times order the versions; ``sources`` has the version that each read saw."""
+    """The operations on one key, in the order of time. The writes' times order the versions; ``sources`` has the version that
+    each read saw.
+    """
     for write in writes:
         if write.op is not None:
             yield SessionAccess(write.op, write.client, write.start_ns, write.end_ns, False, _by_time(write))
@@ -92,7 +95,7 @@ def session_verdicts(accesses: Iterable[SessionAccess]) -> dict[int, SessionVerd
     for access in sorted(accesses, key=lambda access: (access.start_ns, access.op)):
         clients[access.client].append(access)
     known_before: dict[int, Version] = {}
-    """For each write the newest version that its client had read before the write."""
+    """For each write, the newest version that its client had read before the write."""
     for session in clients.values():
         seen, newest = _seen(session), OLDEST
         for access in session:
@@ -108,7 +111,7 @@ def _newer(left: Version, right: Version) -> Version:
 
 
 def _seen(session: Sequence[SessionAccess]) -> list[tuple[float, Version]]:
-    """The ends of reads that require a version, each with that version, by time."""
+    """The ends of the reads that require a version, each with this version, in the order of time."""
     found = [(one.end_ns, one.version) for one in session if one.reads and one.is_certain and one.version is not None]
     return sorted(found, key=lambda pair: pair[0], reverse=True)
 
