@@ -175,7 +175,7 @@ class Elections:
             return
         if message.term < self._core.term:
             self._outbox.send(peer, HigherTerm(*self._outbox.address(peer), self._core.term))
-        elif not self.sticks_to_leader or (message.forced and not self._leadership.is_silent_after_start(self._now())):
+        elif not self.sticks_to_leader or (message.forced and not self._voters.is_silent):
             self._core.vote_request(peer, message.term, message.last_index, message.last_term)
 
     def vote_granted(self, peer: str, term: int) -> None:
@@ -219,7 +219,8 @@ class Elections:
             self._core.observe_term(peer, self._core.term + TERM_STEP_MAX)
 
     def on_timeout_now(self, peer: str, message: TimeoutNow) -> None:
-        may_campaign = self._voters.is_voter and not self._core.is_leader and not self._stall.stalled
+        is_able = self._voters.is_voter and not self._voters.is_silent and not self._stall.stalled
+        may_campaign = is_able and not self._core.is_leader
         leader = self._leadership.leader_of(self._core.term)
         if message.term == self._core.term and peer == leader and may_campaign:
             self._campaign(True)

@@ -132,6 +132,10 @@ class Voters(Protocol):
         """Whether the votes and acknowledgements of this node count."""
 
     @property
+    def is_silent(self) -> bool:
+        """Whether this process has started so recently that it must not vote, acknowledge or campaign yet."""
+
+    @property
     def may_propose(self) -> bool:
         """Whether the proposals of this node are applied."""
 

@@ -26,7 +26,6 @@ class Leadership:
         self._leader: tuple[str | None, int] = (None, 0)
         self._last_contact = now if config.defences.boot_silence else NEVER
         """A restarted node does not know its last contact with a leader, so its start counts as contact."""
-        self._started_at = now if config.defences.transfer_silence else NEVER
         self._grace_until, self._grace = NEVER, 0.0
         self._large_entry = 0, 0
         """(index, size) of the newest entry that cannot be processed in slices."""
@@ -72,11 +71,6 @@ class Leadership:
     def in_contact(self, now: float) -> bool:
         """Whether there was contact with a leader within the minimum election time (dissertation, 4.2.3)."""
         return now - self._last_contact < self._min
-
-    def is_silent_after_start(self, now: float) -> bool:
-        """Whether the node has been running for less than the minimum election time. Then it votes for nobody, not even in a
-        transfer of leadership: a peer that remembers more of its disk may not have answered yet."""
-        return now - self._started_at < self._min
 
     def restart_timer(self, now: float, share: float) -> None:
         """Campaign after an election time from now. ``share``, 0 to 1, selects a time between minimum and maximum."""

@@ -7,7 +7,8 @@ acknowledgements, is a learner until it is promoted.
 
 Peers exchange greetings (the node and its data directory) and then introductions (the process, and what its disk must contain;
 standing.py). Before both sides have accepted each other's process, only greetings and introductions are sent to or accepted from
-a peer.
+a peer. A process that has just started sends no votes and acknowledgements to any peer before all peers could accept it, because
+one of them may remember more of its disk than the others.
 """
 
 from collections.abc import Callable
@@ -17,16 +18,22 @@ from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.formation import judge_member, next_step
 from replicated_namesrv.raft.identity import BLANK, MEMBER, PROMISED, Identity
+from replicated_namesrv.raft.interfaces import NEVER
 from replicated_namesrv.raft.members import VACANT, pack_members
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.raft_messages import (
     PROTOCOL,
     SINCE,
+    AppendReply,
     ApplicationData,
     Greeting,
     Introduction,
     MemberHint,
     Message,
+    ReadAck,
+    SnapshotAck,
+    Vote,
+    VoteReply,
 )
 from replicated_namesrv.raft.snapshots import VERSION as SNAPSHOT_VERSION
 from replicated_namesrv.raft.standing import Memory, PeerMemories, Standing
@@ -40,6 +47,8 @@ each other for ever."""
 CONTEST_TIMES = 2
 """In units of the contest time: how long a report that contests a process counts. Connected peers repeat it more often."""
 _STANDINGS = frozenset(Standing)
+_PROMISES = frozenset((Vote, VoteReply, AppendReply, SnapshotAck, ReadAck))
+"""Messages that others count. An append that conflicts is answered by an AppendReply, too, and renews the lease."""
 
 
 class Membership:
@@ -70,6 +79,8 @@ class Membership:
         self._formed_changed, self._regressed, self._term = formed_changed, regressed, term
         self.process = self._context.rng.getrandbits(63) | 1
         """Nonce of this process."""
+        self._silent_until = self._now() + self._config.election_min_ms / 1000 if self._defences.introduced_first else NEVER
+        """Until then it makes no promises, if not all peers have accepted it before."""
         self.opened = Memory(0, 0, 0)
         """The disk's content when it was opened; its ``acknowledged`` is the last entry."""
         self.known: dict[str, int] = {}
@@ -178,8 +189,21 @@ class Membership:
         now = self._now()
         return any(now < until for until in self._contested_until.values())
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether this process has started so recently that a peer that remembers more of its disk may not have answered yet. The
+        peers that have accepted it remember no more. A peer that is down, or of protocol 0, does not answer: wait for the time.
+        """
+        if self._silent_until != NEVER and (
+            self._now() >= self._silent_until or all(self._accepted_by(peer) for peer in self._context.peers)
+        ):
+            self._silent_until = NEVER
+        return self._silent_until != NEVER
+
     def may_send(self, peer: str, kind: type[Message]) -> bool:
         if self._contested_until and self.is_contested:
+            return False
+        if self._silent_until != NEVER and kind in _PROMISES and self.is_silent:
             return False
         greeting = self._greetings.get(peer)
         protocol = greeting.versions >> 16 if greeting else 0  # each message comes here, so without ``protocol(peer)``

@@ -59,8 +59,9 @@ class Defences:
     """While two processes use one incarnation, both processes are ignored."""
     contested_silence: bool = True
     """A process that any peer contests sends no votes and acknowledgements to any peer."""
-    transfer_silence: bool = True
-    """For the minimum election time after its start, a node votes for nobody, not even in a transfer of leadership."""
+    introduced_first: bool = True
+    """Until every peer has accepted its process, at most for the minimum election time after its start, a node sends no votes and
+    acknowledgements, and does not campaign in a transfer of leadership."""
     remembered_data: bool = True
     """A node that lacks data that a peer remembers of it rejoins at once, whatever standing the peer reports."""
     own_numbers: bool = True

@@ -438,9 +438,9 @@ class Nemesis:
 
     def _do_old_image(self, rng: Random, fault: Fault) -> None:
         """A minority lags. Then the disk of a node that knew the missing entries goes back, and the other nodes that knew them
-        are cut off: from all, or only from the minority.
+        are cut off: from all, or only from the minority. Or the minority has the leader, which is deposed without noticing.
 
-        Since the image was taken, the others have learned how far that disk was."""
+        Since the image was taken, a node that the victim can reach has learned how far that disk was."""
         if not self._shelter():
             return
         machines = list(self.voting())
@@ -452,6 +452,11 @@ class Nemesis:
         vote_too = rng.random() < 0.3
         unaware = late if rng.random() < 0.5 else machines[: minority + 1]
         apart = self._between({m.name for m in knowing}, {m.name for m in unaware})
+        within_reach = machines if vote_too or victim not in unaware else late
+        leader = self._leader()
+        if leader in late and knowing and rng.random() < 0.7:
+            self._depose_unnoticed(rng, leader, victim, knowing, lag)
+            return
 
         def part() -> None:
             self._network.cut(lag, hold=False)
@@ -461,7 +466,7 @@ class Nemesis:
             self._network.mend(lag)
             if not vote_too:
                 self._network.cut(apart, hold=False)
-            if all(self._remembers(m, victim, image) for m in machines if m is not victim):
+            if any(self._remembers(m, victim, image) for m in within_reach if m is not victim):
                 self._go_back(victim, image)
                 victim.start()
             self._later(2 * SECOND, mend)
@@ -473,6 +478,44 @@ class Nemesis:
         self.provoke(victim, _RACE_NS)
         self._later(SECOND, part)
         self._later(2 * SECOND, strike)
+
+    def _depose_unnoticed(self, rng: Random, leader: Machine, victim: Machine, knowing: list[Machine], lag: list[Link]) -> None:
+        """``leader`` transfers leadership to one of ``knowing``, and ``lag`` is cut before it notices this. The disk of
+        ``victim`` goes back to before the election. Then the deposed leader reaches it at once, the new one soon afterwards."""
+        image, successor = victim.disk.image(), knowing[0]
+        term = leader.raft.term if leader.raft is not None else 0
+        late = {name for link in lag for name in link} - {victim.name} - {m.name for m in knowing}
+        to_victim = self._between(late, {victim.name})
+        to_knowing = self._between({m.name for m in knowing}, {victim.name})
+
+        def wait_for_election(left: int) -> None:
+            if successor.raft is not None and successor.raft.term > term:
+                self._network.cut(lag, hold=False)
+                self._later(2 * SECOND, self._network.mend, [link for link in lag if link not in to_victim])
+                wait_for_commit(300)
+            elif left:
+                self._later(MS // 10, wait_for_election, left - 1)
+
+        def wait_for_commit(left: int) -> None:
+            new = successor.raft
+            is_elected = new is not None and new.role == "leader" and new.term_at(new.commit_index) == new.term
+            if is_elected and self._remembers(successor, victim, image):
+                self.provoke(leader, _RACE_NS)
+                self._later(20 * MS, strike)
+            elif left:
+                self._later(MS, wait_for_commit, left - 1)
+            else:
+                self._network.mend(to_victim)
+
+        def strike() -> None:
+            self._go_back(victim, image)
+            self._network.mend(to_victim)
+            self._network.cut(to_knowing, hold=False)
+            victim.start()
+            self._later(rng.randrange(60) * MS, self._network.mend, to_knowing)
+
+        self.transfer(leader, successor.name)
+        wait_for_election(3_000)
 
     def _remembers(self, machine: Machine, victim: Machine, image: dict[str, bytes]) -> bool:
         """Whether ``machine`` knows that the disk of ``victim`` had more than ``image`` has."""

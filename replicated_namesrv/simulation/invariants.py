@@ -188,9 +188,8 @@ class Invariants:
             self.violated("commit index", f"{name} has commit index {raft.commit_index} beyond its last {raft.last_index}")
             return
         committed = raft.commit_index
-        if self.single_node:
-            # A single PySyncObj node commits its no-op when it appends it. No write is acknowledged before that entry is on
-            # disk.
+        if committed > raft.durable_index and self._is_alone(name):
+            # The only voter commits its no-op when it appends it. Nothing is sent or acknowledged before that entry is on disk.
             committed = max(watched.commit_index, min(committed, raft.durable_index))
         for index in range(max(watched.commit_index, raft.first_index) + 1, committed + 1):
             term, payload = raft.term_at(index), raft.entry_at(index)
@@ -198,6 +197,11 @@ class Invariants:
                 continue
             self._commit(name, index, term, payload, raft.term)
         watched.commit_index = committed
+
+    def _is_alone(self, name: str) -> bool:
+        """Whether a node is the only voter."""
+        known = self.voters_of(name) if self.voters_of is not None else None
+        return self.single_node if known is None else known[1] == 1
 
     def _commit(self, name: str, index: int, term: int, payload: bytes, in_term: int) -> None:
         known = self.committed.get(index)
@@ -255,7 +259,7 @@ class Invariants:
         """``name`` became leader of ``term``, possibly for less than a turn. ``candidate``: the name that received the votes,
         if another.
         """
-        votes = self._votes.get((term, candidate or name), set())
+        votes = self._votes.get((term, candidate or name), set()) | {candidate or name}  # which requests no vote if it is alone
         if self.voters_of is not None:
             voters, quorum = self.voters_of(name) or ({candidate or name}, 0)
             if (candidate or name) not in voters or len(votes & set(voters)) < quorum:

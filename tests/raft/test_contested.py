@@ -145,10 +145,10 @@ def test_remembered_data(defended: bool) -> None:
 
 
 @both
-def test_transfer_silence(defended: bool) -> None:
+def test_introduced_first(defended: bool) -> None:
     """A disk goes back. Before the leader, which remembers more, can answer, a late `TimeoutNow` makes the third node campaign. A
     forced vote does not wait until contact with a leader has ended. But it waits until the voter's peers could answer."""
-    world = world_with("transfer_silence", defended)
+    world = world_with("introduced_first", defended)
     leader = world.elect()
     back, third = others(world, leader)
     commit(world, leader, b"old")
@@ -189,6 +189,114 @@ def test_transfer_silence(defended: bool) -> None:
         world.heal()
         settle(world)
         assert third.machine.commands == [b"old", b"X"]
+
+
+def went_back_beside_two_leaders(world: World) -> tuple[RaftNode, Host, Host]:
+    """A leader is deposed without noticing. A follower votes for the next leader, acknowledges command X, and its disk goes back
+    to before both. Then the deposed leader reaches it at once, and the next leader, which remembers more, 0.2 s later. Returns
+    (deposed leader, follower, next leader)."""
+    deposed = world.elect()
+    commit(world, deposed, b"old")
+    settle(world)
+    back, third = others(world, deposed)
+    image = image_of(back.disk)
+    assert third.node is not None
+    world.isolate(deposed.node_id)
+    hand_over(world, deposed, third.node)
+    world.run_until(lambda: third.node is not None and third.node.role == "leader")
+    commit(world, third.node, b"X")
+    back.crash()
+    back.disk = image
+    to_next = {(back.name, third.name), (third.name, back.name)}
+    world.cut -= {(back.name, deposed.node_id), (deposed.node_id, back.name)}
+    world.cut |= to_next
+    node = back.start()
+    world.later(0.2, lambda: world.cut.difference_update(to_next))
+    world.run_until(lambda: node.leader_id == deposed.node_id)
+    return deposed, back, third
+
+
+def all_are_well(world: World) -> None:
+    """The disk that went back has a new incarnation, and no acknowledged command is lost."""
+    world.heal()
+    world.run(3)
+    world.elect()
+    settle(world)
+    assert sum(node.counters["rejoined"] for node in world.nodes) == 1
+    assert {tuple(host.machine.commands[:2]) for host in world.hosts.values()} == {(b"old", b"X")}
+    assert not any(node.stopped for node in world.nodes)
+
+
+@both
+def test_no_acknowledgement_before_introductions(defended: bool) -> None:
+    world = world_with("introduced_first", defended)
+    deposed, _, _ = went_back_beside_two_leaders(world)
+    outcome = world.propose(deposed.node_id, b"Y")
+    world.run(0.19)
+    assert bool(outcome) == (not defended), "X and Y are committed at the same place"
+    if defended:
+        all_are_well(world)
+
+
+@both
+def test_no_confirmation_of_reads_before_introductions(defended: bool) -> None:
+    world = world_with("introduced_first", defended, lease_reads=True)
+    deposed, _, _ = went_back_beside_two_leaders(world)
+    reads = world.read(deposed.node_id)
+    world.run(0.19)
+    assert deposed.lease_valid() == bool(reads) == (not defended), "X was acknowledged before, and is not there"
+    if defended:
+        all_are_well(world)
+
+
+@both
+def test_no_campaign_before_introductions(defended: bool) -> None:
+    """The deposed leader transfers leadership. The follower would lead the term of the leader for which it voted."""
+    world = world_with("introduced_first", defended)
+    deposed, back, third = went_back_beside_two_leaders(world)
+    assert back.node is not None
+    assert third.node is not None
+    hand_over(world, deposed, back.node)
+    world.run(0.1)
+    assert (back.node.role == "leader" and back.node.term == third.node.term) == (not defended), "two leaders in one term"
+    if defended:
+        assert back.node.role == "follower"
+        all_are_well(world)
+
+
+def test_acknowledgements_wait_for_introductions_only() -> None:
+    """The silence ends when all peers have accepted the new process: long before the minimum election time."""
+    world = World(3)
+    world.start_all()
+    leader = world.elect()
+    commit(world, leader, b"a")
+    back, third = others(world, leader)
+    back.crash()
+    world.run(1)
+    node, started = back.start(), world.time
+    assert node.membership.is_silent
+    world.run_until(lambda: not node.membership.is_silent)
+    third.crash()
+    commit(world, leader, b"b")
+    assert world.time - started < 0.1
+    assert leader.role == "leader"
+
+
+def test_acknowledgements_do_not_wait_for_a_peer_that_is_down() -> None:
+    """Two of three nodes, of which one restarts, elect a leader and commit. Nodes without peers to wait for are not silent."""
+    world = World(3)
+    world.start_all()
+    leader = world.elect()
+    commit(world, leader, b"a")
+    back, third = others(world, leader)
+    third.crash()
+    back.crash()
+    node, started = back.start(), world.time
+    world.run_until(lambda: not node.membership.is_silent)
+    assert world.time - started >= world.config.election_min_ms / 1000
+    commit(world, world.elect(), b"b")
+    alone = World(1)
+    assert not alone.hosts["n1"].start().membership.is_silent
 
 
 def test_a_vote_is_remembered() -> None:

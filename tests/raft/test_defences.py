@@ -110,7 +110,7 @@ def test_boot_silence(defended: bool) -> None:
 
     Dissertation, 4.2.3 and 6.4.1.
     """
-    world = world_with("boot_silence", defended, lease_reads=True)
+    world = world_with("boot_silence", defended, also_off=("introduced_first",), lease_reads=True)
     leader = world.elect()
     commit(world, leader, b"a")
     follower, candidate = (n for n in world.nodes if n is not leader)

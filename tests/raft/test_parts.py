@@ -69,6 +69,7 @@ class Group:
     """Nodes a, b and c; all incarnations are 1 and vote. Implements ``Voters``, ``Addresses`` and ``Targets``."""
 
     is_voter = may_propose = True
+    is_silent = False
     incarnation = 1
     caught_up = True
 
