@@ -39,13 +39,13 @@ from replicated_namesrv.raft.snapshots import VERSION as SNAPSHOT_VERSION
 from replicated_namesrv.raft.standing import Memory, PeerMemories, Standing
 
 INTRODUCTION_HEARTBEATS = 4
-"""Heartbeats between two introductions to a peer. A peer's memory of a disk is at most this old."""
+"""Number of heartbeats between two introductions to a peer. So a peer's memory of a disk is at most this old."""
 ANSWERS_MAX = 8
 """Maximum of introductions that are answered at once in the time between two regular ones. Two processes that accept each other
-need at most three. If two processes use one name, each answer changes what the other one knows; without a bound they would answer
-each other for ever."""
+need at most three. If two processes use one name, each answer changes what the other one knows; without a maximum they would
+answer each other for ever."""
 CONTEST_TIMES = 2
-"""In units of the contest time: how long a report that contests a process counts. Connected peers repeat it more often."""
+"""How long a report that contests a process counts, in units of the contest time. Connected peers repeat it more often."""
 _STANDINGS = frozenset(Standing)
 _PROMISES = frozenset((Vote, VoteReply, AppendReply, SnapshotAck, ReadAck))
 """Messages that others count. An append that conflicts is answered by an AppendReply, too, and renews the lease."""
@@ -78,34 +78,34 @@ class Membership:
         self._log, self._followers, self._memories = log, followers, memories
         self._formed_changed, self._regressed, self._term = formed_changed, regressed, term
         self.process = self._context.rng.getrandbits(63) | 1
-        """Nonce of this process."""
+        """Nonce of this process, never 0."""
         self._silent_until = self._now() + self._config.election_min_ms / 1000 if self._defences.introduced_first else NEVER
         """Until then it makes no promises, if not all peers have accepted it before."""
         self.opened = Memory(0, 0, 0)
-        """The disk's content when it was opened; its ``acknowledged`` is the last entry."""
+        """Memory of the disk's content when it was opened. Its ``acknowledged`` is the last entry."""
         self.known: dict[str, int] = {}
-        """Peer -> incarnation whose process we have accepted."""
+        """For each peer: the incarnation whose process this node has accepted."""
         self.own_standings: dict[str, Standing] = {}
-        """The standing that each peer gives to this process, once it has introduced itself."""
+        """The standing that each peer gives to this process, since the peer introduced itself."""
         self._contested_until: dict[str, float] = {}
-        """Peer -> the time until which its last report counts that contests this process."""
+        """For each peer: the time until which its last report that contests this process counts."""
         self._judged: dict[str, tuple[int, int, Standing]] = {}
-        """(incarnation, process, its standing) of the process that last introduced itself for each peer."""
+        """For each peer: incarnation, process and standing of the process that introduced itself last."""
         self.problem: str | None = None
-        """Why this node, or a peer, cannot take part; for the status."""
+        """Why this node, or a peer, cannot take part, for the status; None: there is no problem."""
         self._greetings: dict[str, Greeting] = {}
         """The last greeting of each peer since this process started."""
         self._introductions: dict[str, Introduction] = {}
         """The last accepted introduction of each peer."""
         self._newest_received: dict[str, tuple[int, int]] = {}
-        """Peer -> (process, sequence) of its newest introduction, which we echo."""
+        """For each peer: (process, sequence) of its newest introduction, which this node echoes."""
         self._sequence = 0
         self._foreign: set[str] = set()
         """Peers that belong to another cluster of the same name."""
         self._greet_at: dict[str, float] = {}
         self._introduce_at: dict[str, float] = {}
         self._answers: dict[str, tuple[float, int]] = {}
-        """Peer -> (since when, how many) introductions were answered at once."""
+        """For each peer: since when, and how many, introductions were answered at once."""
         self._contest_seconds = self._config.election_max_ms / 1000
         self._introduction_seconds = INTRODUCTION_HEARTBEATS * self._context.heartbeat_seconds
 
@@ -206,7 +206,8 @@ class Membership:
         if self._silent_until != NEVER and kind in _PROMISES and self.is_silent:
             return False
         greeting = self._greetings.get(peer)
-        protocol = greeting.versions >> 16 if greeting else 0  # each message comes here, so without ``protocol(peer)``
+        # inlined, without a call of ``protocol(peer)``, because this runs for each message
+        protocol = greeting.versions >> 16 if greeting else 0
         return protocol == 0 or (self.own_standings.get(peer) is Standing.ACCEPTED and SINCE.get(kind, 0) <= protocol)
 
     def _accepted_by(self, peer: str) -> bool:
@@ -281,7 +282,7 @@ class Membership:
         before = self._greetings.get(peer)
         self._greetings[peer] = greeting
         if greeting.protocol == 0:
-            self._introductions.pop(peer, None)  # the peer may have run a newer version before
+            self._introductions.pop(peer, None)  # these facts may be those of a newer version that the peer ran before
             if self.known.get(peer) != greeting.source:
                 self._accept(peer, greeting.source)
         if greeting.echo != self.identity.incarnation:
