@@ -8,8 +8,8 @@ permits, the attackers get only the processor time that the nodes leave, and the
 client process is no delay of a node.
 
 Each client sends a request every few milliseconds and waits for its answer: route queries, renewals of its own broker, and small
-KV writes, at all nodes in turn. A renewal waits for up to 10 ms also without an attack: the leader asks a majority for the
-renewals of that time together (``liveness/renewals.py``).
+KV writes, at all nodes in turn. Even without an attack a renewal waits for up to 10 ms: the leader collects the renewals of this
+time and confirms all of them by one question to a majority (``liveness/renewals.py``).
 """
 
 import argparse
@@ -279,7 +279,8 @@ async def run_attacks(names: Sequence[str], targets: Sequence[Ports]) -> None:
 
 
 def prefer(pid: int, niceness: int) -> None:
-    """Set the share of a session of processes, if the kernel has such shares and permits it."""
+    """Set the niceness of the session of ``pid`` (Linux: autogroup), which determines its share of the processor; no-op if the
+    kernel does not permit it."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
 

@@ -309,7 +309,7 @@ def ours(lab: Lab, name: str, settings: dict[str, str] | None = None) -> Server:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command."""
+    """Command-line options of the benchmark."""
     parser.add_argument("--seconds", type=float, default=4, help="length of one run (default 4)")
     parser.add_argument("--rounds", type=int, default=3, help="counted runs of each case and server (default 3)")
     parser.add_argument(

@@ -42,7 +42,7 @@ LOOK_INTERVAL_S = 0.25
 LOOK_TIMEOUT_MS = 1_000
 STEADY_S, BEFORE_CHANGE_S, AFTER_CHANGE_S, AGREED_S = 3.0, 3.0, 9.0, 1.5
 AGREE_LIMIT_S = 20.0
-"""The demonstration ends AGREED_S after all nodes have answered with the change, at the latest this long after the cut."""
+"""The demonstration ends AGREED_S after all nodes have answered with the change, but no later than this time after the cut."""
 CUT = 1
 """Number of the cut, which is the only fault."""
 

@@ -53,7 +53,7 @@ class Effect(StrEnum):
 
     @property
     def breaks(self) -> bool:
-        """Whether no byte passes."""
+        """True if no byte passes."""
         return self in (Effect.SILENT, Effect.HELD, Effect.REFUSED, Effect.RESET)
 
     @property

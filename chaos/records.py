@@ -246,7 +246,7 @@ class Send(TraceRecord):
 
 @dataclass(frozen=True, slots=True)
 class End(TraceRecord):
-    """The last line of a run that ended regularly. Without it the run was interrupted."""
+    """The last line of a run that ended normally. Without it the run was interrupted."""
 
     record: ClassVar[str] = "end"
     records: int
@@ -371,7 +371,7 @@ class RecordedTrace:
 
     @property
     def complete(self) -> bool:
-        """Whether the run ended regularly."""
+        """Whether the run ended normally."""
         return bool(self.records) and isinstance(self.records[-1], End) and not self.torn and not self.corrupt
 
 

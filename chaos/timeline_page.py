@@ -20,7 +20,7 @@ WIDTH, WIDTH_MAX, SECOND_PX = 1270, 16_000, 25
 """Minimum and maximum width of the picture without the row names, and width of a second. The minimum is the screen's. Long runs
 are wider, so that one second stays visible, up to what browsers can draw."""
 TICKS_S = (1, 2, 6, 12, 60, 120, 600)
-"""Candidates for the distance of ticks. Every fifth tick has a label."""
+"""Candidates for the distance between ticks. Every fifth tick has a label."""
 LABEL_PX_MIN, LISTED_MAX = 50, 5
 KEY = {
     "operations": {"ok": "#2a9d5c", "fail": "#e0a020", "indeterminate": "#c8322d"},

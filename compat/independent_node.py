@@ -160,7 +160,8 @@ class IndependentNode:
         return self.live.age_ms(BrokerKey(cluster_name, broker_addr), self._monotonic_ms())
 
     def check_restore(self) -> None:
-        """Raise SettingError. Brokers register again, and the KV config can be imported."""
+        """Raises SettingError: an independent node needs no restore, because brokers register again and the KV config can be
+        imported."""
         raise SettingError(NO_RESTORE)
 
     async def announce(self, request: str, target: str | None, origin: ChangeOrigin | None) -> None:

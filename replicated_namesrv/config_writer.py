@@ -1,9 +1,8 @@
 """Run-time changes of settings (``UPDATE_NAMESRV_CONFIG`` (318), ``POST /v1/config``), in AP and CP.
 
-    check          both modes         ``checked_update``
-    this node's    both modes         write the file, then put in force (``ConfigWriter``)
-    shared         AP                 as this node's own
-    shared         CP                 through the log (``replication/config_updates.py``)
+A change is checked first (``checked_update``). A setting of this node is then written to the file and put in force
+(``ConfigWriter``), and so is a shared setting in AP. In CP a shared setting goes through the log
+(``replication/config_updates.py``).
 
 Anyone who reaches the remoting port can send code 318. Each key of a request is decided by the first row that matches. A refused
 key refuses the whole request. The tests are in tests/security/test_settings_changes.py:

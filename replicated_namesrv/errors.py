@@ -1,4 +1,4 @@
-"""Every operating error. Each states whether the request was done, certainly not done, or has an unknown outcome.
+"""Every operating error. Each states whether the request was done, was certainly not done, or has an unknown outcome.
 
 An error has the RocketMQ response code of its answer. ``definite`` means certainly not applied; ``retriable`` means that
 another node may succeed. Callers decide by these attributes, never by the text. Broken invariants are not here: they are
@@ -18,7 +18,7 @@ class NamesrvError(Exception):
 
 
 class SettingError(NamesrvError):
-    """A setting is unknown, malformed or contradicts another. The text names key, value and remedy."""
+    """A setting is unknown or malformed, or contradicts another. The text names key, value and remedy."""
 
 
 class FrameError(NamesrvError):
@@ -49,7 +49,7 @@ class UnavailableError(NamesrvError):
 
 
 class NoPermissionError(NamesrvError):
-    """The sender of a request that waited may not send it any more. Nothing was applied."""
+    """The sender lost the permission for this request while the request waited. Nothing was applied."""
 
     response_code: ClassVar[int] = 16
 
@@ -66,8 +66,8 @@ class OutcomeUnknownError(NamesrvError):
 
 
 class PartlyDoneError(NamesrvError):
-    """One part of the request was done. Another part was not, or may not have been. The text names the parts. Repeating the
-    request is safe."""
+    """One part of the request was done. Another part was not done, or it is unknown whether it was. The text names the parts.
+    Repeating the request is safe."""
 
     definite: ClassVar[bool] = False
     retriable: ClassVar[bool] = True

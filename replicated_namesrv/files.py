@@ -188,7 +188,7 @@ class DiskReserve:
         self.free_bytes: int | None = None
         """Free bytes at the last measurement; None: unknown."""
         self.is_short = False
-        """Whether nothing may be added, according to the last measurement."""
+        """True while nothing may be added, according to the last measurement."""
 
     @property
     def _needed(self) -> int:
@@ -215,7 +215,7 @@ class DiskReserve:
     def _look(self) -> None:
         try:
             self.free_bytes = self._free(self._folder)
-        except OSError as error:  # without a known free space, a write that does not fit fails by itself
+        except OSError as error:  # if the free space is unknown, a write that does not fit fails by itself
             log.warning("free disk space unknown", extra={"folder": str(self._folder), "cause": str(error)})
             self.free_bytes = None
         is_short = self.free_bytes is not None and self.free_bytes <= self._needed
@@ -238,7 +238,7 @@ def _create_folder(folder: Path) -> None:
 
 
 def _mode(path: Path) -> int | None:
-    """Permissions of the file to replace; None for a new file. A file with a secret must not become readable for others."""
+    """Permissions of the file to replace; None for a new file. A file with a secret must not become readable by others."""
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The end of a listening socket."""
+"""Closing a listening socket without losing accepted connections."""
 
 import asyncio
 

@@ -70,7 +70,7 @@ class NodeService(RemotingService, AdminService, Protocol):
         """``change(False)``: stop serving, the state can no longer be confirmed (fence). ``change(True)``: serve again."""
 
     def on_change(self, note: Callable[[AppliedChange], None]) -> None:
-        """``note`` is called with every change that this node applies, also when it reads its log again at the start."""
+        """``note`` is called with every change that this node applies, even when it reads its log again at the start."""
 
     def on_log_events(self, events: LogEvents) -> None:
         """``events`` gets all else of the log that belongs into an audit log. No-op in AP."""

@@ -40,7 +40,7 @@ class ReadLevel(StrEnum):
     LINEARIZABLE = "linearizable"
     """The answer includes every write that any node acknowledged before the request."""
     LEASE = "lease"
-    """The same guarantee, given by a leader with a valid lease. It relies on the declared bound of clock drift."""
+    """The guarantee of LINEARIZABLE, given by a leader with a valid lease. It relies on the declared bound of clock drift."""
     STALE = "stale"
     """The answer comes from the state applied on this node, with its age."""
     LOCAL = "local"

@@ -178,7 +178,7 @@ class Settings:
     max_reconnect_interval_time_seconds: int = setting(60, NETTY_CLIENT, "Accepted, no effect.")
     enable_reconnect_for_go_away: bool = setting(True, NETTY_CLIENT, "Accepted, no effect.")
 
-    # TLS, by the names that RocketMQ gives them as system properties
+    # settings of TLS, with the names of RocketMQ's system properties
     tls_server_mode: str = setting("permissive", OWN, "disabled, permissive or enforcing.", name="tls.server.mode")
     tls_test_mode_enable: bool = setting(
         True, OWN, "Use a self-signed certificate that is created in memory.", name="tls.test.mode.enable"
@@ -240,14 +240,14 @@ class Settings:
         300,
         OWN,
         "A node starts an election if it has had no contact with a leader for one to two times this value (cp). At least five "
-        "times peerHeartbeatMs, and longer than a round trip between any two nodes. The same on all nodes.",
+        "times peerHeartbeatMs, and longer than a round trip between any two nodes. Set the same value on all nodes.",
     )
     peer_heartbeat_ms: int = setting(50, OWN, "Pause between two heartbeats of the leader to each node (cp).")
     leader_priority: str = setting(
         "",
         OWN,
         "Nodes that should lead, most preferred first: n1,n2 (cp). A leader transfers leadership to the first of them that keeps "
-        "up. The same on all nodes. Empty: any node.",
+        "up. Set the same value on all nodes. Empty: any node.",
     )
     read_consistency: str = setting("linearizable", OWN, "Default read level (cp): linearizable, lease or stale.")
     fence_after_ms: int = setting(
@@ -443,9 +443,8 @@ class Settings:
         return moved
 
     def change(self, values: Mapping[str, str]) -> dict[str, Value]:
-        """``update`` for a change in ``run_time_file``; differences are recorded in ``run_time``.
-
-        Unknown keys of the -c file change as well, as in Java.
+        """``update`` for a change at run time. Values that it changes are also recorded in ``run_time``, the content of
+        ``run_time_file``. Unknown keys of the -c file change as well, as in Java.
         """
         for key, text in values.items():
             if self.extra.get(key, text) != text:

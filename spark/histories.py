@@ -49,7 +49,7 @@ class Read(NamedTuple):
     """Time since the acknowledgement of the first write that the read missed; for a fresh read, of the last write. None: there
     was no write so far, or no write has the value."""
     read_your_writes: bool
-    """True: the read broke this guarantee (M10). The same is true for the next three fields."""
+    """True: the read broke this guarantee (M10). The next three fields have the same form."""
     monotonic_reads: bool
     monotonic_writes: bool
     writes_follow_reads: bool

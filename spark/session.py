@@ -114,7 +114,8 @@ def _submitted(name: str) -> SparkConf:
 
 
 def _own_driver(folder: Path, memory: str, master: str) -> dict[str, str]:
-    """Settings of a JVM that this process starts. The last ones are for an embedded session, not for the workers of a cluster."""
+    """Settings of a JVM that this process starts. The settings of code generation are for an embedded session, not for the
+    workers of a cluster."""
     own = {
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),

@@ -45,7 +45,7 @@ class Files(Protocol):
         """The entries of a folder, by name; empty if there is no such folder."""
 
     def read_text(self, path: str) -> str:
-        """A small text file. Raises ValueError if it has more than 16 MiB."""
+        """A small text file. Raises ValueError if it is longer than 16 MiB."""
 
     def first_line(self, path: str) -> str:
         """Up to 64 KiB of a file's first line, without its end."""

@@ -2,8 +2,8 @@
 
 Runs of one scenario resemble each other, so over several scenarios the scenarios are the replicates (clusters), and a resample
 draws whole scenarios. Within one scenario the runs are the replicates. The bootstrap takes expanded percentiles (Hesterberg
-2015): plain percentiles are too narrow for few replicates. From fewer than REPLICATES_MIN replicates no interval is computed. Its
-random numbers are fixed, so the same runs give the same interval. The input is figures of runs, never records.
+2015): plain percentiles are too narrow for few replicates. From fewer than REPLICATES_MIN replicates no interval is computed. The
+random numbers of the bootstrap are fixed, so the same runs give the same interval. The input is figures of runs, never records.
 """
 
 import math

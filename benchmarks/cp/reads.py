@@ -34,7 +34,7 @@ class Case(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the part."""
+    """Command-line options of this part of the benchmark."""
     parser.add_argument("--seconds", type=float, default=4, help="length of one run (default 4)")
     parser.add_argument("--rounds", type=int, default=5, help="counted rounds (default 5)")
     parser.add_argument("--connections", default="128", help="connections, several numbers separated by commas (default 128)")

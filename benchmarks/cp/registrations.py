@@ -89,7 +89,7 @@ class Broker:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the part."""
+    """Command-line options of this part of the benchmark."""
     parser.add_argument("--only", type=_scenarios, default=list(SCENARIOS), help=f"some of {','.join(SCENARIOS)} (default all)")
     parser.add_argument("--changes", type=int, default=1_000, help="changes to measure at each node (default 1000)")
     parser.add_argument("--brokers", type=int, default=1_000, help="brokers that renew (default 1000)")

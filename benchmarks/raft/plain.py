@@ -1,7 +1,8 @@
 """Plain PySyncObj as a target of the same load, with its own threads, sockets and journal, tuned for speed (no batching
 delay).
 
-It does not sync its journal, has no linearizable read, and can lose acknowledged writes. It only shows the scale.
+It does not sync its journal, has no linearizable read, and can lose acknowledged writes. Its figures only show the order of
+magnitude to expect; the guarantees differ.
 """
 
 import asyncio

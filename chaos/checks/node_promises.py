@@ -89,7 +89,7 @@ def check_node_registrations(story: Story) -> CheckResult:
 
 
 def _kept(story: Story, broker: str, last: Op, read: Op) -> bool:
-    """Whether nothing since the registration ``last`` allows the node to drop the broker before ``read`` ends."""
+    """True if nothing since the registration ``last`` allows the node to drop the broker before ``read`` ends."""
     life, then = story.life_at(broker, last.start_ns), story.life_at(broker, read.end_ns)
     if life is None or then is None or life.life != then.life or then.state not in ALIVE:
         return False
@@ -99,8 +99,8 @@ def _kept(story: Story, broker: str, last: Op, read: Op) -> bool:
 
 
 def _is_undisturbed(story: Story, broker: str, read: Op, since_ns: int) -> bool:
-    """Whether neither the broker's link to the node nor the node had a fault, and every registration since then was
-    acknowledged.
+    """True if neither the broker's link to the node nor the node has had a fault since ``since_ns``, and every registration since
+    then was acknowledged.
     """
     touched = any(
         f"{broker}>{read.node}" in fault.links or (not fault.links and read.node in fault.nodes)

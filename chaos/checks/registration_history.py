@@ -4,10 +4,10 @@ A registration writes its version to one component of each of its topics, an unr
 reads all components. A death differs from a clean stop: the cluster removes the broker at an unknown time, so this removal is
 an indeterminate unregistration that begins at the death. Special cases:
 
-- A broker that was ever *exposed* may have been dropped and registered again. It is judged separately, with one history for
-  each topic and each period in which it was not exposed. The first period ends with the exposure. The next begins with the
-  registration whose acknowledgement ended the exposure, as a write. Answers that overlap an exposure do not count for that
-  broker.
+- A broker that was ever *exposed* may have been dropped and registered again: while it is exposed, a correct CP cluster may drop
+  it although it is alive (``records.Truth.state``). It is judged separately, with one history for each topic and each period in
+  which it was not exposed. The first period ends with the exposure. The next begins with the registration whose acknowledgement
+  ended the exposure, as a write. Answers that overlap an exposure do not count for that broker.
 - Requests of a life's last version with unknown outcome may arrive after the life's end and briefly register the broker again.
   Each is an indeterminate registration, and its removal an indeterminate unregistration from that end on. A broker with more
   than LATE_MAX of them is also judged separately, because they make the search long.
@@ -129,7 +129,8 @@ def _answer(members: Iterable[Member]) -> list[list[str]]:
 
 
 def periods(story: Story, broker: str) -> list[Period]:
-    """Periods in which the broker was not exposed."""
+    """Periods in which the broker was not exposed. While it is exposed, a correct CP cluster may drop it although it is alive
+    (``records.Truth.state``)."""
     acknowledged = [op for op in story.of_kind("register") if op.key == broker and op.ok and op.value is not None]
     found, begun = [], ALWAYS
     is_exposed = False

@@ -72,7 +72,7 @@ def _writes(story: Story) -> dict[str, list[Op]]:
 
 
 def _must_be_listed(story: Story, broker: str, writes: Mapping[str, Sequence[Op]], mine: Sequence[Op], read: Op) -> bool:
-    """Whether nothing allows the node to have dropped the broker, or to have given its id to the other broker.
+    """True if nothing allows the node to have dropped the broker, or to have given its id to the other broker.
 
     ``writes``: the registrations of all brokers. ``mine``: those of this broker that count."""
     before = mine[: bisect_left([op.end_ns for op in mine], read.start_ns)]

@@ -101,8 +101,8 @@ def result(
 
 def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:
     """The result ``found``, but unknown instead of violated if the harness stalled. During a stall clients do not ask, brokers do
-    not renew and the nodes hardly run, so no duration can be judged. The same holds if clients made far fewer operations than
-    planned before the faults."""
+    not renew and the nodes hardly run, so no duration can be judged. The result is also unknown instead of violated if clients
+    made far fewer operations than planned before the faults."""
     if story.stalled_s > story.stall_s:
         return unjudged(found, f"the harness itself stalled for {story.stalled_s:.1f} s, so no time can be judged")
     if story.pace < PACE_LEAST:
@@ -312,7 +312,7 @@ class Story:
         return found
 
     def faults_in(self, start_ns: int, end_ns: int) -> list[FaultRecord]:
-        """The faults that were in force, began or ended in this time, each as the record of its beginning."""
+        """The faults that were in force in this time, or that began or ended in it, each as the record of its beginning."""
         return [fault for fault, until_ns in self.faults if fault.began_ns <= end_ns and until_ns >= start_ns]
 
     @cached_property

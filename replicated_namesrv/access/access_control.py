@@ -26,7 +26,7 @@ KEYS_MAX = 10_000
 LINES_PER_WINDOW, WINDOW_S = 100, 10.0
 """Maximum number of lines about refusals in one window, equal or not."""
 LINES_PER_ADDRESS = 50
-"""The same maximum for one address, so that its flood does not hide the refusals of other addresses."""
+"""Maximum number of these lines for one address, so that its flood does not hide the refusals of other addresses."""
 BY_CHARACTERS_MAX = NAME_CHARACTERS_MAX + 200
 """Maximum length of the description of a caller: enough for an access key, and for a whole subject, from which ``namesrv access
 report`` makes a rule."""

@@ -99,8 +99,8 @@ def _least(needs: list[object]) -> Role:
 
 
 def _entry(caller: DraftCaller, names: set[str]) -> str:
-    """The entry for a caller; commented out if the caller is not certain or the entry not complete. ``names``: names already in
-    use.
+    """The entry for a caller; commented out if it is not certain who the caller is, or if the entry is not complete. ``names``:
+    names already in use.
     """
     roles = set(caller.roles)
     if len(roles) > 1:

@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 16 << 20
 OLD_FILES_MAX = 4
-"""Number of old files that are kept (``audit.log.1`` is the newest). A file and its old ones have at most about five times
-``FILE_BYTES_MAX``."""
+"""Number of old files that are kept (``audit.log.1`` is the newest). A file and its old ones together take at most about five
+times ``FILE_BYTES_MAX``."""
 WAITING_MAX = 10_000
 """Maximum number of lines that wait for the disk. Further ones are lost and counted."""
 STOP_TIMEOUT_S = 5.0

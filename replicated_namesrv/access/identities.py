@@ -209,7 +209,8 @@ def hash_of(token: bytes) -> bytes:
 
 
 def is_limited(identity: NamedIdentity, allowed: frozenset[Role]) -> bool:
-    """Whether ``identity`` may send a request that ``allowed`` may send only for its own brokers."""
+    """Whether ``identity``, of the roles ``allowed`` for a request, has only the role broker, so that it may send the request
+    only for its own brokers. A request that the role read may send is not limited."""
     return Role.READ not in allowed and identity.roles.isdisjoint(allowed - {Role.BROKER})
 
 

@@ -42,7 +42,7 @@ TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
 ADMIN_TOKEN = NamedIdentity("adminTokenFile", frozenset({Role.ADMIN}))
 """The caller that sends the token of ``adminTokenFile``."""
 _FORWARDED = ("forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip")
-"""Headers that proxies add, in small letters, besides those that begin with x-forwarded."""
+"""Headers that proxies add, in lower case, besides those that begin with x-forwarded."""
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

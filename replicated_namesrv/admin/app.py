@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 CONNECTIONS_MAX = 256
 """Maximum number of open HTTP connections; further ones are closed at once."""
 ADDRESS_CONNECTIONS_MAX = 128
-"""The same maximum for one address, so that other hosts can still connect."""
+"""Maximum number of open HTTP connections from one address, so that other hosts can still connect."""
 CONTENT_SECURITY_POLICY = "; ".join(
     (
         "default-src 'none'",

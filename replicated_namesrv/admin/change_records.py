@@ -1,8 +1,8 @@
 """ChangeRecords: a line of the audit log for each change of the routes that this node applied.
 
-Every node of a CP cluster applies every change, so the log of each node names who caused it, and over which node. The same holds
-for operations that were announced, steps of a restore, and changes of the members. A node that reads its log again at the start,
-or was down, applies them late. What the last lines about this cluster have is not recorded again.
+Every node of a CP cluster applies every change, so the log of each node names who caused it, and through which node it came.
+Every node also records operations that were announced, steps of a restore, and changes of the members. A node that reads its log
+again at the start, or was down, applies them late. What the last lines about this cluster have is not recorded again.
 
 A node that receives a snapshot does not apply the changes before it. Neither does one whose audit log ends before the snapshot on
 its disk. A line ``audit-gap`` says so, and names the nodes whose logs may have these changes.

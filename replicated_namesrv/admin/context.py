@@ -194,7 +194,7 @@ class ObservedServer(Protocol):
 
     @property
     def port(self) -> int:
-        """The port to listen on, also while the node does not listen; 0 before the first start if the kernel chooses."""
+        """The port to listen on, even while the node does not listen; 0 before the first start if the kernel chooses."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,8 @@ def _without_scheme(address: str, admin: Admin) -> str:
 
 
 def neighbours(address: str, status: dict[str, Any]) -> tuple[str, ...]:
-    """Admin addresses of the nodes in a node's address list, its own first, derived from the distance of its own two ports."""
+    """Admin addresses of the nodes in a node's address list, its own first, derived from the distance between its own two
+    ports."""
     distance = _port(address) - _port(status["advertisedAddress"])
     others = [
         f"{other.rpartition(':')[0]}:{_port(other) + distance}"

@@ -112,7 +112,7 @@ def _stream(admin: Admin, address: str, position: str | None) -> Iterator[Event]
 
 
 def _line(response: http.client.HTTPResponse) -> str:
-    """The next line; empty at the end of the stream, also after an error."""
+    """The next line; empty at the end of the stream, even after an error."""
     try:
         return response.readline().decode()
     except (OSError, http.client.HTTPException):

@@ -5,8 +5,9 @@ Copied behaviour (``BrokerController``, ``BrokerOuterAPI``, ``SlaveSynchronize``
 - A round registers with all servers in parallel and waits for every one of them, so a server that does not answer delays the next
   round by the time-out (6 s; 24 s in 5.3). The first round is at the start, the second at most 10 s later, and further ones at a
   fixed rate.
-- 4.9 registers with every configured server, and connects for that. 5.3 scans every 3 s for servers to which it can connect, and
-  registers with these. So it connects to a returning server within 3 s, but registers there only in the next round.
+- 4.9 registers with every configured server, and opens a connection if there is none. 5.3 scans every 3 s for servers to which it
+  can connect, and registers with these. So it connects to a returning server within 3 s, but registers there only in the next
+  round.
 - Without ``force_register`` a round first sends ``QUERY_DATA_VERSION`` (322) to every server. It registers only if an answer
   differs or a query fails.
 - With ``heartbeat`` 322 or 904 a 5.3 broker runs in acting-master mode: a oneway heartbeat every second, a time-out of 10 s in

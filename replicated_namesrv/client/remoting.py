@@ -28,7 +28,7 @@ from replicated_namesrv.wire.header import RemotingHeader, command_frame, decode
 DEFAULT_TIMEOUT_MS = 3000
 """Time-out of a request, including connecting (``MQClientAPIImpl``)."""
 CONNECT_TIMEOUT_MS = 3000
-"""Time-out of connecting (``NettyClientConfig.connectTimeoutMillis``)."""
+"""Time limit for opening a connection (``NettyClientConfig.connectTimeoutMillis``)."""
 PENDING_MAX = 65_535
 """Maximum number of unanswered requests on one connection (``clientAsyncSemaphoreValue``)."""
 HOST_CHARACTERS_MAX = 253

@@ -62,7 +62,8 @@ class Configuration:
         self._waiting: list[tuple[int, Change]] = []
         """Changes in the log that are not applied yet, as (index, change), in ascending order."""
         self.is_static = True
-        """Whether no MEMBERS entry was applied: the members are the founders, and their addresses are in the configuration."""
+        """True while no MEMBERS entry has been applied: the members are the founders, and their addresses are in the
+        configuration."""
         self.applied_members: Members = founding_members(voters)
         self.members: Members
         """The members of the latest configuration."""

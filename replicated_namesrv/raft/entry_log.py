@@ -106,7 +106,7 @@ class Log:
         self.written_bytes = 0
         """Number of bytes of records that were read or written since the log was opened."""
         self.number = 0
-        """Number of the last record written. ``durable_number`` is that of the last one known to be synced."""
+        """Number of the last record written. ``durable_number`` is that of the last record known to be synced."""
         self.durable_number = 0
         self.vote_number = 0
         """Number of the last record with term and vote."""

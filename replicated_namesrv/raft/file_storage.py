@@ -26,8 +26,8 @@ LOCK, BALLAST = "lock", "ballast"
 NEEDS_BALLAST = ("log", "identity")
 """Name prefixes of the files that may use the ballast."""
 SEGMENT_BYTES, MARGIN_BYTES = 16 << 20, 4 << 20
-"""Size of a segment, and a margin. The ballast has the size of both, because a start may rewrite the last segment of the log; but
-it has at most an eighth of the disk."""
+"""Size of a segment, and a margin. The ballast is as large as both together, because a start may rewrite the last segment of the
+log; but it takes at most an eighth of the disk."""
 SPARES: Final = 8
 """Number of files that can be opened at the same time even when the process has no descriptors left."""
 

@@ -13,7 +13,7 @@ the founders that we have promised, or founded with:
 | F1  | blank    | one is a member                                    | member, its founders | join as a learner                 |
 | F12 | blank    | we join a cluster                                  | wait                 | we never found a new cluster      |
 | F2  | blank    | not all have greeted                               | wait                 | one may be a member               |
-| F3  | blank    | one has promised other founders than these         | wait; problem        | a disk was lost while founding    |
+| F3  | blank    | one has promised another data directory of a node  | wait; problem        | a disk was lost while founding    |
 | F4  | blank    | all are blank, or have promised the same nodes     | promise              |                                   |
 | F5  | promised | one is a member of ours                            | member, ours         | all have promised                 |
 | F6  | promised | one of ours is a member with other founders        | member, its founders | ours can never be complete        |

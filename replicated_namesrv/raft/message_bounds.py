@@ -15,11 +15,11 @@ A message is dropped by the first row that matches:
 B2 does not hold for term 0: a new disk joins a cluster of any age. Identities (incarnations, nonces, checksums) may have any
 value, because they are drawn from all 64-bit numbers.
 
-If a node repeatedly sends terms that B2 refuses, its own term may have been raised by several steps, and no other node accepts it
-any more. So the receiver raises its own term by one step (``Elections.approach_term``) when such messages have arrived for one
-election time. While it has a leader, it waits for ``PATIENCE_ELECTIONS`` election times. One forged message has no effect.
-Introductions to this incarnation count too: a node that was down while the others were raised and restarted has accepted none of
-their processes.
+If a node repeatedly sends terms that B2 refuses, that node's term may have been raised by several steps, each within the bound.
+Then no other node accepts its messages any more. So the receiver raises its own term by one step (``Elections.approach_term``)
+when such messages have arrived for one election time. While it has a leader, it waits for ``PATIENCE_ELECTIONS`` election times.
+One forged message has no effect. Introductions to this incarnation count too: a node that was down while the others were raised
+and restarted has accepted none of their processes.
 
 Only authentication keeps out a process that repeats steps within the bound.
 

@@ -87,8 +87,8 @@ class Outbox:
             self._held.append((number, peer, message))
 
     def release(self) -> None:
-        """The log was synced: send the messages that are durable now. An acknowledgement includes the older ones to the same
-        peer.
+        """The log was synced: send the messages that are durable now. An acknowledgement includes all older acknowledgements to
+        the same peer.
         """
         if not self._held:
             return
@@ -112,5 +112,5 @@ class Outbox:
         self.send(peer, message._replace(source=source, destination=destination))
 
     def drop_held(self) -> None:
-        """This node continues as another incarnation: drop the waiting messages, which the former one promised."""
+        """This node continues as another incarnation: drop the waiting messages, which its earlier incarnation promised."""
         self._held.clear()

@@ -170,8 +170,8 @@ class Rounds:
 
     A round replicates the entries that the log has at its start. A learner keeps up if, after ``ROUNDS_MIN`` of them, one
     takes less than an election time. The first rounds may be long, because they send everything, or short, if the log is
-    almost empty. For a learner that falls behind, each is longer than the previous one. An answer to a message of the round is
-    also required, so a silent learner never keeps up.
+    almost empty. For a learner that falls behind, each round is longer than the previous round. An answer to a message of the
+    round is also required, so a silent learner never keeps up.
     """
 
     __slots__ = ("_count", "_end", "_started_at")

@@ -434,7 +434,8 @@ class Proposals:
             )
 
     def renumber(self, origin: Origin) -> None:
-        """Continue as ``origin``. Proposals that may have been made as the former one end as indeterminate."""
+        """Continue as ``origin``. Proposals that this node may already have appended or forwarded under its earlier origin end as
+        indeterminate."""
         self.origin = origin
         for number, pending in list(self._pending.items()):
             if pending.copies:

@@ -35,7 +35,8 @@ class Defences:
     at_most_once: bool = True
     """A command that was applied is not applied again, however often it was proposed."""
     current_forwards: bool = True
-    """A leader appends a forward only in the forward's term, and only from the process of the peer that is accepted now."""
+    """A leader appends a forwarded proposal only in the term in which it was forwarded, and only if it came from the process that
+    the leader accepts at present for that peer."""
     lost_places: bool = True
     """A process whose place another data directory has taken continues as a new incarnation."""
     incarnations: bool = True
@@ -174,14 +175,15 @@ class RaftConfig:
     transfer is given up; the follower gets a newer snapshot, which succeeds once writes slow down. About 100 MB of small
     entries."""
     transfer_log_bytes_max: int = 128 << 20
-    """The same limit in bytes: this many may be written during the transfer, and again this many after the snapshot has
-    arrived."""
+    """Maximum number of bytes of these entries: this many may be written during the transfer, and again this many after the
+    snapshot has arrived."""
     transfer_silence_ms: int = 10_000
     """After this time without an answer of the follower, which may never return, the entries are dropped, too."""
     apply_entries_max: int = 512
     """Maximum number of entries applied in one step, so that the node is not silent during a long backlog."""
     apply_bytes_max: int = 1 << 20
-    """The same in bytes: an entry may contain thousands of commands. (At least two entries are applied, of any size.)"""
+    """Maximum number of bytes of entries applied in one step, because an entry may contain thousands of commands. (At least two
+    entries are applied, of any size.)"""
     compact_entries: int = 50_000
     """Number of entries in memory at which a snapshot is started."""
     compact_bytes: int = 64 << 20

@@ -96,7 +96,7 @@ class ReadIndex:
     # Callers
 
     def ask(self, done: Done) -> None:
-        """``done`` is called in one of the next ticks, also if reads are refused now."""
+        """``done`` is called in one of the next ticks, even if reads are refused now."""
         if self.count >= self._config.pending_reads_max:
             done(Rejected(f"{self.count} reads are waiting, the most allowed", self._leader))
             return

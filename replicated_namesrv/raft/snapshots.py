@@ -3,9 +3,9 @@
 A file is a header, blocks of ``length u32, checksum u32, bytes`` and an empty block whose checksum covers all before it. The
 first block is the metadata (JSON), the others are the chunks of the state machine. Files travel to other nodes as they are.
 
-A block that is written has at most ``BLOCK_BYTES_MAX`` bytes: a longer chunk becomes several. Earlier versions wrote a block
-for each chunk, however long. So the reader accepts blocks of any length up to the file's. It reads a block that is longer than
-``BLOCK_BYTES_MAX`` twice: first to check it, then to return it in parts of this size. So it never has more than one part in
+A block that is written is at most ``BLOCK_BYTES_MAX`` bytes long: a longer chunk becomes several blocks. Earlier versions wrote a
+block for each chunk, however long. So the reader accepts blocks of any length up to the file's. It reads a block that is longer
+than ``BLOCK_BYTES_MAX`` twice: first to check it, then to return it in parts of this size. So it never has more than one part in
 memory.
 """
 
@@ -145,7 +145,7 @@ class Reader:
         self.metadata = Metadata.decode(metadata)
 
     def next(self, bytes_max: int = BLOCK_BYTES_MAX) -> bytes | None:
-        """The next block, or its next part of ``bytes_max``; None after the last, when the whole has been checked."""
+        """The next block, or its next part of ``bytes_max``; None after the last block, when the whole file has been checked."""
         if not self._left and not self._open_block():
             return None
         part, self._held = self._held, b""

@@ -18,7 +18,7 @@ itself, whatever its standing (``membership.py``).
 | S3 | current        | any                    | yes                | CONTESTED | two processes on copies of one directory    |
 | S4 | other          | lacks, or boot repeats | yes                | CONTESTED | a copy of an older directory was started    |
 | S5 | other          | lacks, or boot repeats | no                 | REGRESSED | the directory was rolled back: rejoin       |
-| S6 | other          | whole, later boot      | any                | ACCEPTED  | a restart; if the former one runs on: S3    |
+| S6 | other          | whole, later boot      | any                | ACCEPTED  | a restart; if the old process runs on: S3   |
 
 "Fresh": it echoes a number that we have sent since we first received its introduction. "Current": the process that was accepted
 last. "Memory" is what was on the disk when the process started: records in the log, term, last entry. It "lacks" what an earlier

@@ -8,8 +8,9 @@
   of these, keyed with the shared secret. The acceptor then proves in the same way that it knows the secret. A recorded hello fits
   no other nonce, direction, cluster or pair of names.
 - After the hello every frame carries a MAC (``FrameSeal``): keyed BLAKE2b under a key that is derived from the secret, both
-  nonces, the names and the direction. It covers the frame and the number of frames before it. So a frame that was altered,
-  repeated, reordered, left out, or taken from another connection or direction closes the connection and is not delivered.
+  nonces, the names and the direction. It covers the frame and the number of frames before it. So if a frame was altered,
+  repeated, reordered, left out, or taken from another connection or direction, the connection is closed, and nothing from that
+  frame on is delivered.
 - Versions are negotiated in the marks that begin both nonces, and each proof covers both nonces. So two nodes that know MACs
   use them. If a mark is removed on the way, both proofs are wrong. A peer of 0.1.0 has no marks; its connections, in both
   directions, have no MACs, and the status says ``sealed: false``.
@@ -28,7 +29,7 @@ The acceptor of a connection decides by the first row that matches. "Close" coun
 | H1  | has no valid hello yet, and too many others have none | close the oldest   | strangers take bounded memory, and cannot |
 |     |                                                       | of the address     | keep out a peer that sends its hello at   |
 |     |                                                       | that has most      | once                                      |
-| H2  | has sent no valid hello within `HELLO_SECONDS`        | close              | the same                                  |
+| H2  | has sent no valid hello within `HELLO_SECONDS`        | close              | as H1                                     |
 | H3  | is not a hello: too long, cut short, not UTF-8        | close              | another program, or a scanner             |
 | H4  | names another cluster                                 | close              | configured wrongly                        |
 | H5  | names another receiver                                | close              | configured wrongly                        |
@@ -634,7 +635,7 @@ class PeerTransport:
 
     @property
     def port(self) -> int:
-        """The bound port, also after listening has ended. The kernel chooses it if port 0 was requested."""
+        """The bound port, even after listening has ended. The kernel chooses it if port 0 was requested."""
         return self._port
 
     def _accept(self) -> _Accepted:

@@ -12,7 +12,7 @@ because restoring over data would undo acknowledged writes. Revisions continue f
 (``REVISIONS_SKIPPED``), so a watcher of the lost cluster gets an error because it missed changes. It does not confuse new changes
 with old ones.
 
-``RestorableMachine`` is between Raft and ``RouteStateMachine``. For a restore it uses only the latter's ``take_over``.
+``RestorableMachine`` is between Raft and ``RouteStateMachine``. For a restore it uses only ``RouteStateMachine.take_over``.
 """
 
 import contextlib
@@ -111,9 +111,10 @@ class Incoming:
     """A backup that is being received."""
 
     def __init__(self, restore_id: str, revision: int, is_overridden: bool) -> None:
-        """``revision``: that of the current state. Objects get the new revision when they are read. So the last command takes
-        little time, unless the current revision has passed the backup's meanwhile. The same holds for ``is_overridden``
-        (``begin_anew``)."""
+        """``revision``: that of the current state. Objects read from the backup get at once the revision that the restored state
+        will have. So the last command takes little time, unless the current revision has passed the backup's meanwhile.
+        ``is_overridden``: whether all groups count as overridden. They are marked when they are read, for the same reason:
+        otherwise ``begin_anew`` would have to mark them."""
         self.restore_id = restore_id
         self.pieces: list[bytes] = []
         self.reader = SnapshotReader(

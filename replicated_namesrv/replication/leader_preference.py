@@ -1,4 +1,5 @@
-"""LeaderPreference: when a leader transfers leadership to a node that ``leaderPriority`` prefers; election settings.
+"""LeaderPreference: when a leader transfers leadership to a node that ``leaderPriority`` prefers. The module also checks the
+settings of elections (``check_elections``).
 
 The first row that matches decides, at most every ``LOOK_MS``:
 

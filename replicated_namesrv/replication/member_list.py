@@ -55,7 +55,7 @@ def _role(
     progress: Mapping[str, Any] | None,
     voters: Mapping[str, int],
 ) -> str:
-    """leader, voter or learner. A node that does not lead knows of the others only whether their place is vacant."""
+    """leader, voter or learner. About the other nodes, a node that does not lead knows only whether their places are vacant."""
     if name == leader:
         return "leader"
     votes = (

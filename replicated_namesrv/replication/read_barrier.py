@@ -48,7 +48,7 @@ Two clocks, because a process may be stopped and a machine may sleep:
   acknowledged before it. This clock continues while the process does not run. The lease uses such a clock, too, so a node that
   wakes does not answer by a lease that ended while it slept.
 - *Silence* counts only time in which this process could have had contact with a majority: at most STEP_MAX_MS between two
-  ticks. A node that wakes has the whole time again to reach a majority, and until then its reads wait.
+  ticks. A node that wakes has almost the full ``fenceAfterMs`` to reach a majority; until then its reads wait.
 """
 
 import asyncio

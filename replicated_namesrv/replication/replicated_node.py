@@ -321,13 +321,13 @@ class ReplicatedNode:
     # Writes
 
     def on_change(self, note: Callable[[AppliedChange], None]) -> None:
-        """``note`` is called with every change that this node applies, also when it reads its log again at the start."""
+        """``note`` is called with every change that this node applies, even when it reads its log again at the start."""
         self._machine.on_changed = lambda command, removal, origin: note(
             AppliedChange(command, removal, self.state.revision, origin)
         )
 
     def on_log_events(self, events: LogEvents) -> None:
-        """``events`` gets all else of the log that belongs into an audit log, also when this node reads its log again."""
+        """``events`` gets everything else in the log that belongs in an audit log, even when this node reads its log again."""
         machine = self._machine
         machine.on_operation = lambda request, target, origin: events.requested(request, target, origin, machine.serial)
         machine.on_restore = lambda step, restore_id, origin: events.restore(step, restore_id, self.state.revision, origin)

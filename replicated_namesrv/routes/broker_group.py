@@ -113,8 +113,8 @@ class BrokerGroup:
             self.readers -= 1
 
     def count(self, values: Sequence[QueueData], hashes: Sequence[int], sign: int) -> None:
-        """Add (``sign`` 1) or remove (-1) these topics in the counts and sums. The arguments are their queue settings and
-        hashes; the latter are not needed if ``is_summed`` is false."""
+        """Add (``sign`` 1) or remove (-1) these topics in the counts and sums. The arguments are their queue settings and hashes;
+        the hashes are not needed if ``is_summed`` is false."""
         totals: dict[QueueData, tuple[int, int]]
         if values and values.count(values[0]) == len(values):
             totals = {values[0]: (len(values), sum(hashes))}

@@ -58,8 +58,8 @@ def decode_command(data: bytes) -> tuple[Command, int]:
 
 
 def dump(value: Any) -> bytes:
-    """JSON without white space or line breaks. Values that orjson refuses (a lone surrogate) are written in ASCII after a
-    blank.
+    """JSON without white space or line breaks. Values that orjson refuses (a lone surrogate) are written by ``json`` in ASCII,
+    after a blank that marks this form.
     """
     try:
         return orjson.dumps(value)

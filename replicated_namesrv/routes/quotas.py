@@ -37,8 +37,8 @@ from replicated_namesrv.routes.sizes import Sizes, text_bytes
 from replicated_namesrv.routes.tables import Tables
 
 NAME_BYTES_MAX = 1_024
-"""Maximum length of cluster, broker and zone names, addresses, topics, namespaces and keys. Host names have at most 253 bytes,
-RocketMQ's topics 127."""
+"""Maximum length of cluster, broker and zone names, addresses, topics, namespaces and keys. Host names are at most 253 bytes
+long, RocketMQ's topics 127."""
 VALUE_BYTES_MAX = 1 << 20
 SETTING_CHARACTERS_MAX = 64 << 10
 """Maximum length of the value of one setting, also over HTTP. Code 318 cannot carry more."""
@@ -358,8 +358,8 @@ class Quotas:
                 raise LimitError("setting", f"setting {shown} has {len(text)} characters, at most {most} are allowed")
 
     def check_whole(self, held: Sizes) -> None:
-        """Raise LimitError if a state of these sizes, which is to replace an empty one, is too large. There is no limit for order
-        topics: a cluster that has more works, and its backup can be restored."""
+        """Raise LimitError if a state of these sizes, which is to replace an empty one, is too large. The limit on order topics
+        is not checked here: a cluster above it works, so its backup must be restorable."""
         whole = [Need(STATE, "", 0, held.total), Need(KV, "", 0, held.kv)]
         whole += [Need(NAMESPACE, name, 0, size) for name, size in held.namespaces.items()]
         whole += [Need(BROKER, name, 0, size) for name, size in held.brokers.items()]

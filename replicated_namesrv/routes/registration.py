@@ -5,15 +5,15 @@ compared at the speed of dictionary views: a registration that brings nothing ne
 
 The queue settings of topics that the group does not have yet are stored. For the other topics:
 
-    data version   sender   205, 327 or 217 changed the group's since   others that differ        test
-    is new         any      -                                          stored                    test_a_new_version_replaces
-    is stored      master   no                                         stored                    test_batches_of_one_version
-    is stored      master   yes                                        not stored, as in Java    test_a_wiped_permission_stays
-    is stored      slave    -                                          not stored, as in Java    test_an_acting_slave_adds_only
+    data version  sender  queue settings changed by 205, 327 or 217 since  others that differ      test
+    is new        any     -                                                stored                  test_a_new_version_replaces
+    is stored     master  no                                               stored                  test_batches_of_one_version
+    is stored     master  yes                                              not stored, as in Java  test_a_wiped_permission_stays
+    is stored     slave   -                                                not stored, as in Java  test_an_acting_slave_adds_only
 
-Since: since the master last registered more than one topic under a new version. A single topic is an increment, after which the
-other topics continue as they were. Java does not store the topics of the second row either. But brokers of 5.3.4 to 5.5.0 with
-``enableSplitRegistration`` send their topics in batches of one version (RocketMQ issue 10425).
+"Since" counts from the last time that the master registered more than one topic under a new version. A single topic is an
+increment, after which the other topics continue as they were. Java does not store the topics of the second row either. But
+brokers of 5.3.4 to 5.5.0 with ``enableSplitRegistration`` send their topics in batches of one version (RocketMQ issue 10425).
 """
 
 from collections.abc import Mapping

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 REVISION_MAX = 4 * 10**18
-"""Revisions, epochs and generations have 64 bits in messages, and a restored state continues to count."""
+"""Revisions, epochs and generations are 64 bits long in messages, and a restored state continues to count."""
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 NAMES_CHARACTERS_MAX = 10_000
@@ -93,7 +93,7 @@ class SnapshotChecks:
         self._kv: dict[str, set[str]] = {}
 
     def line(self, kind: object, fields: list[Any]) -> None:
-        """Raise ValueError with the name of the field."""
+        """Check one line of a snapshot. Raises ValueError, which names the wrong field."""
         if type(kind) is not str or kind not in _CHECKS:
             raise _refuse("the kind of the line", kind, "one of " + ", ".join(_CHECKS))
         check, count = _CHECKS[kind]

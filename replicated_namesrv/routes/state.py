@@ -81,7 +81,8 @@ class RouteInfoManager:
         return Applied(result, tuple(tables.effects))
 
     def override_all(self) -> None:
-        """Treat all groups as overridden. ``compares_content`` begins, and requests may have changed queue settings before."""
+        """Treat all groups as overridden. Called when ``compares_content`` becomes true, or when the state comes from a backup:
+        it was not recorded before which groups the requests 205, 327 and 217 had changed."""
         self._tables.override_all()
         self._digested = None
 

@@ -225,7 +225,7 @@ class Tables:
         self.clusters_sum = (self.clusters_sum + entry_hash("cluster", cluster, broker_name)) % PRIME
 
     def unlist_from_cluster(self, cluster: str, broker_name: str) -> None:
-        """Remove a name from a cluster, and the cluster if it was the last."""
+        """Remove a name from a cluster, and the cluster too if this was its last name."""
         names = self.cluster_names.get(cluster)
         if names is None or broker_name not in names:
             return

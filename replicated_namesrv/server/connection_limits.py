@@ -42,7 +42,7 @@ class Limits:
     """Number of unsent bytes at which the connection is read again."""
 
     def at_most(self, connections: int) -> "Limits":
-        """The same limits for fewer connections, of which one address may not take all."""
+        """These limits with fewer connections, of which one address may not take all."""
         fewer = min(connections, self.connections)
         per_address = min(self.connections_per_address, fewer - min(KEPT_FOR_OTHER_ADDRESSES, fewer // 8))
         return replace(self, connections=fewer, connections_per_address=per_address)
@@ -108,7 +108,7 @@ class Sources:
 
 
 class Holder(Protocol):
-    """A connection, as far as the accounts of held bytes use it."""
+    """What the account of held bytes needs to know of a connection."""
 
     def close_at_limit(self, name: str) -> None:
         """Close at once. ``name``: the limit that was reached."""

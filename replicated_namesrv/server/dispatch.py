@@ -1,8 +1,8 @@
 """Turns a request frame into an answer frame: handlers, waiting requests, errors (``NettyRemotingAbstract``).
 
-A handler returns an ``Answer`` or a ``Deferred`` one. The rest is the same for all codes. Responses are dropped. Oneway requests
-are executed and not answered. Unknown codes get an error. An exception of a handler is answered with its code, or with 1. If too
-many requests wait, further ones are answered with code 2.
+A handler returns an ``Answer`` or a ``Deferred`` one. Everything else is the same for all codes. Responses are dropped. Oneway
+requests are executed and not answered. Unknown codes get an error. An exception of a handler is answered with its code, or with
+1. If too many requests wait, further ones are answered with code 2.
 
 If a route query fails with UnavailableError, the connection is closed instead: a client uses another name server only when its
 connection breaks, and stays connected to one that answers with an error code.

@@ -6,7 +6,7 @@ a hash of the header fields on which the outcome depends, a hash of the body wit
 the group's generation. The memo is made only if the registration was fully evaluated, changed nothing, and the generation did not
 change during the evaluation. It has a fixed size, and the state drops it when the registration ends.
 ``RouteInfoManager.group_generation`` has the proof that the same registration changes nothing and has the same answer while the
-generation is the same; it is only a renewal then. The hashes have 64 and 128 bits and are not cryptographic: a forged collision
+generation is the same; it is only a renewal then. The hashes are 64 and 128 bits long and not cryptographic: a forged collision
 only suppresses the forger's own registration.
 
 The checksum of the body that brokers send along is compared each time. If a body differs from the remembered one only in its

@@ -32,7 +32,7 @@ CLIENT_AUTH = {"optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
 
 
 class TlsError(Exception):
-    """The peer's TLS is invalid, refused, or was cut off."""
+    """The peer's TLS is invalid or refused, or was cut off."""
 
 
 class TlsSession:

@@ -16,9 +16,9 @@ first.
     bytes received and sent, in the kernel                    estimated (``connection.NS_PER_BYTE``)
     a command on all nodes of a cluster                       estimated (``consensus.CommandProposer``)
 
-Work that has begun is finished. A registration whose evaluation takes 100 ms is evaluated in slices, and then the address waits
-for up to 400 ms. An address waits for at most ``LIGHT_PART`` times ``DEBT_MAX_NS``: then one item that waits is done, even if
-streams of the address, which never wait, cause new debts. A debt outlives the connections of its address.
+Work that has begun is not interrupted. A registration whose evaluation takes 100 ms is evaluated in slices, and then the address
+waits for up to 400 ms. An address waits for at most ``LIGHT_PART`` times ``DEBT_MAX_NS``: then one item that waits is done, even
+if streams of the address, which never wait, cause new debts. A debt outlives the connections of its address.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from collections.abc import Callable
 from time import perf_counter_ns
 
 SHARE_NS = 1_000_000
-"""Time that an address may use before it waits. A request that has begun is finished. On replicated nodes, a read of another host
-waits for about four turns."""
+"""Time that an address may use before it waits. A request that has begun is not interrupted. On replicated nodes, a read of
+another host waits for about four turns."""
 ALONE_NS = 4_000_000
 """Time that an address may use in one turn while it is alone. 400 connections with one query each need less. The wait for the
 next turn costs as much as one query."""

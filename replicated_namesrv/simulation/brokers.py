@@ -12,9 +12,9 @@ allows, and none leads for longer than one time-out. In addition to the invarian
   newest acknowledged version or a newer one.
 - A broker that was acknowledged by any node within half of its time-out is never dropped.
 - A dead broker is dropped within its time-out and a third of it for each change of leader, counting time in which somebody leads.
-- A broker whose unregistration was answered stays away until a registration reaches a node after that, if it was acknowledged
-  before. Exception: the unregistration named an epoch that had already ended, for example because another broker took the id.
-  Then a newer registration of the broker itself may be there.
+- If a broker was acknowledged, and its unregistration was then answered, no node shows it until a registration has reached a node
+  after that answer. Exception: the unregistration named an epoch that had already ended, for example because another broker took
+  the id. Then a newer registration of the broker itself may be there.
 - Two nodes that have applied the same entries have the same digest, entry by entry.
 - The leader measures the silence of every registered broker.
 - At the end all nodes are equal and show every live broker with its present content, and no dead one. Each dead one was
@@ -211,7 +211,7 @@ class Broker:
             wire.forget()
 
     def stop_late(self) -> None:
-        """Stop the process regularly, but delay some of its ``UNREGISTER_BROKER`` (104) requests until the next process runs."""
+        """Stop the process cleanly, but delay some of its ``UNREGISTER_BROKER`` (104) requests until the next process runs."""
         self._world.note(f"{self.name} stops, and its last requests are late")
         life, removal = self.life, BrokerRemoval(CLUSTER, self.life.address, self.group, self.broker_id, None)
         life.is_running = False
@@ -287,7 +287,7 @@ class Broker:
     # Expectations
 
     def is_acknowledged(self) -> bool:
-        """Whether it must not be dropped: it is alive, alone, and was recently acknowledged by any node.
+        """Whether it must not be dropped: it is alive, it is alone, and any node has recently acknowledged it.
 
         An acknowledgement of its earlier id does not count: the broker that has this id now replaces it.
         """

@@ -15,7 +15,7 @@ from replicated_namesrv.simulation.subjects import run
 TICK_S = 0.5
 _SHRINK_RUNS = 60
 _EVENTS_SHOWN = 45
-"""Maximum number of trace lines that are shown, without messages."""
+"""Maximum number of trace lines that are shown, not counting messages."""
 _MESSAGES_S = 0.05
 """Time before the violation from which on messages are printed, too."""
 _MESSAGES_SHOWN = 40

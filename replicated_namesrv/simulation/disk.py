@@ -2,8 +2,8 @@
 
 Visible data (the page cache) and durable data are separate. A killed process loses no visible data. After a power loss each file
 keeps its durable bytes and a random part of later writes, whose tail may be torn into zeros or noise. The directory keeps the
-names of its last sync and some later changes. A disk can also be full, slow, hang, or fail to sync, and its content can be
-replaced by an earlier image.
+names of its last sync and some later changes. A disk can also be full or slow, it can hang or fail to sync, and its content can
+be replaced by an earlier image.
 
 A failed sync behaves as on Linux: its data counts as clean from then on. The data can still be read, and the next sync of the
 file reports success without writing it. It is lost at a power loss, or when its pages are dropped from memory. Here pages are

@@ -78,7 +78,7 @@ class Nemesis:
         self.voting: Callable[[], list[Machine]] = lambda: self._machines
         """The voters; set by the simulation if the members change."""
         self.is_settled: Callable[[], bool] = lambda: True
-        """Whether no change of the members is in progress; set by the simulation if the members change."""
+        """True while no change of the members is in progress; set by the simulation if the members change."""
         self.quiet: Callable[[int], None] = lambda duration_ns: None
         """Pauses the clients; set by the application."""
         self.spared = frozenset(Nemesis.kinds()) - _ALONE if len(machines) == 1 else frozenset[str]()
@@ -424,7 +424,8 @@ class Nemesis:
         machine.disk.wipe()
 
     def _shelter(self) -> bool:
-        """Whether a disk may go back now: all other nodes must be up, reachable, and stay so. Raft cannot survive more."""
+        """Whether a disk may go back now: all other nodes must be up and reachable, and must stay so. Raft cannot survive
+        more."""
         calm = self._network.is_whole and self._all_voters() and not any(machine.pauses for machine in self._machines)
         if calm:
             self._sheltered_ns = self._world.now_ns + 4 * SECOND

@@ -1,8 +1,8 @@
 """The network: one connection for each ordered pair of machines, as in the shipped transport, and its faults.
 
 Messages of a connection arrive in order or are lost. A link (an ordered pair) can be cut: then messages are lost or held until
-it is mended, and no new connection is established. It can be slow, lossy, or repeat messages. A repeated message arrives a
-second time at any later time, also after the connection has ended and its sender or receiver has been restarted. When a
+it is mended, and no new connection is established. It can be slow or lossy, or repeat messages. A repeated message arrives a
+second time at any later time, even after the connection has ended and its sender or receiver has been restarted. When a
 connection is reset, its messages in flight are lost or arrive late, after messages of the next connection. An echoing link
 delivers old messages again, rare kinds as often as common ones, including votes of earlier terms.
 """
@@ -117,7 +117,7 @@ class Network:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no link is cut."""
+        """True while no link is cut."""
         return not any(self._cuts.values())
 
     def is_cut(self, link: Link) -> bool:

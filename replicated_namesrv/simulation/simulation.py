@@ -151,7 +151,7 @@ class Simulation:
         return [machine for machine in self.machines if machine.name in names]
 
     def _is_settled(self) -> bool:
-        """Whether no change of the members is in progress."""
+        """True if no change of the members is in progress."""
         nodes = [machine.raft for machine in self.members() if isinstance(machine.raft, RaftNode)]
         return all(
             not node.configuration.last_change and all(m.kind is not Kind.LEARNER for m in node.configuration.members.values())

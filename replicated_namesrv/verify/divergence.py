@@ -269,8 +269,8 @@ class Convergence(NamedTuple):
 def convergence_of(segments: Iterable[DivergenceSegment], fault_ns: int, repair_ns: int) -> Convergence | None:
     """Convergence of one key after the repair of the last link. None: since ``fault_ns`` nodes never differed for certain.
 
-    An end is seen only if as many nodes as took part in the last moments of the difference answered afterwards, because a node
-    that stops answering does not make the nodes agree."""
+    The end of a difference counts only if at least as many nodes answer after it as before it: a node that stops answering does
+    not make the nodes agree."""
     by_time = sorted(segments)
     apart = [segment for segment in by_time if segment.certain > 0 and segment.end_ns > fault_ns]
     if not apart:

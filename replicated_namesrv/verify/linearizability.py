@@ -223,9 +223,9 @@ class _Witness:
 
 
 def _from(judged: list[_Judged], first: _Judged) -> list[_Judged]:
-    """The operations without the writes of the component of ``first`` that ended before it began, except the last write of each
-    value that is still read, and without the reads that began before ``first`` ended. No legal order puts those writes after
-    ``first``, or the remaining reads before it."""
+    """The operations, without (1) the reads that began before ``first`` ended, and (2) the writes to the component of ``first``
+    that ended before ``first`` began. Of (2) the last write of each value that is still read is kept. No legal order puts a write
+    of (2) after ``first``, or a remaining read before it."""
     component = None if first.action.writes is None else first.action.writes.component
     first_end_ns = first.end_ns or 0
     demanded = {token for item in judged if item.operation.start_ns > first_end_ns for token in item.action.reads or ()}

@@ -9,7 +9,7 @@ demands one token of every component. The module ``search`` works on tokens only
 model            operations                   value
 ===============  ===========================  ============================================================================
 ``register``     read, write, delete          any JSON value; null returned by a read is absence
-``kv``           get, put, delete             the same, in the words of a key-value store
+``kv``           get, put, delete             as ``register``, in the words of a key-value store
 ``registration`` route, register, unregister  a member: a string, or [string, version]; a route returns a list of members
 ===============  ===========================  ============================================================================
 

@@ -2,8 +2,8 @@
 
 Events (invocations and returns) are processed by time. A *configuration* is a possible state together with the set of open
 operations that have already taken effect. Operations take effect as late as possible: when one returns, it must have taken
-effect in each configuration. A configuration in which it cannot is dropped. If no configuration is left, there is no legal
-order: the history up to that return is not linearizable. (Wing, Gong: Testing and verifying concurrent objects, 1993; Lowe:
+effect in each configuration. A configuration in which this is impossible is dropped. If no configuration is left, there is no
+legal order: the history up to that return is not linearizable. (Wing, Gong: Testing and verifying concurrent objects, 1993; Lowe:
 Testing for linearizability, 2017.)
 
 The following rules keep the number of configurations small. They lose no legal order, because writes are blind and reads have

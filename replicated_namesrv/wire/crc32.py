@@ -1,8 +1,9 @@
 """CRC-32 of texts that differ in one part only, without reading the equal parts again.
 
-A checksum is linear in the bits of the text. If two texts differ in one part only, the difference of their checksums is the
-difference for this part followed by as many zero bytes as the texts have after it. A shift is a multiplication by x^(8 n) modulo
-the polynomial (zlib's ``crc32_combine``); a small table for each ``n`` makes it eight look-ups.
+Checksums are linear. Let two texts differ in one part only. Take the checksums of both texts up to the end of this part, and
+shift their XOR by as many zero bytes as the texts have after the part. The result is the XOR of the checksums of the whole texts.
+A shift is a multiplication by x^(8 n) modulo the polynomial (zlib's ``crc32_combine``); a small table for each ``n`` makes it
+eight look-ups.
 """
 
 from functools import lru_cache
@@ -13,7 +14,7 @@ _POLYNOMIAL: Final = 0xEDB88320
 _ONE: Final = 1 << 31
 """x^0. The bits of a checksum are the coefficients of ascending powers of x; the highest bit is that of x^0."""
 _TABLES_MAX: Final = 1024
-"""Maximum number of cached tables; each has about 5 KB."""
+"""Maximum number of cached tables; each takes about 5 KB."""
 
 
 class VariedCrc(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from replicated_namesrv.errors import FrameError
 
 MAX_TOTAL: Final = 16_777_212
-"""Greatest value of the length field. A frame with this length and the field itself has 16 MiB
+"""Greatest value of the length field. A frame of this length, with the length field, is 16 MiB long
 (``com.rocketmq.remoting.frameMaxLength``)."""
 MAX_HEADER_BYTES: Final = 2 << 20
 """Maximum length of a header, stricter than Java's limits. A header is not read in slices, so this limits how long one peer

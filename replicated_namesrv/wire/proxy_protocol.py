@@ -2,7 +2,7 @@
 connection.
 
 Only the source address is used, for logs. The first 12 bytes show whether there is a header; every remoting frame and every TLS
-greeting has at least 12 bytes. The size of the header is bounded: 107 bytes in version 1, 65,551 in version 2.
+greeting is at least 12 bytes long. The size of the header is bounded: 107 bytes in version 1, 65,551 in version 2.
 """
 
 import ipaddress

@@ -1,7 +1,7 @@
 """The compressed form of a registration: one zlib stream of length-prefixed strings (``RegisterBrokerBody.encode(true)``).
 
-The stream is inflated only as far as the next text needs it. So a bomb costs at most its limit, an announced count of
-2,000,000,000 costs nothing, and bytes after the last text are ignored.
+The stream is inflated only as far as the next text needs it. So a compression bomb costs at most the work up to the limit on
+inflated bytes, an announced count of 2,000,000,000 costs nothing, and bytes after the last text are ignored.
 """
 
 import re

@@ -17,7 +17,7 @@ def token_line(token: str) -> str:
 
 
 def write_access_file(folder: Path, text: str, name: str = "access.toml") -> Path:
-    """The file, readable for its owner alone."""
+    """The file, readable by its owner alone."""
     path = folder / name
     path.touch(mode=0o600)
     path.write_text(text)

@@ -50,7 +50,7 @@ def test_a_system_that_tells_nothing_gives_no_slowdown(told: dict[int, tuple[int
 
 @pytest.fixture
 def rivals() -> Iterator[list[int]]:
-    """Two busy processes on one core. The first has the lower priority."""
+    """Two busy processes on one core. The first process has the lower priority."""
     core = min(os.sched_getaffinity(0))
     started = [subprocess.Popen([sys.executable, "-c", BUSY % (core, nice)]) for nice in (5, 0)]
     yield [process.pid for process in started]

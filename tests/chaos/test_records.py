@@ -1,4 +1,4 @@
-"""Traces: every written record is read back, also if the writer was killed. A file that is not a trace is refused by name."""
+"""Traces: every written record is read back, even if the writer was killed. A file that is not a trace is refused by name."""
 
 import json
 import os

@@ -136,7 +136,7 @@ def test_the_list_is_printed_and_nothing_runs(
 
 
 def test_runs_with_a_verdict_are_judged_again_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same holds for the runs without the sabotage."""
+    """Runs without the sabotage are not repeated either."""
     sabotage, said = SABOTAGES[0], list[str]()
     (plan,) = targeted_plans(sabotage)
     right = good().op(1000, 1010, "w", "put", "k", "a").at_the_end("get", "k", "a")

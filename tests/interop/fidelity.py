@@ -5,8 +5,8 @@
 A conversation is a list of steps drawn from a seed. Registrations, heartbeats and closes are those of five brokers, each with a
 connection of its own and a port at which it receives pushes; all other requests come from one more connection. After each step
 all questions are asked until both servers answer alike, because Java removes brokers in the background. A difference that stays
-is shrunk: steps are left out while a difference remains. If the brokers of an earlier conversation cannot be removed, that is a
-difference of no steps.
+is shrunk: steps are left out while a difference remains. If the brokers of an earlier conversation cannot be removed, this is
+reported as a difference with an empty list of steps.
 
 Differences that docs/compatibility.md lists are not drawn: each broker name has addresses and a cluster of its own; no data
 version is used twice; a registration is repeated unchanged only while it is in force, and a data version is asked for only then,

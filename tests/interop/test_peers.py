@@ -25,7 +25,7 @@ def registered(nodes: list[str], name: str, broker_id: int, topic: str = "TBW102
 
 
 def gone(nodes: list[str], name: str, broker_id: int, topic: str = "TBW102") -> bool:
-    """Whether no node routes ``topic`` to this broker any more."""
+    """True if no node routes ``topic`` to this broker any more."""
     return not any(str(broker_id) in addresses_of(node, topic).get(name, {}) for node in nodes)
 
 

@@ -191,8 +191,8 @@ def test_changes_are_found_again_when_the_log_is_opened() -> None:
 def go_back_and_lose_leader(world: World) -> tuple[RaftNode, Host, Host]:
     """The disk of a follower goes back, and the leader is gone: (the former leader, the host that went back, the third host).
 
-    The acknowledged command ``X`` was on the disks of the first two. The third was cut off, but it remembers more of the disk
-    that went back than its image has.
+    The acknowledged command ``X`` was on the disks of the leader and of the follower. The third host was cut off, but it
+    remembers more of the disk that went back than its image has.
     """
     leader = world.elect()
     back, third = others(world, leader)
@@ -280,7 +280,7 @@ def test_an_old_directory_that_is_put_back_is_not_counted() -> None:
 @both
 def test_own_numbers(defended: bool) -> None:
     """A process on a disk that went back uses the boot number of the process before it. Entries of the earlier process must not
-    end proposals of the later one."""
+    end proposals of the later process."""
     world = world_with("own_numbers", defended, also_off=("regressions", "single_process", "acknowledged_check"))
     leader = world.elect()
     back = others(world, leader)[0]

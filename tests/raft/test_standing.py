@@ -199,8 +199,8 @@ def test_the_incarnation_that_votes_is_remembered_however_many_others_follow() -
 
 
 def test_a_process_that_answered_a_late_copy_did_not_go_back() -> None:
-    """Its next introduction echoes less than the one before. A late copy of the earlier one then has a newer echo than the last,
-    but not one that is newer than all."""
+    """Its next introduction echoes less than the one before. A late copy of the introduction before it (echo 22) then has a newer
+    echo than the last introduction (21), but none newer than the newest so far (22)."""
     record = IncarnationRecord()
 
     def hears(sequence: int, echo: int) -> Standing | None:

@@ -566,7 +566,7 @@ def flipped(frame: bytes, position: int) -> bytes:
 
 
 def tampered(kind: str) -> Change:
-    """An attacker's changes to the frames 1, 2 and 3, whose messages have 25 bytes and a MAC of 16."""
+    """An attacker's changes to the frames 1, 2 and 3, whose messages are 25 bytes long and have a MAC of 16."""
     kept: list[bytes] = []
 
     def change(number: int, frame: bytes) -> list[bytes]:

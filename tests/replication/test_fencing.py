@@ -38,7 +38,7 @@ async def processes(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[R
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def cluster(processes: ReplicatedProcesses) -> AsyncIterator[ReplicatedProcesses]:
-    """The same, repaired after each test."""
+    """The cluster of all tests, repaired after each test."""
     yield processes
     await processes.restore()
 

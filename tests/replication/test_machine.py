@@ -165,7 +165,7 @@ def test_an_older_version_with_another_broker_id_is_a_late_copy_once_all_nodes_k
 
 @pytest.mark.parametrize("knows_suspicion", [False, True])
 def test_a_registration_received_before_another_address_took_over_is_late_once_all_nodes_know_it(knows_suspicion: bool) -> None:
-    """A broker moves to another address; a late registration of the former one takes the id back. Routes seed 40001."""
+    """A broker moves to another address; a late registration of its earlier address takes the id back. Routes seed 40001."""
     machine = led()
     if knows_suspicion:
         machine.apply(encode_suspect([], 0, 1, machine.serial))

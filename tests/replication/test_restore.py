@@ -407,7 +407,7 @@ def test_a_cluster_rids_itself_of_what_a_dead_node_left(monkeypatch: pytest.Monk
         async def leave() -> None:
             for command in (begin, first, encode_plain(PutKVConfig("n", "k", "v"), 1)):
                 done = False
-                while not done:  # on a machine with much load, a leader may be lost
+                while not done:  # on a heavily loaded machine, a leader may be lost
                     with contextlib.suppress(OutcomeUnknownError, UnavailableError):
                         await nodes[0].proposer.propose(command)
                         done = True

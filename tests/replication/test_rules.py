@@ -323,7 +323,7 @@ def test_an_unregistration_is_answered_once_everybody_may_know() -> None:
 
 @pytest.mark.parametrize("recognised", [False, True])
 def test_a_registration_received_before_the_unregistration_does_not_bring_the_broker_back(recognised: bool) -> None:
-    """The same for a registration that was recognised as a renewal by its bytes, but then has to be registered."""
+    """``recognised``: the registration was recognised as a renewal by its bytes, but then has to be registered."""
 
     def ask(server: NameServer, connection: SimulatedConnection) -> object:
         renewed = server.node.renew_unchanged(*KEY, connection) if recognised else None

@@ -328,7 +328,7 @@ def as_the_version_before_reads_it(data: bytes) -> dict[str, Any]:
 
 
 def facts(state: RouteInfoManager) -> dict[str, Any]:
-    """The same of a state, in JSON's types."""
+    """What a state contains, in JSON's types."""
     tables = state._tables
     found = {
         "revision": state.revision,
@@ -348,7 +348,7 @@ def facts(state: RouteInfoManager) -> dict[str, Any]:
 
 @pytest.mark.parametrize("character", CHARACTERS)
 def test_the_longest_texts_go_through_the_log_and_a_restart(character: str) -> None:
-    """Escaped, a value of 1 MiB has up to 6 MiB: it fits into a command, an entry and a message."""
+    """Escaped, a value of 1 MiB is up to 6 MiB long: it fits into a command, an entry and a message."""
     value = filling(VALUE_BYTES_MAX, character)
     command = encode_plain(PutKVConfig("n", "k", value), 1)
     assert len(command) <= RaftConfig().command_bytes_max

@@ -161,7 +161,7 @@ def texts_of(value: Any) -> Iterator[str]:
 
 
 def with_other_text(value: Any, text: str, other: str) -> Any:
-    """The same with ``other`` wherever ``text`` stands."""
+    """``value`` with ``other`` wherever ``text`` stands."""
     if isinstance(value, str):
         return other if value == text else value
     if isinstance(value, dict):

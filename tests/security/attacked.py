@@ -91,7 +91,7 @@ def started(folder: Path, file: Path, port: int, files_max: int | None = None) -
 def launched(
     folder: Path, file: Path, port: int, files_max: int | None = None, election_ms: int | None = None
 ) -> Iterator[AttackedNode]:
-    """The same without waiting until it serves: a node of a cluster needs the others for that."""
+    """Start a node, and do not wait until it serves: a node of a cluster needs the others for that."""
     log = folder / f"log-{len(list(folder.glob('log-*')))}"
     slowed = [sys.executable, "-m", "tests.support.node_without_defence", "--election-ms", str(election_ms)]
     arguments, program = (["serve"], []) if election_ms is None else ([], slowed)

@@ -253,7 +253,7 @@ def refused(node: AttackedNode, role: Role) -> Iterator[str]:
 
 
 async def not_refused_over_http(port: int, role: Role | None) -> list[str]:
-    """The same for paths. HEAD is tried for each GET."""
+    """The HTTP requests without permission that were not refused. HEAD is tried for each GET."""
     found = []
     for route in ROUTES:
         allowed = HTTP_ROLES.get((route.method, route.path))

@@ -74,8 +74,8 @@ class Attachments:
     def __init__(self) -> None:
         self._brokers: dict[Key, _Broker] = {}
         self._registered: dict[int, dict[int, int]] = {}
-        """For each open connection: the epochs of its last registrations, in force or not, by the hash of their keys, because a
-        key can have 2 KB. The newest is last."""
+        """For each open connection: the epochs of its last registrations, in force or not. They are stored by the hash of the
+        key, because a key can be 2 KB long. The newest is last."""
         self._registered_total = 0
         self._carried: dict[int, dict[Key, None]] = {}
         """For each open connection: the brokers attached to it, in an order that does not depend on hashes."""

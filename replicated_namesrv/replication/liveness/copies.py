@@ -16,7 +16,7 @@ copy is harmless: applying it is a no-op.
 **Late copies.** A registration may have an older data version than the stored one. Either a newer registration overtook it, or
 the broker really has the older version, as after a restore from a backup. A late copy is not repeated; a broker registers again
 in its next round, and the shortest period between rounds is 10 s. A broker may split a round into several registrations of one
-version. If a renewal of the stored version comes between two late copies, the record of the first one is cleared.
+version. If a renewal of the stored version comes between two late copies, the record of the first copy is cleared.
 
     row  data version    this node got the version before   outcome                             test
     L1   not older       -                                  taken                               test_newer_version_is_taken

@@ -20,9 +20,9 @@ class LivenessDefences:
     released_nodes: bool = True
     """6. A node that closed the connection itself may be the one to which the broker returns."""
     unheard_nodes: bool = True
-    """6. The same holds for a node without contact with the leader."""
+    """6. A node without contact with the leader may be the one to which the broker returns."""
     young_nodes: bool = True
-    """6. The same holds for a node that was restarted."""
+    """6. A node that was restarted may be the one to which the broker returns."""
     peace: bool = True
     """6. A connection that was closed because of an unanswered request is not evidence that its broker left."""
     newest_connection: bool = True

@@ -2,8 +2,8 @@
 
 ``Departures`` belongs to one term of one leader. Every node sends the leader its whole list of brokers, and then each change of
 it. A node is *reporting* if its list is complete and its last report is at most ``NODE_SILENCE_MS`` old. The leader itself always
-is. A list that comes in parts is complete when the last one has arrived and no report since the first one is missing. Until then,
-what the node said before it began this list counts like the last report of a node that is not reporting.
+is. A list that comes in parts is complete when its last part has arrived and no report since its first part is missing. Until
+then, what the node said before it began this list counts like the last report of a node that is not reporting.
 
 **Gone.** A broker that left is removed before its time-out (T). For each node the table gives the time after which the broker can
 no longer be using that node. The broker is gone when the last of these times has passed, if at least one node reports that the

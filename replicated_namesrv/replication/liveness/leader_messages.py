@@ -1,7 +1,7 @@
 """Messages between nodes that are not part of Raft: reports of brokers, renewals, and questions for the leader. Strict binary
 encoding; every length is checked.
 
-``NodeReport``: a node to the leader, answered by ``ReportAnswer``. ``Inquiry``: the same, answered by ``Decision``.
+``NodeReport``: a node to the leader, answered by ``ReportAnswer``. ``Inquiry``: a node to the leader, answered by ``Decision``.
 
 **Bounds.** A report is at most as long as ``Room`` permits. The client cuts longer ones into parts with consecutive numbers. Each
 part is a report of its own. A part of the whole list says so in ``NodeReport.part``. An answer has at most one refusal for each

@@ -200,7 +200,7 @@ class LeaderRole:
         self._send(asker.node, Decision(asker.session, asker.number, verdict))
 
     def _unregister_early(self) -> None:
-        """Decide waiting ``UNREGISTER_BROKER`` (104) removals, if this leader knows enough."""
+        """Decide about the ``UNREGISTER_BROKER`` (104) removals that wait, if this leader knows enough."""
         if self.silence is None or not self._early or not self.departures.can_judge(self._now_ms()):
             return
         early, self._early = self._early, {}
