@@ -12,6 +12,7 @@ import pytest
 from replicated_namesrv.service_manager import ServiceManager
 from tests.support.nodes import http, running_command
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 DEADLINE_S = 60.0
 
@@ -82,11 +83,11 @@ async def test_the_watchdog_of_another_process_is_not_ours(manager: Manager) -> 
 
 async def test_a_node_tells_of_its_whole_life(tmp_path: Path) -> None:
     manager = Manager(str(tmp_path / "notify"))
-    file, port = tmp_path / "namesrv.properties", free_port(10)
+    file, errors, port = tmp_path / "namesrv.properties", tmp_path / "err", free_port(10)
     file.write_text("waitSecondsForService=45\nmaxConnections=1000\n")
     arguments = ("serve", "-c", str(file), "--listen", f"127.0.0.1:{port}", "--data-dir", str(tmp_path / "data"))
     environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "400000"}
-    with running_command(*arguments, stderr=tmp_path / "err", environment=environment) as node:
+    with running_command(*arguments, stderr=errors, environment=environment) as node:
         ready = await asyncio.to_thread(manager.until, "READY")
         assert ready["STATUS"] == f"serving on 127.0.0.1:{port}, node n1, mode=ap"
         assert "WATCHDOG" in await asyncio.to_thread(manager.until, "WATCHDOG")
@@ -101,10 +102,12 @@ async def test_a_node_tells_of_its_whole_life(tmp_path: Path) -> None:
 
         config = await reload("waitSecondsForService=46\nmaxConnections=2000\n")
         assert (config["waitSecondsForService"], config["maxConnections"]) == ("46", "1000")
-        assert '"in_force_after_restart": ["maxConnections"]' in (tmp_path / "err").read_text()
+        await until(
+            lambda: '"in_force_after_restart": ["maxConnections"]' in errors.read_text(), "the log names what has to wait"
+        )
         config = await reload("waitSecondsForService=47\nreadConsistency=oops\n")
         assert config["waitSecondsForService"] == "46"
-        assert "the old ones stay" in (tmp_path / "err").read_text()
+        await until(lambda: "the old ones stay" in errors.read_text(), "the log says that the old settings stay")
         node.process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(manager.until, "STOPPING")
         assert await asyncio.to_thread(node.process.wait, DEADLINE_S) == 0
