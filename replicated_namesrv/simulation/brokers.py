@@ -43,6 +43,8 @@ SAME_PROCESS_NS = 1_500 * MS
 """Connections that are opened within this time count as those of one process. A late ``UNREGISTER_BROKER`` (104) over one of them
 unregisters the next process.
 """
+REMOVAL_WAIT_NS = 6 * SECOND
+"""The longest time for which an ``UNREGISTER_BROKER`` (104) waits at a node."""
 SETTLED_NS = 2 * SECOND
 """For this long after a restart or a swap of ids, the broker may be dropped for the time of a round."""
 TIMEOUTS_MS = (2_500, 4_000, 4_000, 9_000)
@@ -255,10 +257,15 @@ class Broker:
         next_one()
 
     def restart(self) -> None:
-        """Start a new process: with the same content, with a lost disk, or at another address."""
+        """Start a new process: with the same content, with a lost disk, or at another address.
+
+        A request to unregister the former process may still wait at a node. If the connection of the request is not older than
+        ``SAME_PROCESS_NS``, the request may remove the new process (``replication/DESIGN.md``, "Known limits").
+        """
+        alone_ns = now_ns = self._world.now_ns
+        dialled_ns = max(self.life.began_ns, *(wire.dialled_ns for wire in self.life.wires.values()))
         if self.life.is_running:
-            dialled_ns = max(self.life.began_ns, *(wire.dialled_ns for wire in self.life.wires.values()))
-            if self.rng.random() < 0.5 and self._world.now_ns - dialled_ns > SAME_PROCESS_NS:
+            if self.rng.random() < 0.5 and now_ns - dialled_ns > SAME_PROCESS_NS:
                 self.stop_late()
             else:
                 self.kill()
@@ -266,8 +273,10 @@ class Broker:
             self.life.has_ended = True
             for wire in self.life.wires.values():
                 wire.hang_up()
+            if now_ns - dialled_ns <= SAME_PROCESS_NS:
+                alone_ns = now_ns + REMOVAL_WAIT_NS
         address, kind = self.life.address, self.rng.random()
-        self.is_steady, self.alone_ns = False, self._world.now_ns
+        self.is_steady, self.alone_ns = False, alone_ns
         if kind < 0.3:
             self.count, self._changed_ns = 0, self._world.now_ns
         elif kind < 0.6:
