@@ -36,8 +36,8 @@ class AppliedCommands:
 
     def _on_registered(self, key: Key, epoch: int | None, content: str) -> None:
         """Report a registration in a later turn. In replay only a leader gets the report, because other nodes may already wait
-        for its decision on a copy. There a registration counts as a contact only after this leader's LEAD: then it is new, and
-        no list of this leader contains it.
+        for its decision on a copy. During replay, a registration counts as a contact only after this leader's LEAD. Such a
+        registration is new, and no list of this leader contains it.
         """
         role = self._liveness.role
         if self.is_live or role is not None:

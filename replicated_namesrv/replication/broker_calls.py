@@ -230,8 +230,8 @@ class BrokerCalls:
     def renew_unchanged(
         self, cluster_name: str, broker_addr: str, connection: Connection
     ) -> "Result | Future[Result | None] | None":
-        """Renew a registration that the server has recognised as a no-op. None, at once or later: it cannot be renewed, so the
-        caller has to register the broker."""
+        """Renew a registration that the server has recognised as a no-op. The result is None if it cannot be renewed: the caller
+        then has to register the broker."""
         registration = self._machine.state.registration(cluster_name, broker_addr)
         if registration is None:
             return None
@@ -336,7 +336,8 @@ class BrokerCalls:
         return Result()
 
     def _meant(self, removal: BrokerRemoval) -> BrokerRemoval:
-        """The removal with the cluster of the broker of its name and address. As in Java, a request may name another one."""
+        """The removal, with the cluster in which the broker of this name and address is registered. As in Java, the request may
+        name another cluster."""
         member = self._machine.state.member_at(removal.broker_name, removal.broker_addr)
         return removal if member is None else replace(removal, cluster_name=member.cluster_name)
 

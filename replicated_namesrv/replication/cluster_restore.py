@@ -72,7 +72,7 @@ async def restore(
         origin.check()
     begun = await propose(encode(BEGIN, restore_id, origin=named))
     if begun.result.code:
-        if begun.leftover is not None:  # what is left of another restore
+        if begun.leftover is not None:  # an earlier restore was not finished
             await _abandon(propose, begun.leftover)
         return begun.result
     try:
@@ -111,10 +111,10 @@ class Incoming:
     """A backup that is being received."""
 
     def __init__(self, restore_id: str, revision: int, is_overridden: bool) -> None:
-        """``revision``: that of the current state. Objects read from the backup get at once the revision that the restored state
-        will have. So the last command takes little time, unless the current revision has passed the backup's meanwhile.
-        ``is_overridden``: whether all groups count as overridden. They are marked when they are read, for the same reason:
-        otherwise ``begin_anew`` would have to mark them."""
+        """``revision``: that of the current state. When an object is read from the backup, it gets the revision that the restored
+        state will probably have. So the last command takes little time. Exception: the current revision has passed the backup's
+        meanwhile. ``is_overridden``: whether all groups count as overridden. They are marked when they are read, so that
+        ``begin_anew`` does not have to mark them."""
         self.restore_id = restore_id
         self.pieces: list[bytes] = []
         self.reader = SnapshotReader(

@@ -51,7 +51,7 @@ CATCH_UP_PAUSE_S = 0.5
 
 
 class Consensus(Protocol):
-    """Raft as a node's parts use it."""
+    """The methods of Raft that a node's parts use."""
 
     def propose(self, command: bytes, version: int, timeout_ms: int | None = None) -> "Future[Outcome]":
         """Apply ``command`` once on every node and return the outcome; the Future never fails. ``version``: the command version
@@ -85,7 +85,7 @@ class Consensus(Protocol):
 
 
 class RaftDriver(Protocol):
-    """``RaftService`` as ``RaftConsensus`` uses it. The simulator has its own."""
+    """The methods of ``RaftService`` that ``RaftConsensus`` uses. The simulator implements them, too."""
 
     node: RaftNode
     """The node, once ``start`` has begun it."""
@@ -288,7 +288,7 @@ class RaftConsensus(Observer):
 
     @property
     def group_id(self) -> str:
-        """Identifies the cluster that this data directory belongs to: another cluster of the same name has another one. Empty
+        """Identifies the cluster that this data directory belongs to. Two clusters of the same name have different ids. Empty
         while it is unknown."""
         founders = {} if self._node is None else self._node.identity.founders
         return blake2b(repr(sorted(founders.items())).encode(), digest_size=4).hexdigest() if founders else ""
@@ -433,9 +433,9 @@ class CommandProposer:
     ) -> ProposalResult:
         """Propose through the log. Raises UnavailableError (certainly not applied) or OutcomeUnknownError, at the latest when
         this node fences itself. ``timeout_ms`` None: the time limit of all requests. ``topics``: number of topics that the
-        command concerns. ``origin`` is in the log if every member knows such commands. The time that all nodes need is charged
-        to ``connection``: one address may send commands to each node. The right of ``origin`` is checked again last
-        (NoPermissionError)."""
+        command concerns. ``origin`` is in the log if every member knows such commands. ``connection`` is charged with the time
+        that all nodes need, because one address may send commands to every node. The permission of ``origin`` is checked again
+        right before the proposal (NoPermissionError)."""
         if connection is not None and not self._is_fenced():
             connection.charge(self._node_count * (topics * NS_PER_TOPIC + len(data) * NS_PER_COMMAND_BYTE))
         if origin is not None and self._consensus.command_version >= ORIGIN_VERSION:

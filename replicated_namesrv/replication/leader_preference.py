@@ -23,11 +23,12 @@ from replicated_namesrv.settings import Settings
 LOOK_MS = 1_000.0
 PAUSE_MS, PAUSE_MS_MAX = 5_000.0, 600_000.0
 LAG_MAX = 64
-"""Maximum lag, in entries, of a node that keeps up: the entries of a few round trips. A transfer waits until it has all of
-them."""
+"""Maximum lag, in entries, of a node that keeps up: the entries of a few round trips. A transfer waits until the node has them
+all."""
 LEASE_MS = 270.0
-"""A lease must end before another node can be elected. The time is the same for all settings, because nodes that have not been
-restarted yet may still have the shortest election time-out, 300 ms, of which a tenth is for the drift of the clocks."""
+"""Length of a lease, which must end before another node can be elected. It is the same for all settings, because nodes that have
+not been restarted yet may still have the shortest election time-out, 300 ms. A tenth of that is left for the drift of the
+clocks."""
 
 
 HEARTBEATS_PER_ELECTION = 5
@@ -51,7 +52,7 @@ def check_elections(settings: Settings) -> None:
 
 
 def lease_margin(election_timeout_ms: int) -> float:
-    """``RaftConfig.clock_drift_max`` with which the lease takes LEASE_MS."""
+    """``RaftConfig.clock_drift_max`` with which a lease lasts LEASE_MS."""
     return round((1 - LEASE_MS / election_timeout_ms) / 2, 6)
 
 
@@ -86,7 +87,8 @@ class LeaderPreference:
         return True
 
     def target(self, status: Mapping[str, Any], drained: Container[str] = ()) -> str | None:
-        """The node to transfer leadership to, by ``RaftNode.status``; None: none keeps up. ``drained``: to be restarted."""
+        """The node to transfer leadership to, by ``RaftNode.status``; None: none keeps up. ``drained``: nodes that will be
+        restarted."""
         for name in self._before_us:
             follower = status["followers"].get(name)
             if follower is None or not follower["connected"] or not follower["votes"] or name in drained:  # P4

@@ -1,10 +1,9 @@
 """Facts about brokers beyond their registrations, and the first line of a snapshot, which contains them.
 
-The line is one JSON array: three numbers, the table of marks, the table of unregistrations, each in the order of its table. If
-the command version is not the first one, it follows as a fourth number, and a table of suspicions follows the other two. The line
-is written and read ROWS_MAX rows at a time. The tables may have as many rows as there are brokers. Earlier versions wrote and
-read the same line in one step, so its form stays. It begins with a blank, because ``encoding.load`` accepts any text after a
-blank.
+The line is one JSON array: three numbers, the rows of the table of marks, and the rows of the table of unregistrations. If the
+command version is not the first one, it follows as a fourth number, and a table of suspicions follows the other two. The line is
+written and read ROWS_MAX rows at a time. The tables may have as many rows as there are brokers. Earlier versions wrote and read
+the same line in one step, so its form stays. It begins with a blank, because ``encoding.load`` accepts any text after a blank.
 """
 
 import json

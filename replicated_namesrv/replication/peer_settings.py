@@ -106,7 +106,7 @@ def _secret(name: str, path: str) -> bytes | None:
 
 
 def create_secret(file: Path) -> None:
-    """Make a file with a new secret, for its owner alone. One that exists stays. Raises OSError."""
+    """Make a file with a new secret that only its owner can read. An existing file is kept. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -165,7 +165,8 @@ class ReadBarrier:
         return shared
 
     def _ask(self) -> None:
-        """Answer all waiting reads by the lease, or request one index for them, once a turn of the loop brought no more."""
+        """Answer all waiting reads by the lease, or request one index for them. If the last turn of the loop brought further
+        reads, wait for the next turn."""
         shared = self._collecting
         if shared is not None and not self._needs_index and self._consensus.lease_valid():  # W1
             self._collecting = None
@@ -210,7 +211,8 @@ class ReadBarrier:
         return Freshness(STALE, self._consensus.term, self._consensus.leader or "", age_ms)
 
     def _judged(self, shared: Future[Freshness], level: ReadLevel | None, max_staleness_ms: int | None) -> Future[Freshness]:
-        """``shared`` for a request that may not accept its result if this node fences itself while the request waits."""
+        """The result of ``shared`` for one request. If this node fences itself meanwhile, ``shared`` may become stale, which some
+        requests do not accept."""
         own: Future[Freshness] = asyncio.get_running_loop().create_future()
 
         def judge(done: Future[Freshness]) -> None:

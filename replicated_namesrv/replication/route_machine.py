@@ -124,7 +124,7 @@ def encode_plain(command: Command, time_ms: int) -> bytes:
 
 def encode_register(registration: RegisterBroker, time_ms: int, received: int, replaces: int, content: str) -> bytes:
     """``received``: revision at receipt. ``replaces``: an older version may replace a stored one that was committed at this
-    revision or before; 0: none. (Version 0.1 reads the argument after it.)"""
+    revision or before; 0: none. (The 0 after it is an argument that only version 0.1 reads.)"""
     return _encode([REGISTER, received, replaces, 0, content], registration, time_ms)
 
 
@@ -358,8 +358,8 @@ class RouteStateMachine:
         return ProposalResult(result)
 
     def _is_member(self, removal: BrokerRemoval) -> bool:
-        """Whether a removal that knew of no registration would end one that names another cluster. Version 0.1 does not check
-        this."""
+        """Whether a removal whose sender knew of no registration would end a registration in another cluster. Version 0.1 does
+        not check this."""
         is_checked = self.command_version >= SUSPICION_VERSION
         return is_checked and self.state.member_at(removal.broker_name, removal.broker_addr) is not None
 
@@ -417,8 +417,8 @@ class RouteStateMachine:
     # The state as a whole
 
     def _numbers(self) -> list[int]:
-        """The numbers of the first line. The command version is the last one if it is newer than the first: until then there
-        may be nodes that cannot read it in snapshots and digests."""
+        """The numbers of the first line. A command version above BASE_VERSION is the last number. BASE_VERSION itself is left
+        out, because older nodes may still read the snapshots and compare the digests."""
         newer = [self.command_version] if self.command_version > BASE_VERSION else []
         return [self.serial, self.time_ms, self.led_term, *newer]
 

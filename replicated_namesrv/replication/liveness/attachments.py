@@ -36,19 +36,19 @@ CONTACT_MS = 1_000.0
 """A contact that is older than this when it is reported does not count, because the leader would count it from the arrival of the
 report."""
 CONNECTIONS_MAX = 16
-"""Connections of one broker that are remembered: first those over which it registered, then those that were opened last. A real
-broker uses one connection."""
+"""Maximum number of connections of one broker that are remembered: first those over which it registered, then those that were
+opened last. A real broker uses one connection."""
 REGISTERED_MAX = 1_000
-"""Ended registrations that are remembered for one connection: the newest. An ``UNREGISTER_BROKER`` (104) for an older one is
-handled as if its connection had never registered the broker."""
+"""Maximum number of ended registrations that are remembered for one connection. The newest are kept. An ``UNREGISTER_BROKER``
+(104) for an older one is handled as if its connection had never registered the broker."""
 REGISTERED_TOTAL_MAX = 200_000
 """Maximum number of ended registrations that are remembered for all connections together. At this number, a new one of a
 connection replaces the oldest one of the same connection, if it has any."""
 RETURN_MS = 120_000.0
 """A broker that has not returned within this time after its last contact is not expected to return after its connection ended."""
 SLOW_MS = 1_000.0
-"""If an answer took longer than this, the broker may have closed the connection before. After a stall of this length all answers
-count as slow."""
+"""If an answer took longer than this, the broker may have closed the connection before it arrived. After a stall of this length
+all answers count as slow."""
 PATIENCE_MS = 3_000.0
 """RocketMQ's brokers wait for an answer for this time before they close the connection."""
 STALL_MS = 300.0
@@ -235,7 +235,8 @@ class Conversations:
         return connection_id in self._open
 
     def opened_ms(self, connection_id: int) -> float | None:
-        """The time at which the node accepted it, or after a stall the start of the stall. None: it has ended."""
+        """The time at which the node accepted the connection; after a stall, the start of the stall. None: the connection has
+        ended."""
         talk = self._open.get(connection_id)
         return None if talk is None else talk.opened_ms
 

@@ -9,9 +9,9 @@ same content) wait for any outcome of that copy:
     P2   not proposed, rejected, or its outcome is unknown      the next one is admitted
     P3   its node is silent, or GRANT_MS have passed            the next one is admitted
 
-If a node compared its copy with the state before the commit, and asks the leader after it, the node also has to compare again. A
-node has at most one question in the queue: a new question replaces the old one. Admission only saves work. A wrongly admitted
-copy is harmless: applying it is a no-op.
+A node may have compared its copy with a state before that commit and ask the leader only after it. Such a node, too, has to
+compare again. A node has at most one question in the queue: a new question replaces the old one. Admission only saves work. A
+wrongly admitted copy is harmless: applying it is a no-op.
 
 **Late copies.** A registration may have an older data version than the stored one. Either a newer registration overtook it, or
 the broker really has the older version, as after a restore from a backup. A late copy is not repeated; a broker registers again
@@ -97,7 +97,7 @@ class Admission:
         return [] if passing is None else [Decided(asker, LOOK_AGAIN) for asker in passing.waiting.values()]
 
     def withdraw(self, asker: Asker, key: Key, content: str, now_ms: float) -> list[Decided]:
-        """``asker`` will not propose its copy, or does not know its outcome. Returns the copy that is admitted instead."""
+        """``asker`` will not propose its copy, or does not know its outcome. Returns the asker whose copy is admitted instead."""
         passing = self._passing.get((key, content))
         if passing is None:
             return []

@@ -3,7 +3,7 @@
 ``Departures`` belongs to one term of one leader. Every node sends the leader its whole list of brokers, and then each change of
 it. A node is *reporting* if its list is complete and its last report is at most ``NODE_SILENCE_MS`` old. The leader itself always
 is. A list that comes in parts is complete when its last part has arrived and no report since its first part is missing. Until
-then, what the node said before it began this list counts like the last report of a node that is not reporting.
+then, the node's reports before this list count like the last report of a node that is not reporting.
 
 **Gone.** A broker that left is removed before its time-out (T). For each node the table gives the time after which the broker can
 no longer be using that node. The broker is gone when the last of these times has passed, if at least one node reports that the
@@ -62,7 +62,7 @@ from replicated_namesrv.replication.marks import Key
 NODE_SILENCE_MS = 1_000.0
 """Time without a report after which a node counts as not reporting. Nodes report four times within this time."""
 LOOK_AGAIN_MS = 1_000.0
-"""Interval at which a broker that closed a connection is checked. Such a broker is also checked whenever a node's entry for it
+"""Interval between checks of a broker that closed a connection. Such a broker is also checked whenever a node's entry for it
 changes."""
 
 

@@ -51,7 +51,7 @@ FAILED = "failed"
 TICK_S = 0.1
 REPORT_INTERVAL_MS = 250.0
 ANSWER_TIMEOUT_MS = 500.0
-"""Minimum time to wait for an answer. If twice the time of the last answer is longer, the node waits for that time."""
+"""Minimum time to wait for an answer. The node waits for twice the time that the last answer took, if that is longer."""
 LATE_MS = 5_000.0
 """Age up to which a report is remembered after the node has stopped waiting for its answer."""
 
@@ -141,8 +141,8 @@ class LeaderClient:
         return self._last_question, future
 
     def withdraw(self, number: int, key: Key, content: str) -> None:
-        """The registration of this question will not be proposed, its proposal failed, or the outcome is unknown, so that its
-        copies need not wait for it."""
+        """End the wait of the other copies: the registration of this question will not be proposed, its proposal failed, or its
+        outcome is unknown."""
         self._questions.pop(number, None)
         leader = self._consensus.leader
         if leader is not None:
@@ -241,7 +241,7 @@ class LeaderClient:
         return keys
 
     def _take_renewals(self, room: Room, position: int) -> "list[tuple[int, ReportEntry, Future[int]]]":
-        """With their positions in the report. Renewals whose callers gave up are dropped."""
+        """The waiting renewals that fit, with their positions in the report. Renewals whose callers gave up are dropped."""
         waiting = [(entry, future) for entry, future in self._renewals if not future.done()]
         taken = list(takewhile(lambda renewal: room.take(renewal[0].key), waiting))
         self._renewals = waiting[len(taken) :]

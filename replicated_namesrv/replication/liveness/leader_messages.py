@@ -5,8 +5,8 @@ encoding; every length is checked.
 
 **Bounds.** A report is at most as long as ``Room`` permits. The client cuts longer ones into parts with consecutive numbers. Each
 part is a report of its own. A part of the whole list says so in ``NodeReport.part``. An answer has at most one refusal for each
-entry of its report. The other messages have one key and a few texts. So every message has at most MESSAGE_BYTES_MAX. Exceptions:
-a name that 0.1 accepted may be longer, and reports while some node may still run 0.1 (``Room``).
+entry of its report. The other messages have one key and a few texts. So every message has at most MESSAGE_BYTES_MAX. There are
+two exceptions: a name that 0.1 accepted may be longer, and so may a report while some node may still run 0.1 (``Room``).
 
 The layouts are those of version 0.1, so that nodes of both versions understand each other in a rolling upgrade. Fields that only
 0.1 reads are sent as *unknown*. A 0.1 leader then counts each entry as a contact at this moment, which only extends time-outs.
@@ -30,8 +30,8 @@ KNOWN, HELD, LOST, RELEASED = range(4)
 RELEASED: the last connection ended otherwise (``attachments.py``)."""
 ENTRIES_MAX = 200_000
 MESSAGE_BYTES_MAX = 1 << 20
-"""A longer frame would delay the messages of Raft, which use the same connection. One above ``TransportSettings.frame_bytes_max``
-closes it."""
+"""A longer frame would delay the messages of Raft, which use the same connection. A frame above
+``TransportSettings.frame_bytes_max`` closes it."""
 PART_ENTRIES_MAX = 1_000
 """Entries of a report. Writing or reading so many takes a few milliseconds of one turn of the event loop."""
 OLD_REPORT_BYTES_MAX = 8 << 20
@@ -44,7 +44,7 @@ _ENTRY = struct.Struct("<BBQQIII")
 _REFUSAL = struct.Struct("<IB")
 _LENGTH = struct.Struct("<I")
 KEYS_REMEMBERED, REMEMBERED_BYTES_MAX = 4_096, 256
-"""Cache size of encoded keys, because the same brokers recur, and the longest cached key."""
+"""Number of encoded keys that are cached, because the same brokers recur; and maximum length of a cached key."""
 AGE_MAX = 0xFFFFFFFF
 """The greatest age that can be sent. It also means "unknown"."""
 
@@ -64,8 +64,8 @@ class ReportEntry(NamedTuple):
 
 
 ALONE, MORE, LAST = range(3)
-"""Place of a report in the whole list. ALONE: it is the whole list, or changes. MORE, LAST: it is a part, and more parts follow,
-or none. Changes may come between the parts."""
+"""Place of a report in the whole list. ALONE: the report is the whole list, or it contains only changes. MORE: it is a part, and
+other parts follow. LAST: it is the last part. Changes may come between the parts."""
 
 
 class NodeReport(NamedTuple):
@@ -119,7 +119,7 @@ class Inquiry(NamedTuple):
     sending, as far as the sender knows it, in milliseconds since 1970; ``since_ms`` counts back from this moment. 0: unknown;
     version 0.1 sends 0 and its leaders ignore the field. WITHDRAW: 0."""
     since_ms: int
-    """REMOVE: connections opened after this age belong to another process; AGE_MAX: no connection does."""
+    """REMOVE: connections that are younger than this belong to another process; AGE_MAX: no connection does."""
     key: Key
     content: str
     """REGISTER and WITHDRAW: the registration's hash. REMOVE: the removal, as JSON, and the caller who asked for the removal, if
@@ -291,7 +291,7 @@ def _check(count: int, switch: int) -> None:
 
 
 def encode_removal(removal: BrokerRemoval, origin: ChangeOrigin | None = None) -> str:
-    """As the content of an Inquiry. ``origin`` is only for leaders of this version."""
+    """A removal as the content of an Inquiry. ``origin`` is only for leaders of this version."""
     fields = [removal.broker_name, removal.broker_id, removal.epoch, *(origin or ())]
     return dump(fields).decode("utf-8", "surrogatepass")
 

@@ -208,7 +208,7 @@ class LeaderRole:
             self._unregister(asker, removal, origin, since_ms)
 
     def _unregister(self, asker: Asker, removal: BrokerRemoval, origin: ChangeOrigin | None, since_ms: float) -> None:
-        """Remove for the node that asked. Repeated inquiries start no second proposal."""
+        """Remove a broker for the node that asked. Repeated inquiries start no second proposal."""
         assert removal.epoch is not None, "the epoch is set by the node that asks"
         key = (removal.cluster_name, removal.broker_addr)
         lease = self._lease_of(key)

@@ -1,4 +1,4 @@
-"""The node as the liveness of brokers uses it, and the data that the parts of one leader share."""
+"""The parts of a node that the liveness of brokers uses, and the data that the parts of one leader share."""
 
 from asyncio import Future
 from collections.abc import Callable, Sequence

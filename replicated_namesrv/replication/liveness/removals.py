@@ -19,8 +19,9 @@ from replicated_namesrv.routes.commands import BrokerRemoval, UnregisterBrokers
 log = logging.getLogger(__name__)
 
 EXPIRED_BROKERS_MAX, EXPIRED_TOPICS_MAX = 200, 20_000
-"""Maximum of brokers that expire in one command, and of topics of their groups, unless one broker alone has more. The next
-command follows when these brokers are removed. A command that reaches either maximum costs a node 7 to 20 ms in one step."""
+"""Maximum number of brokers that expire in one command, and of the topics of their groups. A single broker may have more topics.
+The next command follows when these brokers are removed. A command that reaches either maximum costs a node 7 to 20 ms in one
+step."""
 LARGE_TOPICS = 20_000
 """A broker with more topics is removed alone by ``UNREGISTER_BROKER`` (104); the next such broker waits for a tick."""
 

@@ -8,7 +8,7 @@
     B2   it existed when this leader began            that moment minus the recorded            test_successor_continues
                                                       suspicion
 
-T is the broker's time-out. The suspicion is part of the replicated state: thirds of T that are recorded.
+T is the broker's time-out. The suspicion is part of the replicated state: the number of thirds of T that are recorded.
 
     row  silent for      recorded suspicion     outcome                                         test
     S1   less than T/3   any                    nothing                                         test_short_silence
@@ -174,7 +174,8 @@ class Silence:
                 yield watched.lease
 
     def _is_current(self, watched: _Watched, lease_of: Callable[[Key], Lease | None], now_ms: float) -> bool:
-        """Refresh the lease. False: it has ended, or has begun again without ``contact`` so far."""
+        """Refresh the lease. False: the registration has ended, or a new one has begun for which ``contact`` was not called
+        yet."""
         key, before = watched.lease.key, watched.lease
         lease = lease_of(key)
         if lease is None:
