@@ -19,7 +19,7 @@ from replicated_namesrv.raft.raft_messages import Append, AppendReply
 
 
 class AppendCore(RaftState, Protocol):
-    """The consensus core as a follower needs it."""
+    """The methods of the consensus core that a follower needs."""
 
     def append(
         self, peer: str, term: int, commit_index: int, previous_index: int, previous_term: int, entries: list[Entry]
@@ -82,7 +82,7 @@ class Appending:
     def _skip_known(
         self, peer: str, previous_index: int, previous_term: int, entries: list[Entry]
     ) -> tuple[int, int, list[Entry]]:
-        """Remove entries that are already here from the front."""
+        """Remove the leading entries that are already in this log."""
         log, commit = self._log, self._core.commit_index
         if previous_index <= commit:
             self._check_committed(peer, previous_index, previous_term)

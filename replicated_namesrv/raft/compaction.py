@@ -35,7 +35,7 @@ state, so the pause is not shorter."""
 
 
 class CompactionCore(RaftState, Protocol):
-    """The consensus core as compaction needs it."""
+    """The methods of the consensus core that compaction needs."""
 
     def force_compaction(self) -> None: ...
 
@@ -68,7 +68,7 @@ class Compaction:
     # Taking a snapshot
 
     def tick(self) -> None:
-        """Start a snapshot if enough bytes were written. On a stalled disk it could not end."""
+        """Start a snapshot if enough bytes were written and the disk is not stalled: on a stalled disk, it could not end."""
         if self._taking.running or self._stall.stalled:
             return
         written = self._log.written_bytes - self._bytes

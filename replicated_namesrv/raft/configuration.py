@@ -50,11 +50,12 @@ def change_in(payload: bytes) -> Change | None:
 class Configuration:
     """The members, as applied and as of the last entry of the log.
 
-    The applied ones belong to the replicated state. The latest decide which votes and acknowledgements count.
+    The applied members belong to the replicated state. The members as of the last entry decide which votes and acknowledgements
+    count.
     """
 
     def __init__(self, voters: Mapping[str, int], in_log: bool) -> None:
-        """``voters``: the founders. ``in_log`` False: all changes are in force when they are applied
+        """``voters``: the founders. ``in_log`` False: a change is in force only once it is applied
         (``Defences.changes_in_log``)."""
         self._in_log = in_log
         self.on_change: Callable[[], None] = lambda: None
@@ -83,8 +84,8 @@ class Configuration:
         return self._waiting[-1][0] if self._waiting else 0
 
     def replace(self, voters: Mapping[str, int], members: Members | None = None) -> None:
-        """The founders are known, or a snapshot was restored: there are no changes in the log after it. ``members`` None: no
-        MEMBERS entry was applied, and all voters are founders."""
+        """Replace all members: the founders have become known, or a snapshot was restored. No change follows in the log.
+        ``members`` None: no MEMBERS entry was applied, and all voters are founders."""
         self.is_static = members is None
         self.applied_members = founding_members(voters) if members is None else dict(members)
         self._waiting.clear()
@@ -140,7 +141,7 @@ class Configuration:
         return node not in self.latest and node in self.applied_members and self.applied_members[node].votes
 
     def is_unfinished(self, node: str, incarnation: int) -> bool:
-        """Whether there is something to write for this incarnation of ``node`` once it keeps up."""
+        """Whether an entry for this incarnation of ``node`` has to be written once it keeps up."""
         member = self.members.get(node)
         return member is not None and (member.incarnation != incarnation or member.kind is Kind.LEARNER)
 
@@ -156,7 +157,7 @@ class Configuration:
         return self.with_member(node, member._replace(kind=kind, incarnation=incarnation))
 
     def with_member(self, node: str, member: RaftMember | None) -> bytes:
-        """The MEMBERS entry after which ``node`` is ``member``, or none if None."""
+        """The MEMBERS entry that changes ``node`` to ``member``, or removes it if ``member`` is None."""
         members = {name: known for name, known in self.members.items() if name != node}
         return pack_members(members if member is None else {**members, node: member})
 

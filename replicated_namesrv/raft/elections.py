@@ -35,7 +35,7 @@ times (3 s in all by default)."""
 
 
 class ElectionCore(RaftState, Protocol):
-    """The consensus core as elections need it."""
+    """The methods of the consensus core that elections need."""
 
     def start_election(self) -> None: ...
 
@@ -47,7 +47,7 @@ class ElectionCore(RaftState, Protocol):
 
 
 class Elections:
-    """Campaigns of one node, and its answers to those of others."""
+    """The campaigns of one node, and its answers to the campaigns of others."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Elections:
     # The leader
 
     def accept_leader(self, peer: str, term: int) -> bool:
-        """Whether to follow ``peer``, which sends as leader of ``term``. A peer of an older term gets our term."""
+        """Whether to follow ``peer``, which sends as leader of ``term``. A peer of an older term is sent our term."""
         if term < self._core.term:
             self._outbox.send(peer, HigherTerm(*self._outbox.address(peer), self._core.term))
             return False

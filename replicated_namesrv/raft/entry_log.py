@@ -14,7 +14,7 @@ reported. The argument:
    damage to the last batch looks like a torn tail.
 4. Records that were readable on opening but are not marked as synced may exist only in memory: after a failed fsync Linux treats
    the pages as clean, and the next fsync succeeds without writing them. So the segments that hold such records are copied to new
-   files, which are synced and then take the old names, before any of it counts as durable.
+   files, which are synced and then take the old names, before any of these records counts as durable.
 5. Whole segments are deleted; each begins with the term, vote and commit index, so it can be read without earlier ones.
 
 The commit index in a mark is a hint that lets a restarted node apply before it has contact with a leader; it is never ahead of
@@ -90,7 +90,7 @@ class Log:
     """
 
     def __init__(self, storage: Storage, segment_bytes: int = 16 << 20, rewrite_tail: bool = True) -> None:
-        """``rewrite_tail`` False relies on everything that can be read (``Defences.tail_rewrite``)."""
+        """``rewrite_tail`` False: everything that can be read counts as durable (``Defences.tail_rewrite``)."""
         self._storage = storage
         self._rewrite_tail = rewrite_tail
         self.segment_bytes = segment_bytes
@@ -125,7 +125,7 @@ class Log:
         """While True, ``deleteEntriesFrom`` has no effect, because the guard knows that the following entries are equal."""
         self.read_max = ENTRIES_READ_MAX
         self.read_bytes_max = ENTRIES_READ_MAX
-        """Limits on the size of a slice of entries with an end, so that a long backlog is applied in steps."""
+        """Limits on the entries and bytes of a slice that has an end, so that a long backlog is applied in steps."""
         self.entries_max = self.buffered_bytes_max = ENTRIES_READ_MAX
         """Limits on unsynced entries and bytes, for ``is_full``."""
         self.on_add: Callable[[int, bytes], None] = lambda index, payload: None
@@ -288,7 +288,7 @@ class Log:
 
     @staticmethod
     def _synced_behind(data: bytes, offset: int) -> int:
-        """Greatest synced number in any valid mark after ``offset``."""
+        """The greatest number of a synced record that a valid mark after ``offset`` reports."""
         synced = 0
         position = data.find(MARKER, offset)
         while position >= 0 and position + RECORD.size <= len(data):

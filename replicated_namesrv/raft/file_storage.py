@@ -67,7 +67,7 @@ class _Spares:
 
     def close(self, descriptor: int) -> None:
         """Close the descriptor. If a spare was used, turn this descriptor into a spare with ``dup2``. If it were closed and
-        another one opened, it could be lost to another user in between."""
+        opened again, another part of the process could take the free descriptor in between."""
         with self._lock:
             if len(self._kept) < SPARES:
                 os.dup2(self._null, descriptor, inheritable=False)

@@ -10,14 +10,14 @@ from replicated_namesrv.raft.standing import NOTHING, Memory, PeerMemories
 
 
 class MatchCore(RaftState, Protocol):
-    """The consensus core as the followers' progress needs it."""
+    """The methods of the consensus core that the followers' progress needs."""
 
     def forget(self, peer: str) -> None:
         """Forget what ``peer`` has acknowledged."""
 
 
 class Followers:
-    """The peers as followers, as a node knows them. It is also updated while the node is not the leader."""
+    """A node's knowledge of its peers as followers. It is also updated while the node is not the leader."""
 
     def __init__(self, peers: list[str], core: MatchCore, log: Log, memories: PeerMemories, config: RaftConfig) -> None:
         self._core, self._log, self._memories = core, log, memories

@@ -50,8 +50,9 @@ class Group:
         self._is_due = False
         """Whether peers have to be added or dropped at the next tick."""
         self.is_searching = True
-        """Whether this process has not found a leader yet that is a member by its log or by a hint. Until then the configured
-        nodes are peers, too. If the log is behind and the hint was lost, only the configuration may name the leader."""
+        """True until this process has found a leader that is a member according to its log or to a hint. Until then the
+        configured nodes are peers, too. If the log is behind and the hint was lost, only the configuration may name the
+        leader."""
         self.hint: tuple[int, Members] = (0, {})
         """(index, members): members of the cluster that another node named in a hint, and that this node does not know yet."""
         self.version = 0
@@ -143,7 +144,7 @@ class Group:
 
     @property
     def _has_leader(self) -> bool:
-        """Whether this node knows a leader that stays its peer: the log of this leader will tell it the members."""
+        """Whether this node knows a leader that stays its peer: the log of this leader contains the members."""
         leader = self._leadership.leader_of(self._core.term)
         if not self._context.config.defences.lasting_leader:
             return leader is not None
@@ -152,7 +153,7 @@ class Group:
     @property
     def accepts_strangers(self) -> bool:
         """Whether nodes that are no peers may connect. They may be the present members: all members that this node knows may have
-        been replaced while it was down or cut off. Only their hints count."""
+        been replaced while it was down or cut off. Only hints of such nodes count."""
         silent = self._context.now() - self._leadership.last_contact_at
         without_leader = not self._core.is_leader and silent > self._context.config.election_max_ms / 1000
         return self.is_searching or without_leader

@@ -24,8 +24,8 @@ class Identity:
     def __init__(
         self, storage: Storage, node: str, cluster: str, members: list[str], incarnation: int, joins: bool = False
     ) -> None:
-        """``incarnation``: the number to use if the directory is blank. ``joins``: a blank directory is one of a node that joins
-        a cluster; ``members`` are only where it looks first."""
+        """``incarnation``: the number to use if the directory is blank. ``joins``: if the directory is blank, its node joins a
+        cluster, and ``members`` are only the nodes that it contacts first."""
         self._storage = storage
         self.node, self.cluster, self.members = node, cluster, members
         self.incarnation, self.boot, self.state = incarnation, 0, BLANK

@@ -91,8 +91,9 @@ class StateMachine(Protocol):
         """Change the state. Must not raise (except UnknownCommandError) and must depend only on the state and the command. The
         result goes to the proposer on this node and is never sent anywhere.
 
-        An exception counts as the result on every node (``ApplyFailed``). Those that come from the machine and not from the
-        command (MemoryError, RecursionError, OSError, ImportError, SystemError) stop the node, since others would not raise them.
+        An exception counts as the result on every node (``ApplyFailed``). If the cause is the machine and not the command
+        (MemoryError, RecursionError, OSError, ImportError, SystemError), the exception stops the node, because other nodes would
+        not raise it.
         """
 
     def snapshot(self) -> Iterator[bytes]:
@@ -109,7 +110,7 @@ class StateMachine(Protocol):
 
 
 class RaftState(Protocol):
-    """The state of the consensus core, as the parts of a node read it."""
+    """The state of the consensus core that the parts of a node read."""
 
     @property
     def is_leader(self) -> bool: ...
@@ -195,7 +196,7 @@ class Observer:
         """This node votes for ``candidate`` in ``term``."""
 
     def leader_changed(self, leader: str | None, term: int) -> None:
-        """The leader as this node knows it, or None."""
+        """The leader that this node knows. None: it knows none."""
 
     def applied(self, index: int, term: int, payload: bytes) -> None:
         """An entry was applied; ``payload`` is the whole entry, equal on every node."""

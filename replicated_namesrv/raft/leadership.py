@@ -12,7 +12,7 @@ from replicated_namesrv.raft.raft_config import RaftConfig
 
 
 class Leadership:
-    """The leader as one node knows it, and on a leader, its lease."""
+    """One node's knowledge of the leader and, on a leader, its lease."""
 
     def __init__(self, config: RaftConfig, now: float) -> None:
         """``now``: the start of the process."""

@@ -60,7 +60,7 @@ class MemberChange(NamedTuple):
     observer: bool = False
     """For ``add``: the new member never votes."""
     details: str | None = None
-    """For ``add`` and ``move``: a text of the user of this package; None: the text stays as before."""
+    """For ``add`` and ``move``: a text that the user of this package defines; None: the text stays as before."""
 
 
 class Refusal(NamedTuple):
@@ -71,7 +71,7 @@ class Refusal(NamedTuple):
 
 
 class Transfers(Protocol):
-    """The leadership transfer as changes need it."""
+    """The methods of the leadership transfer that changes need."""
 
     @property
     def running(self) -> bool: ...
@@ -80,7 +80,7 @@ class Transfers(Protocol):
 
 
 class MemberChanges:
-    """The requests of one node. On a leader, at most one change is not decided."""
+    """The requests of one node. On a leader, at most one change is undecided."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class MemberChanges:
 
     def _old_members(self) -> str | None:
         if not self._configuration.is_static:
-            return None  # every member has applied a MEMBERS entry, or a member cannot apply the first one
+            return None  # the members are in the log, so this was checked before the first MEMBERS entry
         spoken = {peer: self._protocol(peer) for peer in self._context.peers}
         greeted = {peer: protocol for peer, protocol in spoken.items() if protocol is not None}
         old = sorted(peer for peer, protocol in greeted.items() if protocol < MEMBERS_PROTOCOL)

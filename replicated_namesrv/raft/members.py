@@ -13,8 +13,7 @@ from typing import NamedTuple
 from replicated_namesrv.raft.raft_errors import MalformedError
 
 VACANT = 0
-"""Stands in the place of an incarnation if a place is vacant, or if the incarnation of a learner or observer is not written
-yet."""
+"""Used instead of an incarnation if a place is vacant, or if the incarnation of a learner or observer is not in the log yet."""
 MEMBERS_MAX = 64
 """Maximum number of members of a cluster. Every node has two connections with each other member."""
 VOTERS_MAX = 7
@@ -41,7 +40,7 @@ class RaftMember(NamedTuple):
     the configuration."""
     port: int = 0
     details: str = ""
-    """A text of the user of this package."""
+    """A text that the user of this package defines."""
 
     @property
     def votes(self) -> bool:

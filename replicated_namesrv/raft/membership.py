@@ -48,7 +48,8 @@ CONTEST_TIMES = 2
 """How long a report that contests a process counts, in units of the contest time. Connected peers repeat it more often."""
 _STANDINGS = frozenset(Standing)
 _PROMISES = frozenset((Vote, VoteReply, AppendReply, SnapshotAck, ReadAck))
-"""Messages that others count. An append that conflicts is answered by an AppendReply, too, and renews the lease."""
+"""Messages that others count. Every AppendReply is one of them, because even the answer to a conflicting append renews the
+lease."""
 
 
 class Membership:
@@ -80,9 +81,9 @@ class Membership:
         self.process = self._context.rng.getrandbits(63) | 1
         """Nonce of this process, never 0."""
         self._silent_until = self._now() + self._config.election_min_ms / 1000 if self._defences.introduced_first else NEVER
-        """Until then it makes no promises, if not all peers have accepted it before."""
+        """Time until which this process makes no promises. The time ends early when all peers have accepted the process."""
         self.opened = Memory(0, 0, 0)
-        """Memory of the disk's content when it was opened. Its ``acknowledged`` is the last entry."""
+        """The disk's content when it was opened. ``acknowledged`` has its last entry."""
         self.known: dict[str, int] = {}
         """For each peer: the incarnation whose process this node has accepted."""
         self.own_standings: dict[str, Standing] = {}
@@ -105,7 +106,7 @@ class Membership:
         self._greet_at: dict[str, float] = {}
         self._introduce_at: dict[str, float] = {}
         self._answers: dict[str, tuple[float, int]] = {}
-        """For each peer: since when, and how many, introductions were answered at once."""
+        """For each peer: the start of the present interval, and the number of introductions that were answered at once in it."""
         self._contest_seconds = self._config.election_max_ms / 1000
         self._introduction_seconds = INTRODUCTION_HEARTBEATS * self._context.heartbeat_seconds
 
@@ -184,15 +185,16 @@ class Membership:
 
     @property
     def is_contested(self) -> bool:
-        """Whether a peer has contact with two processes of this node. Then neither may vote or acknowledge, not even for peers
-        that know only one of them: this one may lack what the peer remembers."""
+        """Whether a peer has contact with two processes of this node. Then neither process may vote or acknowledge. This includes
+        answers to peers that know only one of the two, because this process may lack data that such a peer remembers."""
         now = self._now()
         return any(now < until for until in self._contested_until.values())
 
     @property
     def is_silent(self) -> bool:
-        """Whether this process has started so recently that a peer that remembers more of its disk may not have answered yet. The
-        peers that have accepted it remember no more. A peer that is down, or of protocol 0, does not answer: wait for the time.
+        """Whether a peer that remembers more of this disk may not have answered yet since this process started. Peers that have
+        accepted the process remember no more than the disk has. A peer that is down, or of protocol 0, does not answer, so the
+        silence also ends after a time.
         """
         if self._silent_until != NEVER and (
             self._now() >= self._silent_until or all(self._accepted_by(peer) for peer in self._context.peers)

@@ -94,7 +94,7 @@ class NodeViews:
         )
 
     def _least_version(self) -> str:
-        """The member that applies the oldest commands, as far as known."""
+        """The member with the oldest command version, as far as known."""
         return min(self.members, key=self.membership.command_version)
 
     @property

@@ -67,7 +67,8 @@ class Outbox:
         return len(self._held)
 
     def address(self, peer: str) -> tuple[int, int]:
-        """Source and destination, the first two fields of every message to ``peer``. Destination 0: it would be dropped."""
+        """Source and destination, the first two fields of every message to ``peer``. Destination 0: the peer would drop the
+        message."""
         return self._addresses.incarnation, self._addresses.known.get(peer, 0)
 
     def send(self, peer: str, message: PeerMessage) -> None:

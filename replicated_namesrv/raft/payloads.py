@@ -39,7 +39,7 @@ def pack_group(origin: Origin, floor: int, proposals: Sequence[tuple[int, bytes]
 
 
 _origins: dict[bytes, Origin] = {}
-"""Cache of origins by their encoding, because every entry has some of a few origins."""
+"""Cache of origins by their encoding, because the same few origins occur in all entries."""
 ORIGINS_CACHED_MAX = 1_000
 
 

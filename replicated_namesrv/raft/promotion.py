@@ -16,7 +16,7 @@ from replicated_namesrv.raft.stall import Stall
 
 
 class PromotionCore(RaftState, Protocol):
-    """The consensus core as a promotion needs it."""
+    """The methods of the consensus core that a promotion needs."""
 
     def propose(self, payload: bytes) -> int:
         """Append an entry. Returns its index."""

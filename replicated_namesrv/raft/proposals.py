@@ -1,7 +1,7 @@
 """Proposals: each command of a caller gets exactly one outcome.
 
 Every proposal gets a number from this node's origin. The first number of a process is random, so that a process on a rolled-back
-data directory does not issue the numbers of the one before it. A leader packs waiting proposals into entries; another node
+data directory does not issue the numbers of an earlier process. A leader packs waiting proposals into entries; another node
 forwards them to the leader. Each append or forward makes a copy of a proposal. After a change of leader, undecided proposals are
 proposed again, and the sessions ensure that only one copy is applied. A proposal ends
 
@@ -9,8 +9,8 @@ proposed again, and the sessions ensure that only one copy is applied. A proposa
 - rejected, when its time is up and no copy of it can exist: it was never sent, or another entry was committed in the place of
   each copy. A forward is for one term. The reply of the leader names a log index. If the network repeated the forward, all copies
   are in that term's log at this index or after it. So if the entry at this index is cut, all copies are cut.
-- indeterminate, when its time is up and a copy may exist, when a snapshot shows that it was applied but not its result, or
-  when this node stops.
+- indeterminate, when its time is up and a copy may exist; when a snapshot shows that it was applied, but does not show its
+  result; or when this node stops.
 """
 
 from collections import deque
@@ -62,7 +62,7 @@ class Pending:
 
 
 class ProposalCore(RaftState, Protocol):
-    """The consensus core as proposals need it."""
+    """The methods of the consensus core that proposals need."""
 
     def propose(self, payload: bytes) -> int:
         """Append an entry. Returns its index."""

@@ -3,8 +3,8 @@
 PySyncObj decides term, vote and role transitions, vote counting, the no-op of a new leader, the consistency check, append, the
 commit rule, apply order, stepping down without a quorum, when to compact, and the reset of the log by a snapshot. ``Core`` turns
 its dictionaries into calls: the guard (``RaftNode``) decides which messages reach PySyncObj and which of its answers are sent.
-Every private member that is used is in ``TOUCHED`` and used in this module only. ``RELIED_UPON`` lists the methods whose source a
-test compares with that of the pinned version, so that another version is detected.
+``TOUCHED`` lists the private members of PySyncObj that are used. Only this module uses them. ``RELIED_UPON`` lists the methods
+whose source a test compares with that of the pinned version, so that another version is detected.
 """
 
 import threading

@@ -89,7 +89,7 @@ class Defences:
     transfer_log: bool = True
     """The log behind a snapshot on its way to a follower is kept until the follower has it."""
     inflight_bound: bool = True
-    """Only the newest unanswered messages to a follower are remembered. Off: all."""
+    """Only the newest unanswered messages to a follower are remembered. Off: all of them are."""
     resend_backoff: bool = True
     """Retries of data that a follower repeatedly lacks back off. A probe that had no effect is repeated with the next heartbeat.
     Off: both are sent again with each of the follower's answers."""
@@ -129,17 +129,17 @@ class RaftConfig:
     """Version of the state machine's digests. Nodes compare digests of equal versions only, so a new form of the digest stops
     no node in a rolling upgrade."""
     election_grace_bytes_per_second: int = 2_500_000
-    """Data larger than ``append_bytes_max`` is received, written and applied in one piece, and a node is silent meanwhile. This
-    is the pace that is assumed, the pace of a very busy machine. No node campaigns and no leader steps down before the work could
-    be done at this pace, so after such a command, the loss of a leader is detected later by this time. Lower the value if
-    machines are slower."""
+    """Assumed pace of a node that receives, writes and applies data larger than ``append_bytes_max``. Such data is processed in
+    one piece, and the node is silent meanwhile. No node campaigns and no leader steps down before the work could be done at this
+    pace. So after such a command, the loss of a leader is detected later by this time. The default is the pace of a very busy
+    machine. Lower it if machines are slower."""
     election_grace_ms_max: int = 3_000
     """Maximum extension of the election time-out, for messages of any size."""
     clock_drift_max: float = 0.05
     """Greatest relative difference of clock rates between two nodes. Leases are shortened by twice this share."""
     lease_reads: bool = False
-    """Whether ``lease_read`` may answer from the lease; otherwise it is a read index. The lease depends on the promises of the
-    others: ``election_min_ms`` and ``clock_drift_max`` must be the same on all nodes."""
+    """Whether ``lease_read`` may answer from the lease. Otherwise it requests a read index. The lease depends on the promises of
+    the others: ``election_min_ms`` and ``clock_drift_max`` must be the same on all nodes."""
     leaving_ms: int = 10_000
     """After a removal, the other nodes continue to send the removed node the log for this time, so that it learns of its
     removal."""
@@ -200,7 +200,7 @@ class RaftConfig:
     """Pause between comparisons of digests when the cluster is idle."""
     unsynced_bytes_max: int = 16 << 20
     """Maximum number of bytes of the log that wait for a sync in progress. At this number a leader appends nothing, and a
-    follower accepts no entries. A second of writes at full speed."""
+    follower accepts no entries. This is about a second of writes at full speed."""
     sync_stall_ms: int = 5_000
     """A sync of the log that takes longer counts as stalled: a leader transfers leadership or steps down, and no node campaigns.
     Busy or remote disks sometimes pause for a second or two. The limit is longer than such a pause, because an election would not
@@ -240,8 +240,8 @@ class RaftConfig:
 
     @property
     def log_entries_max(self) -> int:
-        """Entries in memory. Beyond it a leader appends nothing and a follower accepts none until a snapshot has replaced
-        some. It is reached only if snapshots do not end."""
+        """Maximum number of entries in memory. At this number a leader appends no entry and a follower accepts none until a
+        snapshot has replaced some. The number is reached only if snapshots do not end."""
         return 2 * self.compact_entries + self.transfer_log_entries_max
 
     @property

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple, get_type_hints
 from replicated_namesrv.raft.raft_errors import MalformedError
 
 Identity = Annotated[int, "identity"]
-"""A number drawn at random, or a checksum: any value."""
+"""A number drawn at random, or a checksum. Every value is accepted."""
 Term = Annotated[int, "term"]
 Ordinal = Annotated[int, "ordinal"]
 """A number that counts up: an index, a sequence number, a size. ``message_bounds.py`` says which values are accepted."""

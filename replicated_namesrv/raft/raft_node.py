@@ -4,9 +4,9 @@ Events go in (messages, ticks, completed syncs), messages and sync requests come
 ``Core``, makes Raft's decisions. The same code runs in production and in the simulator. A broken invariant, a failed write or
 sync and a damaged file stop the node for good: nothing is acknowledged after that.
 
-The parts; each module says why its part is safe: membership (incarnations, formation), elections, replication, reads,
-proposals, snapshot taking and receiving, digests. This module connects them, holds answers back until they are durable, and
-says when the next tick is due.
+The parts are membership (incarnations, formation), elections, replication, reads, proposals, snapshot taking and receiving, and
+digests. The module of each part says why the part is safe. This module connects them, holds answers back until they are durable,
+and says when the next tick is due.
 """
 
 import hashlib
@@ -105,7 +105,7 @@ class RaftNode(NodeViews):
         joins: bool = False,
     ) -> None:
         """``members``: all configured nodes, this one included, perhaps with their addresses. One member makes a group of its
-        own. ``joins``: a blank node joins a cluster, and ``members`` is only where it looks first."""
+        own. ``joins``: a blank node joins a cluster, and ``members`` are only the nodes that it contacts first."""
         self.config = config or RaftConfig()
         self.defences = self.config.defences
         self.context = NodeContext(node_id, list(members), cluster_id, environment, self.config)
@@ -285,7 +285,7 @@ class RaftNode(NodeViews):
         try:
             check_numbers(message, self.core.term)
             self._receive(peer, message)
-            # now, before the entry that took the place is acknowledged
+            # rejoin now, before this node acknowledges the entry that took its place
             if self.group.has_lost_place and self.defences.lost_places:
                 self._rejoin("another data directory has taken the place of this one")
         except TermError as error:
@@ -501,8 +501,9 @@ class RaftNode(NodeViews):
     # Callers
 
     def propose(self, command: bytes, done: Callable[[Outcome], None], timeout_ms: int | None = None, version: int = 0) -> None:
-        """Apply ``command`` once on every node. ``done`` is called exactly once, perhaps before this returns. ``version``:
-        rejected unless every member is known to apply it; omit it once a command of that version has been applied."""
+        """Apply ``command`` once on every node. ``done`` is called exactly once, perhaps before this returns. ``version``: the
+        command is rejected unless every member is known to apply commands of this version. Omit it once a command of that version
+        has been applied."""
         if self.stopped:
             done(Rejected("this node has stopped"))
         elif version and version > (known := self.membership.command_version(least := self._least_version())):

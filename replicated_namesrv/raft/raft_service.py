@@ -188,8 +188,8 @@ class RaftService:
     # Callers
 
     def propose(self, command: bytes, timeout_ms: int | None = None, version: int = 0) -> "asyncio.Future[Outcome]":
-        """Apply ``command`` once on every node and return the outcome; the Future never fails. ``version``: it is rejected
-        unless every member is known to apply commands of that version; 0 if it needs no check."""
+        """Apply ``command`` once on every node and return the outcome; the Future never fails. ``version``: the command is
+        rejected unless every member is known to apply commands of this version. 0: no check is needed."""
         future: asyncio.Future[Outcome] = self.loop.create_future()
         self.node.propose(command, _setter(future), timeout_ms, version)
         self.kick()
@@ -269,7 +269,7 @@ class RaftService:
         self.kick()
 
     def kick(self) -> None:
-        """Tick once in the next turn of the loop, for all events of this one."""
+        """Tick once in the next turn of the loop, for all events of this turn."""
         if not self._kicked and self._running:
             self._kicked = True
             self.loop.call_soon(self._kicked_run)

@@ -82,7 +82,7 @@ Mbit/s."""
 
 
 class ReplicationCore(RaftState, Protocol):
-    """The consensus core as replication needs it."""
+    """The methods of the consensus core that replication needs."""
 
     def observe_term(self, peer: str, term: int) -> None: ...
 
@@ -141,7 +141,7 @@ class Replication:
     def tick(self) -> None:
         """Send what is due to every follower, and promote a learner that keeps up.
 
-        A new commit index alone is sent one tick later: by then it travels with new proposals.
+        A new commit index alone is sent one tick later, because by then it can often be sent together with new proposals.
         """
         last, commit = self._log.last_index, self._core.commit_index
         notify, self._commit_at_last_tick = commit == self._commit_at_last_tick, commit
@@ -283,7 +283,7 @@ class Replication:
         return self._voters.counts(progress.peer, progress.incarnation)
 
     def _report_matches(self, progress: Progress) -> None:
-        """``progress`` has advanced: report the other followers whose durable part may count now."""
+        """``progress`` has advanced, which may raise the clip: report the matches of all followers up to the clip."""
         if not self._counts(progress):
             return
         clip = self._clip()
@@ -295,8 +295,8 @@ class Replication:
 
     def _count_contact(self, progress: Progress, sequence: int) -> None:
         """A follower answered message ``sequence``. It counts for CheckQuorum only if the message was not answered before and
-        was sent recently, because a late answer describes the past. Recently means longer than the time that CheckQuorum
-        allows: if a full window fills a slow link, answers arrive steadily, and each takes as long as the window."""
+        was sent recently, because a late answer describes the past. The limit is longer than the time that CheckQuorum allows.
+        Over a slow link with a full window, answers arrive steadily, but each takes as long as the whole window."""
         sent_at = progress.acknowledge(sequence)
         now = self._now()
         limit = self._leadership.quorum_timeout(now, self._core.commit_index) + self._round_trip_seconds

@@ -26,7 +26,7 @@ waits, because on a disk that does not answer these syncs would accumulate."""
 
 
 class InstallingCore(RaftState, Protocol):
-    """The consensus core as the installation of a snapshot needs it."""
+    """The methods of the consensus core that the installation of a snapshot needs."""
 
     def leader_contact_without_entries(self, peer: str, term: int) -> None: ...
 

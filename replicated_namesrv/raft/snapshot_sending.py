@@ -105,7 +105,7 @@ class SnapshotSending:
         return True
 
     def arrived(self, progress: Progress) -> None:
-        """The snapshot has arrived. The log after it is kept until it has arrived, too."""
+        """The snapshot has arrived. The log after it is kept until that part has arrived, too."""
         if progress.kept_from is not None:
             self._compaction.keep_log(progress, progress.match)
         progress.become_probe(progress.match + 1, self._followers.sequence)

@@ -49,7 +49,7 @@ class Stall:
         self._log_since = now
 
     def log_sync_ended(self) -> None:
-        """It ended."""
+        """The sync of the log ended."""
         self._log_since = None
 
     def age(self, now: float) -> float:

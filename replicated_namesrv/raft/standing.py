@@ -5,8 +5,8 @@ older image (restored volume, virtual machine reset to a snapshot) must not vote
 directory neither may vote. Every process introduces itself with a nonce and with the content of its disk. Every node remembers,
 per incarnation of a peer, the most advanced content of its disk (records, term, last entry). This memory is volatile: a
 regression that only a lost node could have noticed is not detected (DESIGN.md, "Rolled-back disks"). A process that any peer
-contests sends nothing but greetings and introductions to all peers. One that lacks data that a peer remembers of it rejoins by
-itself, whatever its standing (``membership.py``).
+contests sends nothing but greetings and introductions to all peers. A process whose disk lacks data that a peer remembers rejoins
+by itself, whatever its standing (``membership.py``).
 
 ``IncarnationRecord.judge`` decides by the first row that matches:
 
@@ -88,7 +88,8 @@ class Memory(NamedTuple):
         return Memory(max(self.number, other.number), *max((self.term, self.acknowledged), (other.term, other.acknowledged)))
 
     def missing_in(self, opened: "Memory") -> bool:
-        """Whether a disk lacks data. ``opened``: its content when opened; its ``acknowledged`` is the last entry."""
+        """Whether a disk lacks some of this data. ``opened``: the disk's content when it was opened; ``acknowledged`` has its
+        last entry."""
         return opened.number < self.number or opened[1:] < self[1:]
 
 
@@ -96,7 +97,7 @@ NOTHING = Memory(0, 0, 0)
 
 
 class _Process:
-    """The knowledge of one process of a peer."""
+    """Facts about one process of a peer."""
 
     __slots__ = ("challenge", "echoed", "fresh_at", "sequence", "went_back")
 
@@ -123,7 +124,7 @@ class IncarnationRecord:
         self._processes: dict[int, _Process] = {}
 
     def note(self, memory: Memory) -> None:
-        """The incarnation has shown that this is on its disk."""
+        """The incarnation has shown that this content is on its disk."""
         self.memory = self.memory.merged(memory)
 
     def judge(

@@ -24,7 +24,7 @@ class Syncs:
         self._environment.request_sync(self._token, names, directory)
 
     def completed(self, token: int) -> Callable[[], None] | None:
-        """The follow-up call of this token's request, which is durable. None if there is no such request."""
+        """The follow-up call of this token's request, whose files are durable now. None if there is no such request."""
         sync = self._pending.pop(token, None)
         return None if sync is None else sync[1]
 

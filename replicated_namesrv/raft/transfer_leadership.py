@@ -16,7 +16,7 @@ from replicated_namesrv.raft.stall import Stall
 
 
 class TransferCore(RaftState, Protocol):
-    """The consensus core as a transfer needs it."""
+    """The methods of the consensus core that a transfer needs."""
 
     def transfer_leadership(self, peer: str) -> None: ...
 
@@ -24,7 +24,7 @@ class TransferCore(RaftState, Protocol):
 
 
 class Targets(Protocol):
-    """Replication progress of the followers."""
+    """The methods of replication that a transfer needs."""
 
     def furthest_voter(self) -> str | None:
         """The connected voter with the longest log known."""

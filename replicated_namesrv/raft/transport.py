@@ -17,7 +17,7 @@
 - The dialler's nonce names its process. While one process of a node is connected and sends messages, a second process under the
   same name (a copy of the data directory, a service started twice) is refused with the reason.
 - TLS, if configured, is mutual: each certificate must name its node as a DNS subject alternative name. Files are read again
-  when they change; connections made before keep their old ones.
+  when they change; existing connections keep the old ones.
 - Without secret and TLS, peers are not authenticated. Then only a loopback address may be bound.
 - Limits: bytes of a frame (small before authentication), time for a hello, bytes waiting for a slow reader, connections not
   yet authenticated.
@@ -36,8 +36,8 @@ The acceptor of a connection decides by the first row that matches. "Close" coun
 | H6  | has a proof by neither ``secret`` nor one of          | close              | another secret, or a recorded hello       |
 |     | ``accepted_secrets``                                  |                    |                                           |
 | H7  | has a certificate that does not name the sender       | close              | one node cannot use another one's name    |
-| H8  | is of no peer, and strangers are not accepted, or of  | refuse, say why    | a removed node; two processes of one name |
-|     | another process than a live one                       |                    |                                           |
+| H8  | is of a stranger, and strangers are not accepted; or  | refuse, say why    | a removed node; two processes of one name |
+|     | of a second process while the first one is connected  |                    |                                           |
 | H9  | is anything else                                      | accept             | it replaces the sender's former one       |
 
 The dialler decides by the first row that matches:
@@ -91,14 +91,14 @@ LENGTH = struct.Struct("<I")
 MAGIC = b"RAFT\x01"
 NONCE_BYTES = 16
 PROCESS_MARK = b"RNp1"
-"""First bytes of the nonce of a dialler that names its process in it. Versions without this mark draw the whole nonce at
+"""First bytes of a dialler's nonce if the nonce names the dialler's process. Versions without this mark draw the whole nonce at
 random."""
 SEALING_MARK = b"RNp2"
-"""First bytes of the nonce of a dialler that also seals its frames. The mark is only sent to an acceptor that offers to check
-seals."""
+"""First bytes of a dialler's nonce if the dialler also seals its frames. The mark is only sent to an acceptor that offers to
+check seals."""
 OFFER_MARK = b"RNs1"
-"""First bytes of the nonce of an acceptor that checks seals of frames. Versions without this mark draw the whole nonce at
-random."""
+"""First bytes of an acceptor's nonce if the acceptor checks the seals of frames. Versions without this mark draw the whole nonce
+at random."""
 PROCESS_BYTES = 6
 REFUSAL_REPEAT_SECONDS = 10.0
 """Interval in which the same refusal is logged only once."""
@@ -128,7 +128,7 @@ class TransportError(RaftError):
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files for mutual TLS. Replace them in place to renew; they are looked at before every handshake."""
+    """PEM files for mutual TLS. To renew them, replace them in place: they are checked before every handshake."""
 
     certificate: Path
     key: Path
@@ -659,7 +659,8 @@ class PeerTransport:
 
     @property
     def refusals(self) -> dict[str, int]:
-        """``connection``: closed because of what its peer sent or is; ``frame``: those closed because of a wrong MAC."""
+        """``connection``: connections closed because of the peer's identity or messages; ``frame``: connections closed because of
+        a wrong MAC."""
         return {"connection": self.refused_count, "frame": self.forged_frames}
 
     async def stop(self) -> None:
