@@ -264,13 +264,18 @@ def test_no_campaign_before_introductions(defended: bool) -> None:
         all_are_well(world)
 
 
-def test_acknowledgements_wait_for_introductions_only() -> None:
-    """The silence ends when all peers have accepted the new process: long before the minimum election time."""
+def three_nodes() -> tuple[World, RaftNode, Host, Host]:
+    """A cluster with a committed command: the leader, and the machines of the others."""
     world = World(3)
     world.start_all()
     leader = world.elect()
     commit(world, leader, b"a")
-    back, third = others(world, leader)
+    return world, leader, *others(world, leader)
+
+
+def test_acknowledgements_wait_for_introductions_only() -> None:
+    """The silence ends when all peers have accepted the new process: long before the minimum election time."""
+    world, leader, back, third = three_nodes()
     back.crash()
     world.run(1)
     node, started = back.start(), world.time
@@ -284,11 +289,7 @@ def test_acknowledgements_wait_for_introductions_only() -> None:
 
 def test_acknowledgements_do_not_wait_for_a_peer_that_is_down() -> None:
     """Two of three nodes, of which one restarts, elect a leader and commit. Nodes without peers to wait for are not silent."""
-    world = World(3)
-    world.start_all()
-    leader = world.elect()
-    commit(world, leader, b"a")
-    back, third = others(world, leader)
+    world, _, back, third = three_nodes()
     third.crash()
     back.crash()
     node, started = back.start(), world.time

@@ -55,6 +55,10 @@ class Leader:
                 if member not in unheard:
                     self.report(member)
 
+    def add(self, node: str) -> None:
+        self.departures.set_members((*self.sequences, node), self.now_ms)
+        self.sequences[node], self.sessions[node] = 0, 1
+
     def is_late(self, since_ms: float, epoch: int = EPOCH) -> bool:
         return self.departures.is_late(Lease(KEY, epoch, T, 0), since_ms, self.now_ms)
 
@@ -196,8 +200,7 @@ def test_an_added_node_counts_before_its_first_report() -> None:
     """A broker may have found the node in the list of members and attached to it."""
     leader = Leader()
     leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=(entry(LOST),))
-    leader.departures.set_members((*MEMBERS, "n4"), leader.now_ms)
-    leader.sequences["n4"], leader.sessions["n4"] = 0, 1
+    leader.add("n4")
     leader.run(T - 1, unheard=("n4",))
     assert not leader.is_gone()
     leader.run(GRACE + 2, unheard=("n4",))
@@ -207,8 +210,7 @@ def test_an_added_node_counts_before_its_first_report() -> None:
 def test_an_attachment_to_an_added_node_counts() -> None:
     leader = Leader()
     leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=(entry(LOST),))
-    leader.departures.set_members((*MEMBERS, "n4"), leader.now_ms)
-    leader.sequences["n4"], leader.sessions["n4"] = 0, 1
+    leader.add("n4")
     leader.lists(n4=(entry(HELD),))
     leader.run(2 * T)
     assert not leader.is_gone()

@@ -61,6 +61,16 @@ def ask_all(server: ServerThread, node: ConfirmingNode, peer: Peer) -> None:
     assert 1 <= len(node.barriers) <= 5
 
 
+def asked_before_a_change(server: ServerThread, peer: Peer, other: Peer) -> ConfirmingNode:
+    """The node, with the queries of ``peer`` waiting; T was deleted after they came."""
+    node = prepared(server, peer)
+    ask_all(server, node, peer)
+    other.send(request(216, {"topic": "T"}))
+    assert other.answers(1)[0].code == 0
+    node.at_once = True
+    return node
+
+
 def complete(node: ConfirmingNode, error: Exception | None = None) -> None:
     for barrier in node.barriers:
         if error is None:
@@ -97,11 +107,7 @@ def test_answers_that_had_to_wait_are_prepared_too(tmp_path: Path) -> None:
 
 def test_what_changed_while_waiting_is_answered_as_it_is_then(tmp_path: Path) -> None:
     with live_server(tmp_path, ConfirmingNode) as server, Peer(server.port) as peer, Peer(server.port) as other:
-        node = prepared(server, peer)
-        ask_all(server, node, peer)
-        other.send(request(216, {"topic": "T"}))
-        assert other.answers(1)[0].code == 0
-        node.at_once = True
+        node = asked_before_a_change(server, peer, other)
         server.do(lambda: complete(node))
         answers = peer.answers(200)
         assert [answer.code for answer in answers] == [17, 0] * 100
@@ -114,11 +120,7 @@ def test_what_is_looked_up_again_waits_for_the_share_of_its_address(tmp_path: Pa
         Peer(server.port) as other,
         Peer(server.port, source="127.0.0.2") as hostile,
     ):
-        node = prepared(server, hostile)
-        ask_all(server, node, hostile)
-        other.send(request(216, {"topic": "T"}))
-        assert other.answers(1)[0].code == 0
-        node.at_once = True
+        node = asked_before_a_change(server, hostile, other)
 
         def complete_without_share() -> int:
             (connection,) = (each for each in server.server.connections if each.address == "127.0.0.2")
@@ -137,11 +139,7 @@ def test_what_is_looked_up_again_is_done_in_slices(tmp_path: Path, monkeypatch: 
     """One connection may have thousands of queries in one barrier."""
     monkeypatch.setattr(confirmed, "SHARE_NS", 0)
     with live_server(tmp_path, ConfirmingNode) as server, Peer(server.port) as peer, Peer(server.port) as other:
-        node = prepared(server, peer)
-        ask_all(server, node, peer)
-        other.send(request(216, {"topic": "T"}))
-        assert other.answers(1)[0].code == 0
-        node.at_once = True
+        node = asked_before_a_change(server, peer, other)
 
         def complete_in_one_turn() -> int:
             complete(node)

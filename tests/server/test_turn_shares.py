@@ -88,7 +88,7 @@ async def test_an_address_is_alone_while_the_others_have_nothing_to_do() -> None
 
 
 async def test_an_address_is_not_alone_while_another_one_waits() -> None:
-    """Otherwise, of two addresses that wait for more than ``ALONE_AFTER_NS``, the first would be forgiven its debt."""
+    """Of two addresses that wait for more than ``ALONE_AFTER_NS``, the first keeps its debt until it is paid."""
     now_ns = 0
     shares = TurnShares(lambda: now_ns)
     first, second = shares.enter("a"), shares.enter("b")
