@@ -12,9 +12,10 @@ allows, and none leads for longer than one time-out. In addition to the invarian
   newest acknowledged version or a newer one.
 - A broker that was acknowledged by any node within half of its time-out is never dropped.
 - A dead broker is dropped within its time-out and a third of it for each change of leader, counting time in which somebody leads.
-- If a broker was acknowledged, and its unregistration was then answered, no node shows it until a registration has reached a node
-  after that answer. Exception: the unregistration named an epoch that had already ended, for example because another broker took
-  the id. Then a newer registration of the broker itself may be there.
+- If a broker was acknowledged before its unregistration reached a node, no node shows the broker after the answer to the
+  unregistration, until a registration has reached a node after that answer. (A registration that is acknowledged in between is
+  concurrent with the unregistration: either may come first.) Exception: the unregistration named an epoch that had already ended,
+  for example because another broker took the id. Then a newer registration of the broker itself may be there.
 - Two nodes that have applied the same entries have the same digest, entry by entry.
 - The leader measures the silence of every registered broker.
 - At the end all nodes are equal and show every live broker with its present content, and no dead one. Each dead one was
@@ -237,14 +238,15 @@ class Broker:
                     wire.hang_up()
                 return
             machine = left.pop(0)
-            state: dict[str, bool | int | None] = {"over": False, "epoch": None}
+            state: dict[str, bool | int | None] = {"over": False, "acknowledged": False, "epoch": None}
 
             def ask(server: NameServer, connection: SimulatedConnection) -> object:
+                state["acknowledged"] = life.acknowledged_count >= 0
                 state["epoch"] = server.node.liveness.attachments.registered_epoch(life.key, connection.connection_id)
                 return server.node.propose(command, connection)
 
             def over(result: object) -> None:
-                if isinstance(result, Result) and life.left_ns is None and life.acknowledged_count >= 0:
+                if isinstance(result, Result) and life.left_ns is None and state["acknowledged"]:
                     life.left_ns, life.left_epoch = self._world.now_ns, state["epoch"]
                 if not state["over"]:
                     state["over"] = True
