@@ -75,7 +75,7 @@ class Elections:
 
     def restart_timer(self, now: float) -> None:
         """Campaign after a random election time from now."""
-        self._leadership.restart_timer(now, self._context.rng.random())
+        self._leadership.restart_timer(now, self._context.environment.jitter.random())
 
     # The leader
 

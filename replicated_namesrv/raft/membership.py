@@ -18,7 +18,7 @@ from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.formation import judge_member, next_step
 from replicated_namesrv.raft.identity import BLANK, MEMBER, PROMISED, Identity
-from replicated_namesrv.raft.interfaces import NEVER
+from replicated_namesrv.raft.interfaces import FOREVER, NEVER
 from replicated_namesrv.raft.members import VACANT, pack_members
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.raft_messages import (
@@ -105,6 +105,8 @@ class Membership:
         """Peers that belong to another cluster of the same name."""
         self._greet_at: dict[str, float] = {}
         self._introduce_at: dict[str, float] = {}
+        self._due_at: float | None = None
+        """When the next greeting or introduction is due. None: find it again, because something that determines it changed."""
         self._answers: dict[str, tuple[float, int]] = {}
         """For each peer: the start of the present interval, and the number of introductions that were answered at once in it."""
         self._contest_seconds = self._config.election_max_ms / 1000
@@ -238,7 +240,7 @@ class Membership:
     def greet(self, peer: str) -> None:
         identity = self.identity
         founders = tuple(sorted(identity.founders.items()))
-        self._greet_at[peer] = self._now() + self._context.heartbeat_seconds
+        self._greet_at[peer], self._due_at = self._now() + self._context.heartbeat_seconds, None
         greeting = self._greetings.get(peer)
         echo, versions = greeting.source if greeting else 0, PROTOCOL << 16 | self._config.command_version
         self._environment.send(peer, Greeting(identity.incarnation, identity.state, founders, echo, versions))
@@ -258,20 +260,32 @@ class Membership:
         if self._greet_at.get(peer, 0.0) <= self._now():
             self.greet(peer)
 
+    def disconnected(self) -> None:
+        """The connection to a peer was lost: nothing is due for it."""
+        self._due_at = None
+
     def _needs_greeting(self, peer: str) -> bool:
         """Whether we and ``peer`` have not accepted each other yet."""
         return not self.formed or peer not in self.known or (not self._accepted_by(peer) and self.protocol(peer) > 0)
 
     def tick(self, now: float) -> None:
         """Greet peers that are not accepted yet, and all peers while the cluster is being founded. Repeat introductions."""
+        if now < self.next_wakeup():
+            return
         for peer in self._followers.connected_peers:
             if self._needs_greeting(peer) and self._greet_at.get(peer, 0.0) <= now:
                 self.greet(peer)
             elif self._introduce_at.get(peer, 0.0) <= now and self.protocol(peer) > 0:
                 self._introduce(peer)
+        self._due_at = None
 
     def next_wakeup(self) -> float:
-        due = float("inf")
+        if self._due_at is None:
+            self._due_at = self._find_due_at()
+        return self._due_at
+
+    def _find_due_at(self) -> float:
+        due = FOREVER
         for peer in self._followers.connected_peers:
             greet_at, introduce_at = self._greet_at.get(peer, 0.0), self._introduce_at.get(peer, 0.0)
             if greet_at < due and self._needs_greeting(peer):
@@ -282,7 +296,7 @@ class Membership:
 
     def on_greeting(self, peer: str, greeting: Greeting) -> None:
         before = self._greetings.get(peer)
-        self._greetings[peer] = greeting
+        self._greetings[peer], self._due_at = greeting, None
         if greeting.protocol == 0:
             self._introductions.pop(peer, None)  # these facts may be those of a newer version that the peer ran before
             if self.known.get(peer) != greeting.source:
@@ -309,7 +323,7 @@ class Membership:
         greeting = self._greetings.get(peer)
         if greeting is None or greeting.protocol == 0:
             return
-        self._introduce_at[peer] = self._now() + self._introduction_seconds
+        self._introduce_at[peer], self._due_at = self._now() + self._introduction_seconds, None
         self._sequence += 1
         self._environment.send(
             peer,
@@ -333,6 +347,7 @@ class Membership:
         """``peer`` reports its process, and the standing that it gives to ours."""
         if peer in self._foreign:
             return
+        self._due_at = None
         record = self._memories.record(peer, said.source)
         record.note(self._followers.memory_of(peer, said.source))
         now, defences = self._now(), self._defences
@@ -440,6 +455,7 @@ class Membership:
         ):  # fmt: skip  # items grouped by line
             known.pop(peer, None)
         self._foreign.discard(peer)
+        self._due_at = None
 
     def rejoined(self) -> None:
         """This node continues as another incarnation, so every peer has to accept it again."""

@@ -78,8 +78,9 @@ _FIELDS = {kind: _fields(kind) for kind in KINDS}
 def check_numbers(message: Message, own_term: int) -> None:
     """MalformedError, or TermError, if a row of the table matches."""
     terms, ordinals = _FIELDS[type(message)]
+    numbers = cast(tuple[int, ...], message)  # only at the positions of numbers
     for position in terms:
-        term = cast(int, message[position])
+        term = numbers[position]
         if term > NUMBER_MAX or (term > own_term + TERM_STEP_MAX and own_term):  # B1, B2
             is_possible = term <= NUMBER_MAX
             error = TermError(
@@ -95,7 +96,7 @@ def check_numbers(message: Message, own_term: int) -> None:
             error.is_term_possible = is_possible
             raise error
     for position in ordinals:
-        if cast(int, message[position]) > NUMBER_MAX:
+        if numbers[position] > NUMBER_MAX:
             raise MalformedError(f"{_named(message, position)} is more than {NUMBER_MAX}")  # B1
     relation = _RELATIONS.get(type(message))
     if relation is not None:

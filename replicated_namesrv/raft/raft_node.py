@@ -274,6 +274,7 @@ class RaftNode(NodeViews):
         if not self.stopped and peer in self.followers.progress:
             self.followers.disconnected(peer)
             self.core.disconnected(peer)
+            self.membership.disconnected()
 
     def on_message(self, peer: str, message: Message) -> None:
         """``message`` arrived over a connection that ``peer`` opened (and authenticated)."""

@@ -29,7 +29,7 @@ class ProcessLife:
     def __init__(self, machine: "Machine", rng: Random) -> None:
         self._machine = machine
         self.now = machine.local_now
-        self.rng = rng
+        self.rng = self.jitter = rng
         self.over = False
         self._hanging: list[tuple[int, SyncRequest]] = []
         """Syncs that have not completed because the disk is hung."""

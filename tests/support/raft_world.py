@@ -124,7 +124,7 @@ class Host:
 
     def __init__(self, world: "World", name: str) -> None:
         self.world, self.name = world, name
-        self.rng = Random(f"{world.seed}/{name}")
+        self.rng = self.jitter = Random(f"{world.seed}/{name}")
         self.disk = Disk()
         self.sync_delay = 0.001
         self.node: RaftNode | None = None
