@@ -97,7 +97,8 @@ class RaftService:
                 f"frame_bytes_max is {settings.frame_bytes_max} but messages may have {self._config.message_bytes_max} bytes: "
                 "raise it, or lower command_bytes_max, entry_bytes_max, append_bytes_max or snapshot_slice_bytes"
             )
-        self.rng, self.jitter = SystemRandom(), Random()
+        self.rng: Random = SystemRandom()
+        self.jitter = Random()
         self.now = boot_clock()
         self.transport = PeerTransport(settings, self._on_message, self._on_connected, self._on_disconnected, logger.warning)
         self.transport.on_arriving = lambda peer, size: self.node.on_arriving(peer, size)

@@ -270,7 +270,8 @@ def three_nodes() -> tuple[World, RaftNode, Host, Host]:
     world.start_all()
     leader = world.elect()
     commit(world, leader, b"a")
-    return world, leader, *others(world, leader)
+    second, third = others(world, leader)
+    return world, leader, second, third
 
 
 def test_acknowledgements_wait_for_introductions_only() -> None:
