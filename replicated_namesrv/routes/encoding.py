@@ -73,14 +73,15 @@ def load(line: bytes) -> Any:
 
 
 def number_queue_datas(queue_datas: Collection[QueueData]) -> tuple[list[list[int]], list[int] | int]:
-    """Distinct values and, for each given one, its number among them (a single number if there is only one)."""
+    """The distinct values, and the position of each of ``queue_datas`` among them. If there is only one distinct value, the
+    positions are a single 0."""
     numbers = {queue_data: number for number, queue_data in enumerate(dict.fromkeys(queue_datas))}
     table = [list(queue_data) for queue_data in numbers]
     return table, 0 if len(table) == 1 else list(map(numbers.__getitem__, queue_datas))
 
 
 def queue_datas_of(table: list[list[int]], numbers: list[int] | int) -> Iterable[QueueData]:
-    """Inverse of ``number_queue_datas``. A single value is repeated without end."""
+    """Inverse of ``number_queue_datas``. If ``numbers`` is a single number, its value is repeated without end."""
     distinct = [QueueData(*fields) for fields in table]
     return repeat(distinct[numbers]) if isinstance(numbers, int) else map(distinct.__getitem__, numbers)
 

@@ -93,7 +93,7 @@ class CompactedError(Exception):
 
 
 class History:
-    """The latest changes. ``listeners`` are called after each and have to be quick."""
+    """The latest changes. ``listeners`` are called after each change and have to be quick."""
 
     def __init__(self, bytes_max: int = HISTORY_BYTES_MAX) -> None:
         self.bytes_max = bytes_max

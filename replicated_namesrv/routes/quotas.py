@@ -11,7 +11,7 @@ needs.
 
 Numbers are limited so that the work of a command is bounded by its size and the topics that it concerns. Their needs name the new
 objects, so that an object that several commands in progress add counts once: brokers that return together have the same topics.
-Each node knows its own grants only. So the nodes of a cluster together may add up to a bound each (``RESTORED_FACTOR``).
+Each node knows its own grants only. So each node of a cluster may add objects up to the whole bound (``RESTORED_FACTOR``).
 """
 
 from collections import Counter
@@ -68,7 +68,7 @@ class ObjectKind(NamedTuple):
     """Objects of which there is a maximum number."""
 
     bound: str
-    """In metrics."""
+    """Name of the bound in metrics."""
     what: str
     remedy: str
 
@@ -83,7 +83,8 @@ class Additions(NamedTuple):
     """Number of objects in the table that the command leaves there."""
     table: Container[Hashable]
     added: Collection[Hashable]
-    """Each once. Some may be in the table: they count if they are removed from it before the command is applied."""
+    """The objects, each once. Some of them may be in the table already. They are included, because they may be removed from the
+    table before the command is applied."""
     most: int
 
 
@@ -100,8 +101,8 @@ def new_topics(tables: Tables, command: Command) -> Collection[str]:
 
 
 def check_texts(tables: Tables, command: Command, new: Collection[str]) -> None:
-    """Raise LimitError for the first text that is too long. Removals may name everything that exists, and registrations every
-    topic that their broker name has. ``new``: ``new_topics``."""
+    """Raise LimitError for the first text that is too long. Texts that are stored already are allowed: removals may contain all
+    of them, and registrations the topics that their broker name has. ``new``: ``new_topics``."""
     for field, text in _texts(tables, command, new):
         limit = VALUE_BYTES_MAX if field == "value" else NAME_BYTES_MAX
         if len(text) * 4 > limit and text_bytes(text) > limit:
@@ -259,19 +260,19 @@ LOGGED_BYTES_FREE = 64 << 10
 
 
 def logged_bytes(command: Command, growth: int) -> int:
-    """Bytes that a command adds to a disk with a log: those that it adds to the state, or, if that is more, those of the value
-    that it writes."""
+    """Bytes that a command adds to a disk with a log: the bytes that it adds to the state, or the bytes of the value that it
+    writes if these are more."""
     written = len(command.value or "") - LOGGED_BYTES_FREE if isinstance(command, PutKVConfig) else 0
     return max(growth, written)
 
 
 class PendingNeeds:
-    """What is granted to commands that are not applied yet."""
+    """The needs granted to commands that are not applied yet."""
 
     def __init__(self) -> None:
         self.bytes: dict[tuple[str, str], int] = {}
         self.objects: dict[tuple[str, str], Counter[Hashable]] = {}
-        """By bound and broker name, with the number of commands that add each object."""
+        """For each bound and broker name: the objects, each with the number of commands that add it."""
 
     def add(self, need: Need | Additions) -> None:
         """Count one need of a command."""
@@ -396,7 +397,7 @@ class Quotas:
 
 KV_NAMESPACES_MAX = 10_000
 """Maximum number of namespaces. An emptied namespace continues to exist, as in Java: queries by namespace and answers to
-registrations distinguish it from one that never existed. So only the number can be limited. Real clusters have one."""
+registrations distinguish it from one that never existed. So only the number can be limited. Real clusters have one namespace."""
 QUEUE_SETTINGS_MAX = 10_000
 """Maximum of different queue settings (permission, queue numbers, flags) among the topics of one broker name. A change of the
 name's write permission costs a step of Python for each setting. Real brokers have a few dozen settings."""
@@ -407,7 +408,8 @@ CLUSTERS_MAX = 1_000
 deployments have a few clusters.
 """
 CLUSTERS_OF_NAME_MAX = 10
-"""Maximum of clusters that list one broker name. Each costs some 3 us when its last broker is removed. Real ones: one."""
+"""Maximum of clusters that list one broker name. Each cluster costs some 3 us when the last broker of the name is removed. Real
+broker names are in one cluster."""
 BROKER_NAMES_MAX = 20_000
 """Maximum of broker names, including those without a registered broker: a refused registration creates its name, as in Java."""
 BROKERS_MAX = 20_000
@@ -459,8 +461,8 @@ def needs(tables: Tables, command: Command, new: Collection[str]) -> list[Need |
 
 
 def additions(tables: Tables, command: Command, new: Collection[str]) -> Iterator[Additions]:
-    """The objects that ``command`` adds. All are named, known or not, except topics and mappings, which may be many: of these
-    only new ones."""
+    """The objects that ``command`` adds. Objects that exist already are included. Exception: of topics and mappings, which may be
+    many, only new ones are included."""
     if isinstance(command, PutKVConfig):
         yield Additions(KV_NAMESPACES, "", len(tables.kv), tables.kv, (command.namespace,), KV_NAMESPACES_MAX)
     if isinstance(command, RegisterBroker):
@@ -523,7 +525,8 @@ def _grown(
 
 
 def _check_number(need: Additions, pending: Mapping[Hashable, int]) -> None:
-    """``pending``: objects that commands in progress add to the same table. Some may have been added just now."""
+    """``pending``: objects that commands in progress add to the same table. Commands that were applied just now are among them,
+    so some objects may be in the table already."""
     if need.kept + len(pending) + len(need.added) <= need.most:
         return
     more = sum(key not in pending and key not in need.table for key in need.added)

@@ -12,8 +12,8 @@ The queue settings of topics that the group does not have yet are stored. For th
     is stored     slave   -                                                not stored, as in Java  test_an_acting_slave_adds_only
 
 "Since" counts from the last time that the master registered more than one topic under a new version. A single topic is an
-increment, after which the other topics continue as they were. Java does not store the topics of the second row either. But
-brokers of 5.3.4 to 5.5.0 with ``enableSplitRegistration`` send their topics in batches of one version (RocketMQ issue 10425).
+increment, after which the other topics continue as they were. Java does not store the topics of the second row. But brokers of
+5.3.4 to 5.5.0 with ``enableSplitRegistration`` send their topics in batches of one version (RocketMQ issue 10425).
 """
 
 from collections.abc import Mapping
@@ -119,7 +119,7 @@ def _brings_no_topics(tables: Tables, group: BrokerGroup, command: RegisterBroke
 
 
 def _compares(tables: Tables, group: BrokerGroup, command: RegisterBroker) -> bool:
-    """Whether topics and mappings that differ are stored although the data version is the stored one."""
+    """Whether differing topics and mappings are stored even if the data version is the stored one."""
     return tables.compares_content and command.broker_id == MASTER_ID and not group.is_overridden
 
 

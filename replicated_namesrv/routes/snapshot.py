@@ -78,7 +78,7 @@ class _GroupViews:
 
 def snapshot(tables: Tables, is_new: bool = True) -> Iterator[bytes]:
     """Lines of the state as of this call, however late the iterator is consumed. ``is_new``: False if version 0.1 may have to
-    read them, which does not know lines of kind ``listed`` and ``overridden``.
+    read the lines, because it does not know the kinds ``listed`` and ``overridden``.
     """
     tables.shared_mappings.update(tables.mappings)
     header = [SNAPSHOT_FORMAT, tables.revision, tables.settings_revision, asdict(tables.settings)]

@@ -248,7 +248,7 @@ class RouteInfoManager:
 
     @property
     def topic_names_changes(self) -> int:
-        """A number that changes whenever ``all_topics`` does. Other nodes may have another one."""
+        """A number that changes whenever ``all_topics`` does. Other nodes may have other numbers."""
         return self._tables.topic_names_changes
 
     def topics_by_cluster(self, cluster: str) -> list[str]:

@@ -77,7 +77,7 @@ class Tables:
         self.moved: list[tuple[int, Iterable[str]]] = []
         """Topics whose routes the current command changed: their number and their names."""
         self._touched: dict[str, BrokerGroup] = {}
-        """Groups all of whose topics get the current revision at the end of the command."""
+        """Groups whose topics all get the current revision at the end of the command."""
         self.topic_groups: Holders[BrokerGroup] = Holders(attrgetter("broker_name"))
         self.topic_revisions: dict[str, int] = {}
         """Revision of each topic: exactly the topics in ``topic_groups``, in their order of creation."""

@@ -98,7 +98,7 @@ class RegisterCommand:
 
     @staticmethod
     def encode(identity: str, key: str, value: str | None) -> bytes:
-        """``value`` None deletes."""
+        """``value`` None: a delete."""
         return "\0".join((identity, key, "" if value is None else value)).encode()
 
     @staticmethod

@@ -11,7 +11,7 @@ allows, and none leads for longer than one time-out. In addition to the invarian
 - A linearizable read on any node shows each broker that was acknowledged and is still in contact with a majority, with the
   newest acknowledged version or a newer one.
 - A broker that was acknowledged by any node within half of its time-out is never dropped.
-- A dead broker is dropped within its time-out and a third of it for each change of leader, counting time in which somebody leads.
+- A dead broker is dropped within its time-out and a third of it for each change of leader, counting only time with a leader.
 - If a broker was acknowledged before its unregistration reached a node, no node shows the broker after the answer to the
   unregistration, until a registration has reached a node after that answer. (A registration that is acknowledged in between is
   concurrent with the unregistration: either may come first.) Exception: the unregistration named an epoch that had already ended,
@@ -47,13 +47,14 @@ unregisters the next process.
 REMOVAL_WAIT_NS = 6 * SECOND
 """The longest time for which an ``UNREGISTER_BROKER`` (104) waits at a node."""
 SETTLED_NS = 2 * SECOND
-"""For this long after a restart or a swap of ids, the broker may be dropped for the time of a round."""
+"""For this time after a restart or a swap of ids, the broker may be dropped until its next round."""
 TIMEOUTS_MS = (2_500, 4_000, 4_000, 9_000)
 BURST_MAX = 60
 """Number of brokers that end at once: enough to distinguish a removal of many from a removal of a few, and few enough to cost
 little."""
 LED_SLACK_NS, CHANGE_SLACK_NS = 3 * SECOND, 700 * MS
-"""Extra time for a removal, for commits over slow disks; and for each change of leader, for the requests in flight."""
+"""Extra time for a removal, because commits over slow disks take long; and extra time for each change of leader, because requests
+are in flight."""
 SAMPLE_NS = 100 * MS
 Key = tuple[str, str]
 
@@ -355,7 +356,7 @@ class Brokers:
         self._unwatched: set[tuple[str, str, int]] = set()
         """Registrations whose silence the leader did not measure at the last check."""
         self.chase_until_ns = 0
-        """The time until which leaders are lost on purpose."""
+        """Leaders are lost on purpose until this time."""
         self._led: tuple[str, int] | None = None
         counted = ("registrations", "renewals", "reads", "reads by lease", "reads of a heard broker", "brokers dropped")
         self.counts = dict.fromkeys(counted, 0)
@@ -379,14 +380,15 @@ class Brokers:
             self.world.after(SECOND, self._read)
 
     def stop_clients(self) -> None:
-        """Live brokers continue as they are; the others stay dead."""
+        """Stop all changes of brokers: live brokers continue to register, and dead brokers stay dead."""
         self._is_over = True
 
     def quiet(self, duration_ns: int) -> None:
         self._quiet_until_ns = self.world.now_ns + duration_ns
 
     def provoke(self, machine: Machine, duration_ns: int) -> None:
-        """Read on ``machine`` and change brokers elsewhere. If all are dead, one starts, because somebody has to write."""
+        """Read on ``machine`` and change brokers elsewhere. If all brokers are dead, one starts, because there must be a
+        writer."""
         if not any(broker.life.is_running for broker in self.brokers):
             self.brokers[0].restart()
         for broker in self.brokers:
@@ -430,7 +432,8 @@ class Brokers:
             self.world.after(int(exponential(self._rng) * 3 * SECOND) + 1, self._mend, wire)
 
     def _burst(self) -> None:
-        """Many brokers register over one connection, and end at once: silent, or with the connection."""
+        """Many brokers register over one connection and then end at the same time: they fall silent, or their connection
+        closes."""
         wire = Wire(self.cluster, self._rng.choice(self.machines), "burst", self.world.random("burst"))
         timeout_ms, count = self._rng.choice(TIMEOUTS_MS[:2]), self._rng.randrange(5, BURST_MAX)
         ends = wire.forget if self._rng.random() < 0.5 else wire.hang_up
@@ -449,7 +452,7 @@ class Brokers:
 
         wire.call(ask, lambda _: None)
         self.world.after(int((0.5 + self._rng.random()) * SECOND), ends)
-        if self._rng.random() < 0.5:  # so each leader ends just before it would remove the silent brokers
+        if self._rng.random() < 0.5:  # so each leader is lost just before it would remove the silent brokers
             self._lose_leader(10, int(timeout_ms * MS * (0.6 + 0.3 * self._rng.random())), is_cut=self._rng.random() < 0.5)
 
     @staticmethod

@@ -365,7 +365,7 @@ class Nemesis:
         return undo
 
     def _do_failing_disk(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        """Syncs fail. The data stays readable in memory for the next process, until the power fails, often soon after."""
+        """Syncs fail. Until the power fails, the next process can still read the data from memory. The power often fails soon."""
         machine = self._victim(rng)
         self._world.note(f"  syncs of {machine.name} fail")
         machine.disk.failing = machine.disk_faulted = True
@@ -400,8 +400,8 @@ class Nemesis:
         return undo
 
     def _do_lost_disk(self, rng: Random, fault: Fault) -> Callable[[], None] | None:
-        """A disk is lost, only while every node counts every other in its present incarnation: Raft survives one lost disk at
-        a time.
+        """A disk is lost. This happens only while all nodes count each other's present incarnations, because Raft survives only
+        one lost disk at a time.
         """
         if not self._all_voters():
             return None
@@ -441,7 +441,7 @@ class Nemesis:
         """A minority lags. Then the disk of a node that knew the missing entries goes back, and the other nodes that knew them
         are cut off: from all, or only from the minority. Or the minority has the leader, which is deposed without noticing.
 
-        Since the image was taken, a node that the victim can reach has learned how far that disk was."""
+        After the image was taken, a node that the victim can reach has learned how much data that disk had."""
         if not self._shelter():
             return
         machines = list(self.voting())
@@ -482,7 +482,8 @@ class Nemesis:
 
     def _depose_unnoticed(self, rng: Random, leader: Machine, victim: Machine, knowing: list[Machine], lag: list[Link]) -> None:
         """``leader`` transfers leadership to one of ``knowing``, and ``lag`` is cut before it notices this. The disk of
-        ``victim`` goes back to before the election. Then the deposed leader reaches it at once, the new one soon afterwards."""
+        ``victim`` goes back to before the election. Then the deposed leader reaches the victim at once, and the new leader
+        reaches it soon afterwards."""
         image, successor = victim.disk.image(), knowing[0]
         term = leader.raft.term if leader.raft is not None else 0
         late = {name for link in lag for name in link} - {victim.name} - {m.name for m in knowing}

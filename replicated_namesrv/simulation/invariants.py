@@ -259,7 +259,7 @@ class Invariants:
         """``name`` became leader of ``term``, possibly for less than a turn. ``candidate``: the name that received the votes,
         if another.
         """
-        votes = self._votes.get((term, candidate or name), set()) | {candidate or name}  # which requests no vote if it is alone
+        votes = self._votes.get((term, candidate or name), set()) | {candidate or name}  # a node that is alone requests no vote
         if self.voters_of is not None:
             voters, quorum = self.voters_of(name) or ({candidate or name}, 0)
             if (candidate or name) not in voters or len(votes & set(voters)) < quorum:

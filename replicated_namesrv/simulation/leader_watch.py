@@ -36,14 +36,15 @@ class LeaderWatch:
         self._machines, self._network, self._invariants, self._bound_ns = machines, network, invariants, bound_ns
         self._majority = len(machines) // 2 + 1
         self._steady: dict[tuple[str, ...], tuple[object, int]] = {}
-        """(machine), (machine, "complete") or (sender, receiver), if it has no fault -> (its identity, since when)."""
+        """For each (machine), (machine, "complete") and (sender, receiver) without a fault: its identity, and since when it has
+        no fault."""
         self._committed = 0
         self._progress_ns = 0
         """Time at which a leader last existed, or an entry was last committed."""
         self._judged_ns = 0
-        """End of the last bound that was counted in ``judged``."""
+        """End of the last period that was counted in ``judged``."""
         self.judged = 0
-        """Number of consecutive bounds in which a majority could elect."""
+        """Number of separate periods of ``bound_ns`` in which a majority could elect."""
 
     def look(self, now_ns: int) -> None:
         """Check the present state. To be called often."""
@@ -78,8 +79,9 @@ class LeaderWatch:
         return self._invariants.joined.get(name, self._founder(name))
 
     def suffices(self, names: Collection[str]) -> bool:
-        """Whether these machines are enough to elect. If the members change, they must be a quorum of the committed
-        configuration, and of each configuration in the log of one of them, because that one may have to lead."""
+        """Whether these machines are enough to elect. If the members change, the machines must be a quorum of the committed
+        configuration. They must also be a quorum of the newest configuration in each of their logs, because each of them may have
+        to lead."""
         if not self._members_change:
             return len(names) >= self._majority
         found = [m.raft for m in self._machines if m.name in names and isinstance(m.raft, RaftNode)]

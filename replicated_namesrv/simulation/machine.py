@@ -19,8 +19,8 @@ from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _WAKE_MAX_NS = 10 * SECOND
 _IDLE_TURNS_MAX = 5_000
-"""Maximum number of turns in a row without an event. Long work in small steps (a snapshot, for example) needs many. More are
-reported as ``spinning``."""
+"""Maximum number of turns in a row without an event. Long work in small steps, for example a snapshot, needs many turns. A
+process that needs more is reported as ``spinning``."""
 
 
 class ProcessLife:

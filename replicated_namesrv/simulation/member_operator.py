@@ -19,8 +19,8 @@ from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
 _VOTERS_MIN = 1
 _LIMIT_NS = 20 * SECOND
-"""Time limit of a request. It ends when its entry is applied, or when the leader steps down; on a hung disk only after some
-seconds."""
+"""Time limit of a request. It ends when its entry is applied, or when the leader steps down. A leader with a hung disk steps down
+only after some seconds."""
 
 
 class MemberOperator:

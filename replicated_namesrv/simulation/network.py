@@ -19,7 +19,7 @@ Link = tuple[str, str]
 
 
 class Endpoint:
-    """A machine as the network uses it."""
+    """The part of a machine that the network uses."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""A process and its machine as the simulator's parts see them."""
+"""The parts of a process and of its machine that the simulator uses."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -8,7 +8,8 @@ from replicated_namesrv.raft.raft_messages import Message
 
 
 class RaftView(Protocol):
-    """A process as the invariants see it. ``RaftNode`` satisfies it, and plain PySyncObj through an adapter."""
+    """The part of a process that the invariants read. ``RaftNode`` implements it, and an adapter implements it for plain
+    PySyncObj."""
 
     @property
     def role(self) -> str: ...
@@ -72,7 +73,7 @@ class Process(Protocol):
 
 
 class MachineView(Protocol):
-    """A machine as the invariants see it."""
+    """The part of a machine that the invariants read."""
 
     @property
     def name(self) -> str: ...

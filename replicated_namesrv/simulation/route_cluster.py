@@ -157,7 +157,7 @@ class SimulatedConnection:
             self._ended()
 
     def charge(self, work_ns: int) -> None:
-        """Nothing waits: the simulator has no shares of addresses."""
+        """No-op: in the simulator, addresses have no shares of time."""
 
     def _lost(self, reason: CloseReason) -> None:
         del self.server.connections[self.connection_id]
@@ -175,7 +175,7 @@ class NameServer:
         self.serving = False
         """Whether connections are accepted."""
         world = machine.world
-        self.loop = VirtualLoop(  # type: ignore[abstract]  # what belongs to IO is missing
+        self.loop = VirtualLoop(  # type: ignore[abstract]  # the methods for IO are missing
             machine.local_now, lambda error: cluster.failed(self, error)
         )
         rng = world.random(f"{machine.name}/{machine.boots}/service")
