@@ -85,7 +85,7 @@ class Demonstration:
     """Whether the brokers were processes of RocketMQ."""
 
     def outdated(self) -> list[LookUp]:
-        """Answers without a change that a client had got before."""
+        """The outdated look-ups (``LookUp.is_outdated``)."""
         return [look for look in self.looks if look.is_outdated(self.changed_s)]
 
     def longest_gap_s(self, client: str) -> float:

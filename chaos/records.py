@@ -89,8 +89,8 @@ class Invoke(TraceRecord):
     """put, get or delete (KV); route; register, unregister, register-copy, unregister-copy (brokers); write-perm, delete-topic
     (sent by mqadmin); perm, topic (reads on each node that show their effect); roles (the ids of the pair's brokers)."""
     key: str
-    """KV key; topic; for brokers' operations ``brokerName/brokerId``, with the id that the broker has then; for roles the
-    brokerName."""
+    """The object of the operation: a KV key, a topic, or for roles a brokerName. For brokers' operations it is
+    ``brokerName/brokerId``, with the id that the broker has at that time."""
     value: str | None
     """The value of a put, or the version of a registration."""
     node: str | None

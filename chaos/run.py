@@ -249,7 +249,7 @@ class _Stage:
 
 
 def _quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """The first disk error ends the run and is reported. Later ones of other tasks are ignored."""
+    """The first disk error ends the run and is reported. Later disk errors of other tasks are ignored."""
     if not isinstance(context.get("exception"), TraceError):
         loop.default_exception_handler(context)
 

@@ -3,7 +3,7 @@
 The library's classes do the work: ``Toxiproxy`` (proxies, reset), ``Proxy`` (enable, disable, add and remove toxics). This module
 works around the following:
 
-- It keeps host and port in a class that all users share. We set both before each call, under a lock.
+- The library keeps host and port in a class that all users share. We set both before each call, under a lock.
 - It ignores most refusals: it only looks for the statuses 400, 404 and 409. ``_CheckedRequests`` raises for all of them.
 - Its requests have no time-out, and use the HTTP proxy that the environment names. ``_CheckedRequests`` has a time-out and uses
   no HTTP proxy.
@@ -111,7 +111,7 @@ class ToxiproxyClient:
         self._proxies.update({found["name"]: Proxy(**found) for found in made})
 
     def set_enabled(self, proxy: str, enabled: bool) -> None:
-        """Disabled: connections end, new ones are refused."""
+        """Enable or disable a proxy. Disabling ends its connections, and new ones are refused."""
         found = self._proxy(proxy)
         self._call(found.enable if enabled else found.disable)
 

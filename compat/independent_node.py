@@ -123,7 +123,7 @@ class IndependentNode:
 
     @property
     def peer_refusals(self) -> Mapping[str, int]:
-        """No other nodes."""
+        """Always empty: there are no other nodes."""
         return {}
 
     @property

@@ -25,7 +25,7 @@ class KVWriter(FileWriter[KVCommand, Result]):
     """Persists KV commands and then applies them, in the order of arrival."""
 
     def __init__(self, path: Path, table: Callable[[], Table], apply: Callable[[KVCommand], Result]) -> None:
-        """``table`` returns views that only ``apply`` changes."""
+        """``table`` returns views of the table. The table changes only in ``apply``."""
         super().__init__(self._build_file, apply)
         self._path = path
         self._table = table

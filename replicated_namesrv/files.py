@@ -97,7 +97,7 @@ def _is_written(path: Path, parts: Sequence[bytes], mode: int | None, saved: Pat
 
 
 def _save_old(path: Path, saved: Path, mode: int | None) -> None:
-    """Keep the old content under another name: the file itself, which takes no space, or a copy where files cannot be linked."""
+    """Keep the old content under another name: as a hard link, which takes no space, or as a copy if no link can be made."""
     saved.unlink(missing_ok=True)
     try:
         if path.is_symlink():

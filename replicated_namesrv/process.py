@@ -48,9 +48,9 @@ OWN_MAPPING_BYTES = 1 << 20
 KEPT_FREE_BYTES = 8 << 20
 """Free memory that the process keeps for smaller blocks."""
 GC_THRESHOLDS = (50_000, 20, 100)
-"""Young objects are collected less often than with Python's own thresholds, and all objects still less often. The state is large,
-long-lived and free of cycles. A collection with 300 brokers of 10,000 topics each stalls the loop for about 100 ms, and with
-Python's thresholds there were 26 of them while these brokers registered."""
+"""Thresholds of the garbage collector. They are higher than Python's own, so collections are rarer, above all those of all
+objects. The state is large, long-lived and free of cycles. With 300 brokers of 10,000 topics each, a collection of all objects
+stalls the loop for about 100 ms. With Python's own thresholds there were 26 such collections while these brokers registered."""
 
 
 class StartError(NamesrvError):
@@ -58,8 +58,8 @@ class StartError(NamesrvError):
 
 
 class NodeService(RemotingService, AdminService, Protocol):
-    """A node's service as this module uses it: the calls that server and admin need, and start and stop. Both kinds of nodes
-    satisfy it structurally.
+    """The part of a node's service that this module uses: the calls that server and admin need, and start and stop. Both kinds of
+    nodes implement it.
     """
 
     @property
@@ -73,11 +73,11 @@ class NodeService(RemotingService, AdminService, Protocol):
         """``note`` is called with every change that this node applies, even when it reads its log again at the start."""
 
     def on_log_events(self, events: LogEvents) -> None:
-        """``events`` gets all else of the log that belongs into an audit log. No-op in AP."""
+        """``events`` gets everything else in the log that belongs in an audit log. No-op in AP."""
 
     @property
     def group_id(self) -> str:
-        """Identifies the cluster: another one of the same name has another id. Empty while it is unknown, and in AP."""
+        """Identifies the cluster: two clusters of the same name have different ids. Empty while it is unknown, and in AP."""
 
     def on_failure(self, stop: Callable[[str], None]) -> None:
         """``stop(reason)`` is called when the service cannot continue and the process should end."""

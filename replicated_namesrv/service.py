@@ -95,23 +95,24 @@ class AppliedChange(NamedTuple):
 
 
 class LogEvents(Protocol):
-    """Events of the log, besides changes, that belong into an audit log."""
+    """Events of the log, besides changes, that belong in an audit log."""
 
     def requested(self, request: str, target: str, origin: ChangeOrigin | None, serial: int) -> None:
         """An operation will be executed by the node that received it. ``serial``: its number among the commands."""
 
     def restore(self, step: str, restore_id: str, revision: int, origin: ChangeOrigin | None) -> None:
-        """A step of a restore was applied. ``revision``: after it."""
+        """A step of a restore was applied. ``revision``: the state's revision after this step."""
 
     def members(self, index: int, members: Mapping[str, str]) -> None:
         """The members have changed, by the entry at ``index``. Kind and address by name."""
 
     def replaced(self, revision: int) -> None:
-        """A snapshot replaced the state, which is now at ``revision``. This node did not apply what led to it."""
+        """A snapshot replaced the state, which is now at ``revision``. This node did not apply the commands that led to this
+        state."""
 
 
 class Connection(Protocol):
-    """One accepted connection, as the service uses it."""
+    """The part of an accepted connection that the service uses."""
 
     connection_id: int
     """A number that is unique in this process; later connections have higher numbers."""

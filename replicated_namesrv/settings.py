@@ -686,7 +686,7 @@ def load_settings(
     if file is not None and Path(file).resolve() == run_time_file.resolve():
         raise SettingError(f"-c {file}: run-time changes are written to this file; give the settings in another one")
     run_time = _from_run_time_file(run_time_file, extra, taken, origins, warnings)
-    values: dict[str, Any] = dict(taken)  # values by attribute; each was parsed by its row
+    values: dict[str, Any] = dict(taken)  # values by attribute, already parsed
     result = Settings(**values, extra=extra, origins=origins, run_time=run_time, warnings=warnings)
     check(result)
     return result

@@ -307,7 +307,7 @@ class _Shown:
 
 
 def _extend(spans: list[tuple[int, int]], start_ns: int, end_ns: int) -> None:
-    """Add a span; it may extend the last one."""
+    """Add a span. If it begins where the last one ends, both become one span."""
     if spans and spans[-1][1] == start_ns:
         start_ns = spans.pop()[0]
     spans.append((start_ns, end_ns))

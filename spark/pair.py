@@ -2,8 +2,8 @@
 operation. Pure.
 
 Averages over runs do not show how a fault develops. The chosen pair shows the cost of both modes most clearly: it has the
-greatest product of how far AP's nodes differed and how much CP did not answer in time. The result is reduced to cells of time, at
-most BINS_MAX, so its size does not depend on the length of the run.
+greatest product of two figures: the divergence of AP's nodes, and the share of operations that CP did not answer in time. The
+result is reduced to cells of time, at most BINS_MAX, so its size does not depend on the length of the run.
 """
 
 import math

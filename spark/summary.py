@@ -227,9 +227,9 @@ _DRAWN_AGES = 100
 def t_visibility(counts: Iterable[dict[str, Any]], runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of T_VISIBILITY from those of CURVE_VISIBILITY: the age from which on all reads see the given share of writes.
 
-    About the time at which a write became visible for good, only the two reads between which it was, or the last read before it,
-    are known (``survival.turnbull``). Resamples for the interval draw whole scenarios or, if there is only one scenario, runs.
-    ``high_ms`` is null if the share is not reached in some resamples."""
+    The time at which a write became visible for good is not known exactly: it is between two reads, or after the last read
+    (``survival.turnbull``). Resamples for the interval draw whole scenarios or, if there is only one scenario, runs. ``high_ms``
+    is null if the share is not reached in some resamples."""
     about_run = {run["run"]: run for run in runs}
     rows = []
     for (mode, about, level), of_run in sorted(_spans_of(counts, about_run).items()):

@@ -65,7 +65,7 @@ class RunJudgement:
     """Whether the run ended normally or by a node's crash. If not, another run may give more verdicts."""
 
     def promised(self, check: CheckResult) -> bool:
-        """Whether the mode whose promises are checked promises what this check tests."""
+        """Whether this check tests a promise of the mode by whose promises the run is judged."""
         return _is_promised(check, self.judged_as)
 
     def as_json(self) -> dict[str, Any]:

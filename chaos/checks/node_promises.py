@@ -19,7 +19,7 @@ SETTLED_NS = 1_000_000_000
 
 
 def check_node_kv(story: Story) -> CheckResult:
-    """No node answers a KV value after a later write replaced it that the same node acknowledged."""
+    """No node answers a KV value after the same node has acknowledged a later write that replaced it."""
     writes: defaultdict[tuple[str, str], list[Op]] = defaultdict(list)
     for op in story.of_kind("put", "delete"):
         for node in story.nodes if op.node is None else (op.node,):

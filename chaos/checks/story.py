@@ -180,7 +180,7 @@ class Story:
         self.trace, self.manifest = trace, manifest
         self.nodes: list[str] = [node["node"] for node in manifest["nodes"]]
         self.mode: str = promises_of(manifest["mode"])
-        """The mode whose promises apply: ap or cp. Those of a foreign name server are ap's."""
+        """The mode whose promises apply: ap or cp. For a foreign name server, the promises of ap apply."""
         self.reports_removals: bool = foreign(manifest["mode"]) is None
         """Whether the nodes report when and why they remove a broker."""
         self.has_mqadmin: bool = manifest["scenario"]["workload"].get("mqadmin", False)

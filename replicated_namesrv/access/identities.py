@@ -35,7 +35,7 @@ ATTRIBUTES = {
 }
 """Attributes of a subject by their short names."""
 ALTERNATIVE_NAMES = {"DNS": "DNS", "URI": "URI", "IP": "IP Address"}
-"""Kinds of subject alternative names: how a rule names the kind, and how ``ssl`` does."""
+"""Kinds of subject alternative names: the name in a rule, and the name that ``ssl`` gives the kind."""
 
 
 class PatternError(ValueError):

@@ -20,7 +20,7 @@ def signature_of(fields: Mapping[str, str], body: bytes, secret: bytes) -> str:
 
 
 def signing_secret(fields: Mapping[str, str], body: bytes, secrets: Iterable[bytes]) -> bytes | None:
-    """The secret, one of ``secrets``, with which the request was signed; None: with none of them."""
+    """The secret, one of ``secrets``, with which the request was signed; None: it was signed with none of them."""
     given = fields.get(SIGNATURE, "").encode("utf-8", "replace")
     signed = (secret for secret in secrets if hmac.compare_digest(signature_of(fields, body, secret).encode(), given))
     return next(signed, None)

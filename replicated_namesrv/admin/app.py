@@ -211,7 +211,8 @@ class AdminServer:
             await self._contexts.stop()
 
     def _find_others(self) -> None:
-        """Find the admin ports of the other nodes. Each is assumed to be as far from its node's remoting port as on this node."""
+        """Find the admin ports of the other nodes. The difference between a node's admin port and its remoting port is assumed to
+        be the same on all nodes."""
         settings, bound = self._context.settings, self._listener.address
         if bound is None:
             return

@@ -10,7 +10,7 @@ FILE_BYTES_MAX = 1 << 20
 
 
 def expiry_s(path: Path) -> float:
-    """When the first certificate in a PEM file to expire does so, in seconds since 1970. Raises OSError, ValueError."""
+    """When the first of the certificates in a PEM file expires, in seconds since 1970. Raises OSError, ValueError."""
     from cryptography import x509  # imported here, because a node without certificates does not need this large package
 
     status = path.stat()

@@ -2,10 +2,10 @@
 
 Every node of a CP cluster applies every change, so the log of each node names who caused it, and through which node it came.
 Every node also records operations that were announced, steps of a restore, and changes of the members. A node that reads its log
-again at the start, or was down, applies them late. What the last lines about this cluster have is not recorded again.
+again at the start, or was down, applies them late. Facts that the last lines about this cluster contain are not recorded again.
 
-A node that receives a snapshot does not apply the changes before it. Neither does one whose audit log ends before the snapshot on
-its disk. A line ``audit-gap`` says so, and names the nodes whose logs may have these changes.
+A node that receives a snapshot does not apply the changes before it. Neither does a node whose audit log ends before the snapshot
+on its disk. A line ``audit-gap`` says so, and names the nodes whose logs may have these changes.
 """
 
 import json
@@ -71,7 +71,7 @@ class ChangeRecords:
         revisions are valid for one process only, and the data directory may be used in a cluster later."""
         self._audit, self._cluster = audit, cluster
         self._recorded: Recorded | None = Recorded() if cluster is None else None
-        """What the audit log has; None while the cluster is unknown."""
+        """The content of the audit log; None while the cluster is unknown."""
         self._cluster_id: str | None = None
         self._skipped = 0
         """Revision of the snapshot that the node read before the cluster was known; 0: none."""

@@ -27,7 +27,7 @@ class Drained(NamedTuple):
     moved: int
     """Number of connections that were closed while they had no unanswered request."""
     cut: int
-    """Number of connections that were closed at the end of the time with unanswered requests."""
+    """Number of connections that still had unanswered requests when the time was over and they were closed."""
 
 
 class ChangedService(FreshState, Protocol):

@@ -1,4 +1,4 @@
-"""Changes over HTTP. Each is the command that the same change over remoting would be, proposed to the same service.
+"""Changes over HTTP. Each change is the same command as over remoting, proposed to the same service.
 
 An answer of 200 means done. Everything else is ``{"error", "remedy", "outcome"}``: "not done", or "unknown" where the
 service itself does not know.
@@ -23,7 +23,7 @@ from replicated_namesrv.settings import ROWS
 
 BODY_TIMEOUT_S = 10.0
 BODY_BYTES_MAX = 1 << 20
-"""Maximum size of a KV value. For paths without a body none is read: the connection is closed after the answer."""
+"""Maximum size of a KV value. On paths without a body, no body is read: the connection is closed after the answer."""
 CONFIG_BYTES_MAX = 1 << 18
 """Maximum size of the body of ``POST /v1/config``: a value of maximum length with its escapes."""
 DROPPED_BYTES_MAX = 1 << 20

@@ -2,10 +2,10 @@
 
 The addresses are those of the present members (CP), or come from ``nameServerAddresses`` (AP). On every node the admin port is
 assumed to have the same distance from the listed port as here. The commands assume this, too. Nodes are asked on request only. A
-slow node does not delay an answer: the last answer is kept with its age. Only paths that need no more rights than the caller has
-proved are asked. Requests carry the caller's ``Authorization``, unless ``nameServerAddresses`` was changed at run time. Otherwise
-everyone who may change settings could have the token of an administrator sent to another host. Only administrators can change
-members.
+slow node does not delay an answer: the last answer is kept with its age. A path is requested only if it needs no more rights than
+the caller has proved. Requests carry the caller's ``Authorization``, unless ``nameServerAddresses`` was changed at run time.
+Otherwise everyone who may change settings could have the token of an administrator sent to another host. Only administrators can
+change members.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ class OtherNodes:
         self._find, self._tls, self._sends_tokens = find, tls, sends_tokens
 
     def _update(self) -> None:
-        """Members may have been added, moved and removed."""
+        """Update the list of nodes, because members may have been added, moved or removed."""
         known = {node.listed: node for node in self.nodes}
         self.nodes = [known.pop(listed) if listed in known else OtherNode(*listed) for listed in self._find()]
         for gone in known.values():

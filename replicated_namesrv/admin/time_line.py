@@ -1,9 +1,9 @@
 """TimeLine: the events of the last hour on this node, for operators. ``GET /v1/timeline``.
 
 Its entries are changes of the state (brokers, topics, KV, settings), changes of the leader, suspected brokers, changes of this
-node's own readiness, and changes that were requested over HTTP at this node, with the caller. A change of the state by an
-identity of the access file names it, and the node that received the request. Everything is bounded: the
-oldest entries are dropped.
+node's own readiness, and changes that were requested over HTTP at this node, with the caller. If an identity of the access file
+changed the state, the entry names this identity, and the node that received the request. Everything is bounded: the oldest
+entries are dropped.
 """
 
 import asyncio

@@ -14,9 +14,9 @@ Without it, the node would read files in the directory that are older than the b
           runtime.properties
     ap    raft                              raft.before-ap                a later CP cluster must not continue it
 
-Nothing is deleted. The command refuses, and changes nothing, if data would be lost. There are two cases. The given files disagree
-about a key or a shared setting, and --prefer names no winner. Or the directory has a key, or a shared setting of a CP log, that
-no given file has and that is not older. After a crash, run it again: it completes the work.
+Nothing is deleted. The command refuses, and changes nothing, if data would be lost. There are two cases. First, the given files
+disagree about a key or a shared setting, and --prefer names no winner. Second, the directory contains data that no given file has
+and that is not older than they are: a key, or a shared setting in a CP log. After a crash, run it again: it completes the work.
 """
 
 import argparse

@@ -93,8 +93,8 @@ def _read(admin: Admin, address: str) -> NodeCounters:
 
 
 def rates(before: NodeCounters | None, after: NodeCounters | None) -> dict[str, float] | None:
-    """Numbers per second between two readings of one process; None if these two do not exist. Connections and brokers are current
-    values."""
+    """Numbers per second between two readings of one process; None if there are not two such readings. Connections and brokers
+    are current values."""
     if before is None or after is None or after.at_s <= before.at_s:
         return None
     seconds = after.at_s - before.at_s

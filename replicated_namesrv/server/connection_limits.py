@@ -108,7 +108,7 @@ class Sources:
 
 
 class Holder(Protocol):
-    """What the account of held bytes needs to know of a connection."""
+    """The part of a connection that the account of held bytes uses."""
 
     def close_at_limit(self, name: str) -> None:
         """Close at once. ``name``: the limit that was reached."""

@@ -17,7 +17,7 @@ TICKS_PER_ADVANCE_MAX = 10
 
 
 class Idler(Protocol):
-    """A member as the wheel uses it."""
+    """The part of a member that the wheel uses."""
 
     last_active_tick: int
     """Value of ``IdleWheel.tick`` at the last read or write."""

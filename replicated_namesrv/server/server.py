@@ -42,7 +42,7 @@ fewer than 4,096 descriptors, a quarter of them is reserved."""
 
 
 class RemotingService(DispatchedService, Protocol):
-    """The node, as the server uses it."""
+    """The part of a node that the server uses."""
 
     def connection_opened(self, connection: Connection) -> None:
         """The server accepted this connection; ``connection_lost`` follows once for each."""

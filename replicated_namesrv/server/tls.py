@@ -236,8 +236,8 @@ class TlsContexts:
         return self._context
 
     async def start(self) -> None:
-        """Build the first context and, with files, begin to watch them. Raises SettingError: enforcing mode without usable
-        files.
+        """Build the first context and, with files, begin to watch them. Raises SettingError if the mode is enforcing and the
+        files cannot be used.
 
         A thread makes a self-signed certificate, so that the start does not wait for it. Clients that connect before it is ready
         wait.

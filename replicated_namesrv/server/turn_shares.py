@@ -30,8 +30,8 @@ SHARE_NS = 1_000_000
 """Time that an address may use before it waits. A request that has begun is not interrupted. On replicated nodes, a read of
 another host waits for about four turns."""
 ALONE_NS = 4_000_000
-"""Time that an address may use in one turn while it is alone. 400 connections with one query each need less. The wait for the
-next turn costs as much as one query."""
+"""Time that an address may use in one turn while it is alone. 400 connections with one query each need less time. The wait for
+the next turn costs as much as one query."""
 ALONE_AFTER_NS = 1_000_000_000
 """An address is alone after this time without work for another address. An address can use the whole processor only until another
 address sends a request. So only this one request can find the processor fully used."""
@@ -40,7 +40,7 @@ LIGHT_PART = 4
 DEBT_MAX_NS = 500_000_000
 """A larger debt is reduced to this, so that no address waits for more than 2 s: several brokers may share one address."""
 PAUSE_MIN_S = 0.001
-"""Timers of uvloop are not more accurate."""
+"""Minimum pause, because timers of uvloop are not more accurate."""
 
 
 class Share:
