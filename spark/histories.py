@@ -78,8 +78,8 @@ class Distance(NamedTuple):
     pairs: int
     conflicts: int
     gamma_max_ns: int
-    """M8: the greatest of the widenings that are needed, one for each conflicting pair. The smallest widening that resolves the
-    conflict is needed. Each operation gets half of it at either side."""
+    """M8: the greatest of the widenings that the conflicting pairs need. A pair needs the smallest widening that resolves its
+    conflict. Each operation gets half of it at either side."""
     gammas_ns: list[int]
     """The widenings of all conflicting pairs. For each write, also the widening for the read that ended longest before the write
     began."""

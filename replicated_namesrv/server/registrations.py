@@ -267,8 +267,8 @@ class RegistrationService(Protocol):
         self, cluster_name: str, broker_addr: str, connection: Connection
     ) -> Result | Future[Result | None] | None:
         """Renew a registration that is known to equal the stored one: attach the broker to ``connection`` and count a heartbeat.
-        The result is the same as that of registering again. The result is None if the broker has to be registered, for example
-        because it is unknown.
+        The result is the same as that of registering again. It is None if the broker has to be registered, for example because it
+        is unknown.
         """
 
 

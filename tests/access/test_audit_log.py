@@ -105,7 +105,8 @@ def test_changes_that_the_log_has_are_not_recorded_again(tmp_path: Path) -> None
 
 
 def test_what_a_node_did_not_apply_is_a_gap_in_its_log(tmp_path: Path) -> None:
-    """A snapshot on its disk is newer than the log, or the leader sent one. A gap is recorded once, and covered then."""
+    """A snapshot on its disk is newer than the audit log, or the leader sent a snapshot. A gap is recorded once, and not again at
+    the next start."""
     path = tmp_path / "audit.log"
 
     def life(opened_at: int, received_at: int, *revisions: int) -> None:

@@ -164,7 +164,7 @@ async def test_a_gap_through_a_snapshot_is_recorded_with_the_nodes_to_ask(
 
     def compacting_early(settings: Settings, budget_ms: int) -> RaftConfig:
         small = {"compact_entries": 40, "compact_margin_entries": 5, "transfer_log_entries_max": 40, "segment_bytes": 4096}
-        return dataclasses.replace(shipped(settings, budget_ms), **small)  # type: ignore[arg-type]  # numbers all
+        return dataclasses.replace(shipped(settings, budget_ms), **small)  # type: ignore[arg-type]  # all of them are numbers
 
     monkeypatch.setattr(replicated_node, "raft_config", compacting_early)
     async with audited_cluster(tmp_path, peers) as cluster:

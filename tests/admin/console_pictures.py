@@ -129,7 +129,7 @@ class Photographer:
 
 
 async def photograph(folder: Path | None) -> None:
-    """All pictures, or with None that of README.md."""
+    """Take all pictures; without a folder, only the picture in README.md."""
     for mode in ("cp", "ap") if folder is not None else ("cp",):
         with tempfile.TemporaryDirectory() as data:
             async with deployment(mode, Path(data)) as cluster, browser_page(viewport=SIZE) as page:

@@ -1,4 +1,4 @@
-"""The console's actions, orders and ways to a page, in a real browser against real nodes."""
+"""The console's actions, sort orders and links between pages, in a real browser against real nodes."""
 
 import json
 import re
@@ -248,7 +248,7 @@ async def test_members_are_added_promoted_and_removed_and_all_nodes_are_on_one_p
         await shows(page, "All 4 nodes answer", ".summary")
         await shows(page, " leads", ".summary")
 
-        await cluster.all_serve()  # its requests have a latency, and the next one a commit and a sync
+        await cluster.all_serve()  # these requests give latencies; the next one gives a commit and a sync
         assert (await http(admin_port(cluster, await cluster.leader()), "/v1/kv/SPACE/key", "PUT", b"value")).status == 200
         await page.goto(console(added.plan.admin[1], "charts"))
         for title in CHARTS:

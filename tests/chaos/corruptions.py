@@ -34,7 +34,7 @@ RESURRECTION, SESSIONS, STATE = "no resurrection", "session guarantees", "one st
 
 
 def corrupted(story: Story, changes: Changes) -> Story:
-    """The run with records replaced by their place; place -1: one more."""
+    """The run after ``changes``: for each place, the record that replaces the one there; for place -1, a record that is added."""
     records = list(story.trace.records)
     for place, record in changes.items():
         if place >= 0:

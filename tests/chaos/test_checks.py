@@ -55,13 +55,13 @@ def registered(mode: str = "cp") -> Script:
 
 
 def dead(at: float) -> Script:
-    """The second broker dies without unregistering. Its time-out is 1 s, plus a third of it after an election, the scan interval
-    0.5 s, the margin 1 s."""
+    """The second broker dies without unregistering. Its time-out is 1 s, and an election adds a third of it. The scan interval is
+    0.5 s, and the margin is 1 s."""
     return registered().truth(at, "g2/0", "silent", version=2)
 
 
 def without_majority() -> Script:
-    """The first node loses the other two from 3000 to 8000, and none of its clients. Its fence is due from 5500 on."""
+    """From 3000 to 8000 the first node has no links to the other two, but to all its clients. Its fence is due from 5500 on."""
     script = Script().fault(3000, 8000, ["n1>n2", "n1>n3", "n2>n1", "n3>n1"], [["n2", "n3"], ["n1"]])
     return script.op(2000, 2010, "c1", "route", "t", members=[])
 

@@ -244,7 +244,7 @@ class RaftStage(Stage):
 
     @command
     def fail_apply(self, node: Machine) -> None:
-        """The next command that the node applies finds no memory."""
+        """Applying the next command on the node fails for lack of memory."""
         node.out_of_memory = True
 
     @command

@@ -19,7 +19,7 @@ from tests.support import provision
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 JAVA, AP, CP = "java:5.3.3", "ap", "cp"
 FAR_MS, NEAR_MS = 2_524_608_000_000, 1_790_000_000_000
-"""2050 and 2026."""
+"""Times in the years 2050 and 2026."""
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The same peers in front of three nodes that agree, and while the leader of these goes away.
+"""The same peers with a cluster of three nodes, also while its leader is killed, paused or cut off.
 
 The tests of test_peers.py run here again in the other mode. The most important ones are part of every run, the others only if
 ALL_INTEROP is set.

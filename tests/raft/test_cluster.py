@@ -77,7 +77,7 @@ def test_power_loss_of_all_keeps_what_was_acknowledged() -> None:
 
 
 def test_follower_far_behind_gets_a_snapshot() -> None:
-    """Dissertation, 5.1. Also with the log of the leader compacted twice, and a restart of everything from snapshots."""
+    """Dissertation, 5.1. The log of the leader is compacted twice, and then all nodes restart from snapshots."""
     config = RaftConfig(
         compact_entries=30, compact_margin_entries=5, entry_bytes_max=1, segment_bytes=500, snapshot_slice_bytes=64
     )

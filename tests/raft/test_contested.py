@@ -75,7 +75,7 @@ def test_a_copy_that_a_peer_hears_alone_is_silent_if_another_peer_contests_it(de
 @both
 def test_a_process_that_goes_back_with_its_memory_rejoins(defended: bool) -> None:
     """A virtual machine is reset to a snapshot with memory: disk and process of a node go back together, and the node is the same
-    process. The image is the same node of a second, equal world."""
+    process. The image is taken from the same node in a second world, which is equal to the first."""
 
     def until_image() -> tuple[World, RaftNode, Host, Host]:
         world = world_with("regressions", defended)

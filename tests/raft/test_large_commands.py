@@ -1,5 +1,5 @@
-"""A node is silent while it works on a command too large for slices. This causes no election, while other silence causes one
-soon."""
+"""A node is silent while it works on a command that is too large for slices. This silence causes no election. Any other silence
+soon causes one."""
 
 import pytest
 

@@ -516,8 +516,8 @@ def test_two_processes_cause_no_storm_of_introductions() -> None:
 
 
 def old_version(world: World, name: str) -> None:
-    """Let node ``name`` speak protocol 0: its greetings have no protocol, it reads none in those of others, and it cannot read
-    kinds that came later."""
+    """Let node ``name`` speak protocol 0: its greetings name no protocol, it ignores the protocol in the greetings of others, and
+    it cannot read kinds of messages that came later."""
     transmit = world.transmit
 
     def as_protocol_0(source: Host, target: str, message: Message) -> None:
@@ -532,7 +532,8 @@ def old_version(world: World, name: str) -> None:
 
 
 def test_nodes_of_protocol_0_take_part() -> None:
-    """A rolling upgrade: messages of a node without introductions count. It is not sent kinds that it cannot read."""
+    """A rolling upgrade: messages of a node without introductions count. The other nodes send it no kinds of messages that it
+    cannot read."""
     world = World()
     old_version(world, "n3")
     world.start_all()
@@ -659,8 +660,8 @@ def test_a_snapshot_of_a_newer_format_is_not_sent() -> None:
 
 
 def test_a_snapshot_of_an_unknown_format_is_fetched_once() -> None:
-    """A leader that does not negotiate sends it nevertheless. The follower reports that it has to be upgraded, and fetches no
-    more of it."""
+    """A leader that does not negotiate formats sends the snapshot nevertheless. The follower reports that it has to be upgraded,
+    and fetches no more of it."""
     world, leader, lagging = lagging_behind_snapshot()
     current = leader.snapshots.current
     assert current is not None

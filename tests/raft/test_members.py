@@ -629,7 +629,7 @@ def test_single_change(defended: bool) -> None:
 
 
 def test_a_node_that_was_away_finds_members_that_it_does_not_know() -> None:
-    """All nodes that it knows have been replaced. Another member tells it of the present ones."""
+    """All nodes that it knows have been replaced. Another member sends it the present members in a hint."""
     world = World(3)
     world.start_all()
     commit(world, world.elect(), b"a")
@@ -647,7 +647,7 @@ def test_a_node_that_was_away_finds_members_that_it_does_not_know() -> None:
 
 
 def test_a_member_that_was_cut_off_lets_in_members_that_it_does_not_know() -> None:
-    """All members that it knows are gone when it returns. It and two that it does not know are the majority."""
+    """All members that it knows are gone when it returns. This member and two that it does not know are the majority."""
     world = World(3)
     world.start_all()
     commit(world, world.elect(), b"a")

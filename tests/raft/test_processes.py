@@ -112,7 +112,8 @@ def confirmed(client: Client, keys: list[str]) -> list[str | None]:
 def test_kill_9_loop(tmp_path: Path, seed: int) -> None:
     """Kill one, two or all three at random moments under load, with segments and snapshots small enough to turn over often.
 
-    After each kill every node is asked for all that was acknowledged since the last, at the end for everything.
+    After each kill every node is asked for all values that were acknowledged since the last kill. At the end it is asked for all
+    values.
     """
     chooser = random.Random(seed)
     children = cluster(tmp_path, segment_bytes=20_000, compact_entries=300, compact_margin_entries=50)

@@ -1,4 +1,4 @@
-"""A disk is replaced and later put back, or its process returns: no proposal of before is applied again.
+"""A disk is replaced and later put back, or its process returns: no earlier proposal is applied again.
 
 Every test with ``defended`` runs twice: with the defence the rule is kept, without it the damage is visible.
 """
@@ -59,8 +59,8 @@ def test_current_forwards(defended: bool) -> None:
 
 @both
 def test_lost_places(defended: bool) -> None:
-    """As above, but the first process only loses its connections while another one with a new disk has its place. When it is
-    back, it has the boot that sent the forward of X."""
+    """As above, but the first process only loses its connections while another process with a new disk has its place. When the
+    first process is back, it has the boot that sent the forward of X."""
     world = world_with("lost_places", defended)
     leader = world.elect()
     moved = others(world, leader)[0]

@@ -125,7 +125,7 @@ def old_file(chunks: list[bytes]) -> Disk:
 
 @pytest.mark.parametrize("size", [BLOCK_BYTES_MAX - 1, BLOCK_BYTES_MAX, BLOCK_BYTES_MAX + 1, 5 * BLOCK_BYTES_MAX, (64 << 20) + 1])
 def test_blocks_that_earlier_versions_wrote_are_read_in_parts(size: int) -> None:
-    """Above 64 MiB they could not read them themselves."""
+    """Earlier versions themselves could not read blocks above 64 MiB."""
     disk = old_file([b"before", b"\n".ljust(size, b"x"), b"after"])
     parts = list(Reader(disk, "snapshot-1").chunks())
     assert max(map(len, parts)) <= BLOCK_BYTES_MAX

@@ -66,7 +66,8 @@ def write_on(world: World, leader: RaftNode, size: int = 2_000) -> None:
 
 @both
 def test_a_leader_on_a_hung_disk_hands_over(defended: bool) -> None:
-    """Dissertation, 3.10. A majority without it commits, so nothing else would detect it while its buffer grows."""
+    """Dissertation, 3.10. A majority commits without the leader's disk. So nothing else would detect the stall while the leader's
+    buffer grows."""
     world, leader = settled(without=None if defended else "disk_stall")
     HungDisk(world.hosts[leader.node_id])
     write_on(world, leader)

@@ -123,7 +123,7 @@ def test_the_status_can_be_asked_for_before_and_after() -> None:
     ids=["the new one is accepted", "the new one is used", "the old one is removed"],
 )
 def test_a_secret_is_replaced_node_by_node(first: dict[str, object], second: dict[str, object]) -> None:
-    """Nodes of each two neighbouring steps connect in both directions, and their frames carry MACs."""
+    """Two nodes that are at neighbouring steps connect in both directions, and their frames carry MACs."""
 
     async def scenario() -> None:
         a, b = pair_of_settings()

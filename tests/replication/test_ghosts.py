@@ -101,7 +101,8 @@ def test_a_renewal_that_a_removal_overtakes_leaves_nothing() -> None:
 
 
 def test_104_that_names_another_cluster() -> None:
-    """It means the broker of its name and address. So it ends no life that has a newer connection, and leaves nothing."""
+    """The request means the broker with its name and address, in whatever cluster. So it ends no life that has a newer
+    connection, and leaves no data behind."""
     wrong = UnregisterBrokers((BrokerRemoval("other", "a:1", "a", 0, None),))
     with virtual_cluster() as cluster:
         old = cluster.wire(cluster.followers()[0])

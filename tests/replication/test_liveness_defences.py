@@ -1,4 +1,4 @@
-"""Every rule of liveness is needed: with its switch off, a schedule ends otherwise.
+"""Every rule of liveness is needed: for each rule there is a schedule that has another outcome if the rule is switched off.
 
 The simulator has the same switches (``--off``).
 """
@@ -23,7 +23,7 @@ LONG_MS = 60_000
 
 
 def registered(cluster: Cluster, timeout_ms: int = TIMEOUT_MS, nodes: int = 3) -> list[Wire]:
-    """The broker over connections to so many nodes."""
+    """Register the broker over connections to this number of nodes."""
     wires = [cluster.wire(name) for name in list(cluster.machines)[:nodes]]
     for wire in wires:
         assert cluster.register(wire, registration(timeout_ms=timeout_ms)).code == 0

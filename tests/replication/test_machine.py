@@ -116,7 +116,8 @@ def test_other_content_of_one_version_is_late_if_it_was_received_before_the_stor
 
 
 def test_version_0_1_ignored_other_content_of_one_version() -> None:
-    """Groups of that time keep its rule until their master registers a new version: requests may have changed their queues."""
+    """Groups from that time keep its rule until their master registers a new data version, because requests may have changed
+    their queues."""
     machine = led()
     register(machine)
     assert (with_queues(machine, 16, machine.state.revision).ignored, queues_of(machine)) == (None, 8)

@@ -179,7 +179,7 @@ def test_the_longest_names_leave_room_for_many_brokers() -> None:
 @pytest.mark.parametrize("losses", [1, 2, 8])
 @pytest.mark.parametrize("lost", range(PARTS))
 def test_after_a_lost_part_the_node_repeats_the_list(pair: Pair, lost: int, losses: int) -> None:
-    """The reports after the part are lost too, so the node learns it from a refusal or from missing answers."""
+    """The reports after the part are lost, too. So the node learns of the loss from a refusal or from missing answers."""
     pair.ask()
     for _ in range(lost):
         pair.take(pair.sent.pop(0))

@@ -284,7 +284,7 @@ def ended(state: RouteInfoManager, lines: Iterator[bytes]) -> None:
 
 
 def dropped(state: RouteInfoManager, lines: Iterator[bytes]) -> None:
-    """Read the first lines only. Then only the caller's frame refers to the others, and it ends."""
+    """Read only the first lines. After that, only the caller's frame refers to the other lines, and this frame ends."""
     list(islice(lines, 5))
 
 

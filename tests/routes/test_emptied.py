@@ -31,8 +31,8 @@ NO_STATE = {
     "topic_names_changes",
     "kv_index",
 }
-"""Settings and revisions are not emptied; the rest is of the last command, or remembered up to a bound. ``kv_index`` is derived
-and has a test of its own, which compares it with the table."""
+"""Settings and revisions are not emptied. The other fields concern only the last command, or are remembered up to a bound.
+``kv_index`` is derived and has a test of its own, which compares it with the table."""
 SEEDS = range(40)
 
 

@@ -213,7 +213,7 @@ def test_no_command_adds_more_than_was_granted(history: list[Command], command: 
 
 
 def used_by_place(state: RouteInfoManager) -> dict[tuple[str, str], int]:
-    """Bytes in use, by bound and what it is of."""
+    """Bytes in use, by bound and by the namespace or broker name that the bound concerns."""
     sizes = state.sizes
     used = {(STATE, ""): sizes.total, (KV, ""): sizes.kv, (ORDER_TOPICS, ""): sizes.order_topics}
     used |= {(NAMESPACE, name): size for name, size in sizes.namespaces.items()}

@@ -22,7 +22,7 @@ def stored(state: RouteInfoManager, topic: str) -> QueueData:
 
 
 CHANGED = {"T": QueueData(4, 16, 3, 4), "U": queues()}
-"""Another T."""
+"""Another content of topic T, and a new topic."""
 
 
 def perms(state: RouteInfoManager, topic: str) -> dict[str, int]:

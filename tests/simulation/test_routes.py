@@ -15,7 +15,8 @@ from replicated_namesrv.simulation.subjects import run
 from tests.simulation.test_simulate import fresh_seed, judge
 
 FIXED_SEEDS = (*range(9), 100, 113, 121)
-"""The last three once found faults: a renewal dated when it was refused, and refused proposals repeated without pause."""
+"""The last three seeds once found faults: a renewal got the time of its refusal, and refused proposals were repeated without a
+pause."""
 FRESH_SEEDS = 6
 
 

@@ -201,7 +201,7 @@ class Run:
 def reads_of(
     run: Run, kind: str, measure: Callable[[KeyEvent, list[KeyEvent]], Any], together: Callable[[list[Any]], Any]
 ) -> Found:
-    """Each answered read before ``final``: of a look-up, ``together`` of its brokers."""
+    """The measure of each answered read before ``final``. For a look-up, ``together`` merges the measures of its brokers."""
     for key, level in run.keys(kind):
         for op in (o for o in run.ops if (o.kind, o.key, o.level, o.outcome) == (kind, key, level, "ok") and o.phase in JUDGED):
             values = [measure(e, events) for events in run.histories(kind, key, level) for e in events if e.op == op.op]
@@ -410,7 +410,8 @@ def survived(share: float) -> Callable[[list[tuple[int, bool]]], float | None]:
 
 
 def mistakes(run: Run) -> Iterator[tuple[bool, int | None, int | None]]:
-    """Drops of the living: of one that was exposed; T_M, until listed again; T_MR, until the next by this node in this life."""
+    """For each drop of a live broker: whether the broker was exposed; T_M, the time until it was listed again; T_MR, the time
+    until this node next dropped it in the same life."""
     for broker in run.brokers:
         for node in NODES:
             drops = [d["time_ns"] for d in run.of("expiry", broker=broker, node=node)]

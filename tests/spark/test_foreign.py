@@ -1,4 +1,4 @@
-"""Histories of Jepsen, in its own words, as runs of ours."""
+"""Histories in Jepsen's format, imported as runs."""
 
 import json
 import re
