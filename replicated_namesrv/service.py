@@ -156,19 +156,14 @@ def quotas_of(settings: "StateLimits", state: RouteInfoManager) -> Quotas:
 
 
 def within(quotas: Quotas, command: Command, act: Callable[[], "T | Future[T]"]) -> "T | Future[T]":
-    """Reserve room for ``command``, call ``act``, which applies or proposes it, and return its result.
+    """Check that there is room for ``command``, call ``act``, which applies or proposes it, and return its result.
 
-    The room is reserved until the result is there. Raises LimitError without calling ``act``."""
-    grant = quotas.grant(command)
-    try:
-        outcome = act()
-    except BaseException:
-        grant.release()
-        raise
+    If the result is not there at once, room is reserved until it is. Raises LimitError without calling ``act``."""
+    needs = quotas.check(command)
+    outcome = act()
     if isinstance(outcome, Future):
+        grant = quotas.reserve(needs)
         outcome.add_done_callback(lambda future: grant.release())
-    else:
-        grant.release()
     return outcome
 
 

@@ -334,6 +334,14 @@ class Quotas:
 
     def grant(self, command: Command) -> Grant:
         """Room for ``command``, until it is released. Raises LimitError if a string is too long or there is no room."""
+        return self.reserve(self.check(command))
+
+    def reserve(self, needs: list[Need | Additions]) -> Grant:
+        """Keep room for what a command needs, until the grant is released."""
+        return Grant(self._pending, needs)
+
+    def check(self, command: Command) -> list[Need | Additions]:
+        """What ``command`` needs. Raises LimitError if a string is too long or there is no room."""
         try:
             found = [need for source in self.sources for need in source(command)]
             growth = sum(need.more for need in found if isinstance(need, Need) and need.bound == STATE)
@@ -342,13 +350,13 @@ class Quotas:
                 found.append(Need(DISK, "", 0, more))
             for need in found:
                 if isinstance(need, Need):
-                    self._check(need, self._pending.bytes.get((need.bound, need.of), 0))
+                    self._check_bytes(need, self._pending.bytes.get((need.bound, need.of), 0))
                 else:
                     _check_number(need, self._pending.objects.get((need.kind.bound, need.of), {}))
         except LimitError as error:
             self.refused[error.limit] = self.refused.get(error.limit, 0) + 1
             raise
-        return Grant(self._pending, found)
+        return found
 
     def check_settings(self, values: Mapping[str, str]) -> None:
         """Raise LimitError for a value of ``UPDATE_NAMESRV_CONFIG`` (318) that is too long."""
@@ -365,7 +373,7 @@ class Quotas:
         whole += [Need(NAMESPACE, name, 0, size) for name, size in held.namespaces.items()]
         whole += [Need(BROKER, name, 0, size) for name, size in held.brokers.items()]
         for need in whole:
-            self._check(need, 0)
+            self._check_bytes(need, 0)
 
     def used(self, held: Sizes) -> dict[str, int]:
         """Bytes in use, by bound; the largest if there are several of one kind."""
@@ -377,7 +385,7 @@ class Quotas:
             ORDER_TOPICS: held.order_topics,
         }
 
-    def _check(self, need: Need, pending: int) -> None:
+    def _check_bytes(self, need: Need, pending: int) -> None:
         limit, used = self.limits[need.bound](), need.used + pending
         if used + need.more > limit and need.bound == DISK:
             told = "the disk is nearly full: make room on it, remove what is not needed, or lower diskReserveBytes"
