@@ -101,8 +101,8 @@ def _fits(name: str, pattern: Pattern, values: Sequence[str]) -> bool:
 
 
 def subject_of(certificate: PeerCertificate) -> str:
-    """The subject as a rule would name it, for logs; without one, the first alternative name. A backslash anywhere and a comma in
-    an alternative name are shown as ``?``, because rules cannot contain them."""
+    """The subject as a rule would name it, for logs; without a subject, the first alternative name. A backslash anywhere and a
+    comma in an alternative name are shown as ``?``, because rules cannot contain them."""
     short = {long: name for name, long in ATTRIBUTES.items()}
     pairs = [pair for names in certificate.get("subject", ()) for pair in names]
     parts = (f"{short.get(name, name)}={value}".replace("\\", "?").replace(",", "\\,") for name, value in pairs)

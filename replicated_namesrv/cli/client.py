@@ -225,7 +225,7 @@ def perm_text(perm: int) -> str:
 
 
 def report_writes(outcomes: Sequence[RequestOutcome], read: Callable[[Any], object], arguments: argparse.Namespace) -> int:
-    """Print the outcome of a write at each server. Returns 0 if all did it, 2 if none answered, else 1."""
+    """Print the outcome of a write at each server. Returns 0 if all servers did it, 2 if no server answered, else 1."""
     rows: list[dict[str, object]] = []
     for outcome in outcomes:
         row: dict[str, object] = {"nameServer": outcome.address}

@@ -21,8 +21,8 @@ class CommandProgress:
         stream: TextIO | None = None,
         silent_max_s: float = SILENT_MAX_S,
     ) -> None:
-        """``form``: how a line is printed, from the seconds since the start and the line. ``stream``: in place of stderr. If
-        nobody reads stderr, its lines are lost; a closed ``stream`` is an error of the caller that prints a line."""
+        """``form``: how a line is printed, from the seconds since the start and the line. ``stream``: used in place of stderr. If
+        nobody reads stderr, its lines are lost. If ``stream`` is closed, the call that prints a line raises an OSError."""
         self._form, self._stream, self._silent_max_s = form, stream, silent_max_s
         self._began = self._printed = time.monotonic()
         self._last = "starting"

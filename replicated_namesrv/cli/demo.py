@@ -183,7 +183,7 @@ _LINES = {
 
 
 def summary(stories: "list[Demonstration]") -> str:
-    """A table with one column per mode, and what it means."""
+    """A table with one column for each mode, and sentences that explain it."""
     columns = [facts(story) for story in stories]
     lines = [f"{'':<58}" + "".join(f"{one['mode'].upper():>8}" for one in columns)]
     for key, text in _LINES.items():

@@ -107,7 +107,8 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _admin_addresses(settings: Settings) -> Iterator[str]:
-    """Admin addresses of the other nodes: as far from the RocketMQ port as on this one."""
+    """Admin addresses of the other nodes. The difference between admin port and RocketMQ port is assumed to be the same as
+    here."""
     own = settings.admin_address
     if own is None:
         return
@@ -246,7 +247,7 @@ def percentile(histogram: Histogram, share: float) -> float:
 
 
 def _descriptors(settings: Settings) -> Finding:
-    """The hard limit, which the node raises its soft limit to."""
+    """Check the hard limit on descriptors. The node raises its soft limit to this limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     wanted = settings.max_connections + OTHER_FILES
     if hard == resource.RLIM_INFINITY or hard >= wanted:

@@ -1,8 +1,8 @@
 """``namesrv members``: the members of a CP cluster; adds, removes, replaces, promotes and moves them.
 
 The leader knows the progress of all, so its answer is shown if it answers. Otherwise the first other answer is shown. A change is
-requested from the leader, and from the next one if this one hands leadership over, until it is made or refused. ``add`` and
-``replace`` then wait until the new node votes.
+requested from the leader until it is made or refused. If the leader hands leadership over, the next leader gets the request.
+``add`` and ``replace`` then wait until the new node votes.
 """
 
 import argparse

@@ -10,7 +10,7 @@ the command succeeds. A cluster that is not empty refuses, because restoring ove
     shared setting       -           -                   stays           that of the backup, and it is reported
     broker, topic        stays       left out            stays           stays
 
-A broker that runs registers by itself, with its topics. One that does not run must not appear in routes.
+A broker that runs registers by itself, with its topics. A broker that does not run must not appear in routes.
 """
 
 import argparse

@@ -37,7 +37,7 @@ def bearer(role: Role | None) -> dict[str, str]:
 
 
 def requests() -> list[tuple[str, str]]:
-    """(method, path) of every route."""
+    """Method and path of every route."""
     return [(route.method, route.path) for route in ROUTES]
 
 
