@@ -173,11 +173,11 @@ class IndependentNode:
 
     def transfer_leadership(self, to: str | None) -> Future[None]:
         """Raises SettingError: there is no leader."""
-        raise SettingError("this is an independent node (mode=ap): there is no leader")
+        raise SettingError("this is an independent node (mode=ap): there is no leader; only a CP cluster has one")
 
     def change_member(self, action: str, name: str, address: tuple[str, int] | None, observer: bool) -> Future[None]:
         """Raises SettingError: there are no members."""
-        raise SettingError("this is an independent node (mode=ap): it has no members")
+        raise SettingError("this is an independent node (mode=ap): it has no members; only a CP cluster has them")
 
     def measurements(self) -> Iterator[Measurement]:
         """None: these metrics are about replication."""

@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--within", type=positive, default=WITHIN_S, metavar="SECONDS", help=f"time for all clients to move (default {WITHIN_S})"
     )
-    parser.add_argument("--undo", action="store_true", help="serve again")
-    parser.add_argument("--force", action="store_true", help="even if no other node is known to serve")
+    parser.add_argument("--undo", action="store_true", help="end a drain: serve again")
+    parser.add_argument("--force", action="store_true", help="drain even if no other node is known to serve")
     codes = "0 no connection is left; 1 refused: no other node serves; 2 usage, no answer, or outcome unknown"
     add_admin_arguments(parser, _EXAMPLES, codes)
     parser.set_defaults(usage_error=parser.error)

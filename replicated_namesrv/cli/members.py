@@ -150,7 +150,7 @@ class _Change:
             if leader is not None:
                 return str(leader["admin"])
             if any(node.get("mode") == "ap" for node in nodes):
-                raise SettingError("independent nodes (mode=ap) have no members")
+                raise SettingError("independent nodes (mode=ap) have no members; list the nodes with 'namesrv status'")
             self._pause("no node that answered leads; give the admin addresses of all members with --admin")
 
     def _request(self, action: str, name: str, address: str | None = None, *, observer: bool = False) -> list[dict[str, Any]]:
