@@ -66,7 +66,8 @@ DUMPED_CHARACTERS = 1_000
 """Maximum length of a value in a log line."""
 NO_RESTORE = "this is an independent node (mode=ap): take KV config and settings of the backup with 'namesrv restore --merge'"
 REMOVALS_PER_TURN = 4
-"""Maximum of silent brokers removed in one turn of the loop: removing a broker with 10,000 topics takes about 3 ms."""
+"""Maximum number of silent brokers that are removed in one turn of the loop: removing a broker with 10,000 topics takes about 3
+ms."""
 
 
 class IndependentNode:

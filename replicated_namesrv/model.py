@@ -20,7 +20,7 @@ ms."""
 
 
 class ChangeOrigin(NamedTuple):
-    """Who caused a change, for audit logs."""
+    """The cause of a change, for audit logs: the caller and the node."""
 
     identity: str
     """Name of the caller's identity in the access file."""

@@ -204,7 +204,7 @@ class ServingNode:
         return f"serving on {self.listen_address}, node {self.settings.node_id}, mode={self.settings.mode}"
 
     def take(self, fresh: Settings) -> None:
-        """Apply those of ``fresh`` that may change at run time, except shared settings. Those change through
+        """Apply the settings in ``fresh`` that may change at run time, except shared settings. Shared settings change through
         ``UPDATE_NAMESRV_CONFIG`` (318), which 'namesrv config' sends."""
         differing = [row for row in ROWS.values() if not row.replicated and fresh.get(row) != self.settings.get(row)]
         self.settings.update({row.name: row.show(fresh.get(row)) for row in differing if row.live})
@@ -326,7 +326,7 @@ async def live(settings: Settings, report_started: Callable[[ServingNode], None]
     """Start a node, call ``report_started``, and run until SIGTERM or SIGINT; then stop. A second signal ends the process at
     once.
 
-    SIGHUP: ``load`` the settings again and apply those that may change at run time. Raises SettingError or StartError.
+    SIGHUP: ``load`` the settings again, and apply the settings that may change at run time. Raises SettingError or StartError.
     """
     manager = ServiceManager()
     node = ServingNode(settings)

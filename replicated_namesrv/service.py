@@ -127,7 +127,7 @@ class Connection(Protocol):
 
 
 def origin_of(connection: Connection | None) -> ChangeOrigin | None:
-    """Who sent the present request of a connection. None: unknown (``accessPolicy=open``)."""
+    """The sender of the present request of a connection. None: unknown (``accessPolicy=open``)."""
     return getattr(connection, "origin", None)
 
 

@@ -1,8 +1,8 @@
 """Ingest: converts traces to Parquet tables of observations, events and looks, partitioned by run and mode.
 
-Unreliable runs are refused before any table changes: those whose clock went back and those that were cut short. Lines that do
-not parse are kept, counted and reported. New runs are written to a temporary place and renamed when all are complete, so a
-failure leaves the output folder unchanged. A run that was ingested before is not ingested again.
+Unreliable runs are refused before any table changes: runs whose clock went back, and runs that were cut short. Lines that do not
+parse are kept, counted and reported. New runs are written to a temporary place and renamed when all are complete, so a failure
+leaves the output folder unchanged. A run that was ingested before is not ingested again.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The records of one run, by kind, as the stages of its judgement read them. Pure."""
+"""The records of one run, by kind. The stages of its judgement read them. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -20,7 +20,7 @@ class Survival:
             ends[time] += 1
             left += 1
         self.steps: list[tuple[float, float]] = []
-        """Times of events. With each, the share of the sample in which the event comes later."""
+        """Times of events, each with the share of the sample in which the event comes later."""
         share = 1.0
         for time in sorted(ends):
             if seen[time]:

@@ -74,7 +74,7 @@ def _writes(story: Story) -> dict[str, list[Op]]:
 def _must_be_listed(story: Story, broker: str, writes: Mapping[str, Sequence[Op]], mine: Sequence[Op], read: Op) -> bool:
     """True if nothing allows the node to have dropped the broker, or to have given its id to the other broker.
 
-    ``writes``: the registrations of all brokers. ``mine``: those of this broker that count."""
+    ``writes``: the registrations of all brokers. ``mine``: the registrations of this broker that count."""
     before = mine[: bisect_left([op.end_ns for op in mine], read.start_ns)]
     if not before or any(not op.ok and op.start_ns < read.end_ns for op in mine):
         return False

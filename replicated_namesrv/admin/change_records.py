@@ -49,7 +49,7 @@ class RecordedCluster(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What the audit log contains about one cluster."""
+    """The facts about one cluster in the audit log."""
 
     revision: int = 0
     """Revision of the newest recorded change, or the one up to which a gap is recorded."""
@@ -121,7 +121,7 @@ class ChangeRecords:
             self._known()
 
     def _known(self) -> Recorded:
-        """What the log contains. The cluster is known by the time something is applied."""
+        """The facts in the log. The cluster is known before anything is applied."""
         found = self._find() if self._recorded is None else self._recorded
         return found or Recorded()
 
@@ -198,7 +198,7 @@ def short(text: str) -> str:
 
 
 def recorded_of(path: Path, cluster_id: str) -> Recorded:
-    """What the end of the log contains about a cluster."""
+    """The facts about a cluster at the end of the log."""
     recorded, steps = Recorded(), set()
     for file in (path.with_name(path.name + ".1"), path):
         for line in tail_of(file):

@@ -97,7 +97,7 @@ def _ms(at_s: float | None, now: float) -> int | None:
 
 
 def _peers(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What this node's Raft knows about the other nodes, by node id."""
+    """The facts that this node's Raft knows about the other nodes, by node id."""
     raft = (status.get("replication") or {}).get("raft") or {}
     found = {
         name: {"connected": facts["connected"], "error": facts["error"]}

@@ -183,7 +183,7 @@ class AdminService(ChangedService, OperatedService, WatchedService, ObservedServ
 
 
 class ObservedServer(Protocol):
-    """The remoting server as the admin side sees it."""
+    """The part of the remoting server that the admin side uses."""
 
     metrics: ServerMetrics
     shares: TurnShares

@@ -21,7 +21,7 @@ class NodeProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as this node sees it. ``status`` None: the node has never answered."""
+    """What this node knows about a node. ``status`` None: the node has never answered."""
 
     name: str
     address: str

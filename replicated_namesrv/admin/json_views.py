@@ -36,7 +36,7 @@ NO_VALUE = 1e15
 KV_ENTRIES_PER_TURN = 1_000
 """Number of KV entries that are searched in one turn of the loop: about a millisecond of work."""
 SUSPECTED_SHOWN_MAX = 100
-"""Maximum of suspected brokers in the status; ``/v1/brokers`` shows all."""
+"""Maximum number of suspected brokers in the status. ``/v1/brokers`` shows all of them."""
 DIGEST_TOPICS_PER_TURN = 5_000
 """Number of topics that are hashed in one turn of the loop: a few milliseconds of work, except for larger groups."""
 _SEPARATOR = "|"

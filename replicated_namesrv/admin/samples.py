@@ -33,20 +33,20 @@ GAUGES = {
     "namesrv_raft_commit_index": "commitIndex",
     "namesrv_raft_applied_index": "appliedIndex",
 }
-"""Gauges that are recorded: from the metric to its series."""
+"""Gauges that are recorded: for each metric, its series."""
 COUNTERS = {
     "namesrv_limits_hit": "rejections",
     "namesrv_raft_elections": "elections",
     "namesrv_raft_leader_changes": "leaderChanges",
 }
-"""Counters that are recorded as a rate per second: from the metric, summed over its labels, to its series."""
+"""Counters that are recorded as a rate per second, summed over their labels: for each metric, its series."""
 HISTOGRAMS = {
     "namesrv_request_duration_seconds": "latency",
     "namesrv_loop_lag_seconds": "loopLag",
     "namesrv_raft_commit_duration_seconds": "commit",
     "namesrv_raft_fsync_duration_seconds": "fsync",
 }
-"""Histograms that are recorded as quantiles: from the metric to the first part of the series' name. The second part is the
+"""Histograms that are recorded as quantiles: for each metric, the first part of the series' name. The second part is the
 quantile."""
 REQUESTS = "namesrv_requests"
 """The counter of requests. It is recorded as a rate per second in the series ``request:NAME``."""

@@ -16,7 +16,7 @@ from replicated_namesrv.model import TopicRouteData
 POLL_INTERVAL_MS = 30_000
 """``pollNameServerInterval``."""
 TOPICS_MAX = 10_000
-"""Maximum of cached topics; the least recently used one is evicted."""
+"""Maximum number of cached topics; the least recently used one is evicted."""
 
 
 class RouteUpdate(NamedTuple):

@@ -125,7 +125,7 @@ class Compaction:
         return index if index > first else None
 
     def _needed_from(self) -> int:
-        """Index up to which entries are not needed: the target, or less if a follower needs entries before it."""
+        """Index up to which entries are not needed: the target, or a lower index if a follower needs earlier entries."""
         index = self._target
         for progress in self._followers.progress.values():
             if progress.kept_from is None:

@@ -1,8 +1,8 @@
 """The group of a node: the peers with which it exchanges messages now. It follows the members in the log.
 
-The peers of a node are the other members, those that were removed lately, and before it knows a leader that is a member, the
-configured nodes. Another node can send its list of members (a hint), which adds members that this node does not know yet. Votes
-and acknowledgements are counted by the configuration alone.
+The peers of a node are the other members and the members that were removed lately. Until the node knows a leader that is a
+member, the configured nodes are peers, too. Another node can send its list of members (a hint), which adds members that this node
+does not know yet. Votes and acknowledgements are counted by the configuration alone.
 """
 
 from collections.abc import Callable

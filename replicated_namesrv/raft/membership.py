@@ -41,9 +41,9 @@ from replicated_namesrv.raft.standing import Memory, PeerMemories, Standing
 INTRODUCTION_HEARTBEATS = 4
 """Number of heartbeats between two introductions to a peer. So a peer's memory of a disk is at most this old."""
 ANSWERS_MAX = 8
-"""Maximum of introductions that are answered at once in the time between two regular ones. Two processes that accept each other
-need at most three. If two processes use one name, each answer changes what the other one knows; without a maximum they would
-answer each other for ever."""
+"""Maximum number of introductions that are answered at once in the time between two regular introductions. Two processes that
+accept each other need at most three. If two processes use one name, each answer changes what the other one knows; without a
+maximum they would answer each other for ever."""
 CONTEST_TIMES = 2
 """How long a report that contests a process counts, in units of the contest time. Connected peers repeat it more often."""
 _STANDINGS = frozenset(Standing)
@@ -161,12 +161,12 @@ class Membership:
         return greeting.protocol if greeting else None
 
     def snapshot_version(self, peer: str) -> int:
-        """The newest format of snapshot files that ``peer`` reads; 1, the first, if it does not report it."""
+        """The newest format of snapshot files that ``peer`` reads; 1, the first format, if the peer reports none."""
         introduction = self._introductions.get(peer)
         return introduction.snapshot_version if introduction else 1
 
     def digest_version(self, peer: str) -> int:
-        """The version of the digests of ``peer``; 1, the first, if it does not report it."""
+        """The version of the digests of ``peer``; 1, the first version, if the peer reports none."""
         introduction = self._introductions.get(peer)
         return introduction.digest_version if introduction else 1
 
@@ -298,7 +298,7 @@ class Membership:
         before = self._greetings.get(peer)
         self._greetings[peer], self._due_at = greeting, None
         if greeting.protocol == 0:
-            self._introductions.pop(peer, None)  # these facts may be those of a newer version that the peer ran before
+            self._introductions.pop(peer, None)  # these facts may be from a newer version that the peer ran before
             if self.known.get(peer) != greeting.source:
                 self._accept(peer, greeting.source)
         if greeting.echo != self.identity.incarnation:

@@ -69,8 +69,8 @@ class NodeViews:
 
     @property
     def peers(self) -> list[str]:
-        """Nodes with which this one exchanges messages: the other members, those that were removed lately, and before this node
-        is a member, the configured ones. A new list after each change."""
+        """Nodes with which this one exchanges messages: the other members, the members that were removed lately and, before this
+        node is a member, the configured nodes. A new list after each change."""
         return self.context.peers
 
     @property

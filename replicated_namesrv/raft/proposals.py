@@ -69,7 +69,7 @@ class ProposalCore(RaftState, Protocol):
 
 
 class Proposals:
-    """The proposals of one node, and on a leader those that others have forwarded."""
+    """The proposals of one node and, on a leader, the proposals that other nodes have forwarded."""
 
     def __init__(
         self,

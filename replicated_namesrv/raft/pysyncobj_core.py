@@ -276,7 +276,7 @@ class Core:
         return self._nodes[name]
 
     def set_voters(self, voters: Collection[str]) -> list[str]:
-        """Count the votes, matches and answers of these nodes from now on. Returns those that were not counted before."""
+        """Count the votes, matches and answers of these nodes from now on. Returns the nodes that were not counted before."""
         _driven.now = self._now
         wanted = set(voters) - {self._node_id}
         added = sorted(wanted - self._counted)

@@ -158,8 +158,9 @@ class RaftConfig:
     entry_bytes_max: int = 128 << 10
     """Proposals are packed into one entry up to this size (one large command may exceed it)."""
     uncommitted_bytes_max: int = 4 << 20
-    """Bytes of entries that a leader has appended and not yet committed, and bytes that another node has forwarded to it without
-    a reply. At this number proposals wait. The setting bounds the time that one write and one fsync take."""
+    """Maximum number of bytes of entries that a leader has appended and not yet committed, and of bytes that another node has
+    forwarded to the leader without a reply. At this number proposals wait. The setting bounds the time that one write and one
+    fsync take."""
     append_bytes_max: int = 256 << 10
     """Maximum number of bytes of entries in one message (one large entry may exceed it)."""
     inflight_bytes_max: int = 4 << 20

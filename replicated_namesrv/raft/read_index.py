@@ -52,7 +52,7 @@ class Round:
 
 
 class ReadIndex:
-    """The reads of one node, and on a leader those of the others."""
+    """The reads of one node and, on a leader, the requests of the other nodes."""
 
     def __init__(
         self,

@@ -56,8 +56,8 @@ PROCESSES_MAX = 8
 """Maximum number of processes remembered per incarnation. If there are more, the process with the oldest contact is forgotten and
 has to echo again."""
 INCARNATIONS_MAX = 8
-"""Maximum number of incarnations remembered per peer, besides those that vote. If there are more, the one with the oldest contact
-is forgotten."""
+"""Maximum number of incarnations remembered per peer, besides the incarnations that vote. If there are more, the incarnation with
+the oldest contact is forgotten."""
 ROWS = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "I1", "I2", "I3", "I4")
 
 

@@ -133,7 +133,7 @@ class TlsFiles:
     certificate: Path
     key: Path
     authority: Path
-    """File with the certificates that may sign those of peers."""
+    """File with the authorities that may sign certificates of peers."""
     password: str = field(default="", repr=False)
     """Password of the private key."""
 
@@ -450,7 +450,8 @@ class _Accepted(_Frames):
     def _refusal(self, source: str) -> str | None:
         """The reason to refuse, if ``source`` is not a member, or another live process speaks for it.
 
-        A stranger has to know the secret. A certificate is not enough: its authority may have signed those of clients, too."""
+        A stranger has to know the secret. A certificate is not enough, because its authority may have signed certificates of
+        clients, too."""
         owner = self.owner
         # with neither a secret nor TLS, only loopback addresses can connect
         is_proven = owner.settings.secret is not None or owner.tls is None

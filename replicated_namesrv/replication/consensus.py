@@ -323,7 +323,7 @@ class RaftConsensus(Observer):
 
     @property
     def peer_refusals(self) -> Mapping[str, int]:
-        """Connections and messages of peers that were refused since the start, by what was refused."""
+        """Number of refused connections and messages of peers since the start, by the kind of refusal."""
         node, transport = self._node, getattr(self._raft, "transport", None)
         connections = transport.refusals if isinstance(transport, PeerTransport) else {}
         return connections if node is None else {**connections, **node.refusals}

@@ -129,7 +129,7 @@ class ReadBarrier:
         StaleReadError."""
         shared = self._collecting
         if shared is not None and level is None and max_staleness_ms is None and self._default is not STALE:
-            # R7: this read joins those that wait already, which passed the checks in this turn of the loop
+            # R7: this read joins the waiting reads, which passed the checks in this turn of the loop
             self._others_came = True
             return shared
         if self._removed is not None:

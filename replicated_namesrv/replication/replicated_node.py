@@ -482,7 +482,7 @@ class ReplicatedNode:
 
     @property
     def peer_refusals(self) -> Mapping[str, int]:
-        """Connections and messages of peers that were refused, by what was refused."""
+        """Number of refused connections and messages of peers, by the kind of refusal."""
         return self.consensus.peer_refusals
 
     @property

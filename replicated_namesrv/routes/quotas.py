@@ -9,9 +9,10 @@ add nothing are still accepted then: brokers stay registered, and everything can
 is in use, and what it adds. Grants of commands that are not applied yet count as used. Other bounds, such as disk space, can add
 needs.
 
-Numbers are limited so that the work of a command is bounded by its size and the topics that it concerns. Their needs name the new
-objects, so that an object that several commands in progress add counts once: brokers that return together have the same topics.
-Each node knows its own grants only. So each node of a cluster may add objects up to the whole bound (``RESTORED_FACTOR``).
+Numbers are limited so that the work of a command is bounded by its size and the topics that it concerns. The needs of a command
+name its new objects. So an object that several commands in progress add counts once: brokers that return together have the same
+topics. Each node knows its own grants only. So each node of a cluster may add objects up to the whole bound
+(``RESTORED_FACTOR``).
 """
 
 from collections import Counter
@@ -49,7 +50,8 @@ STATE, KV, NAMESPACE, BROKER = "maxStateBytes", "maxKvBytes", "maxKvNamespaceByt
 ORDER_TOPICS = "orderTopicConfigBytes"
 """Limit on the encoded bytes of the namespace ORDER_TOPIC_CONFIG. It is not a setting."""
 ORDER_TOPICS_BYTES_MAX = 15 << 20
-"""Maximum of this limit: every answer to a registration contains the namespace, and RocketMQ reads frames of up to 16 MiB."""
+"""Maximum value of this limit: every answer to a registration contains the namespace, and RocketMQ reads frames of up to 16
+MiB."""
 DISK = "diskReserveBytes"
 """Limit on the bytes that a command may add while its disk has less free space than this."""
 
@@ -407,26 +409,27 @@ KV_NAMESPACES_MAX = 10_000
 """Maximum number of namespaces. An emptied namespace continues to exist, as in Java: queries by namespace and answers to
 registrations distinguish it from one that never existed. So only the number can be limited. Real clusters have one namespace."""
 QUEUE_SETTINGS_MAX = 10_000
-"""Maximum of different queue settings (permission, queue numbers, flags) among the topics of one broker name. A change of the
-name's write permission costs a step of Python for each setting. Real brokers have a few dozen settings."""
+"""Maximum number of different queue settings (permission, queue numbers, flags) among the topics of one broker name. A change of
+the name's write permission costs a step of Python for each setting. Real brokers have a few dozen settings."""
 MEMBERS_MAX = 1_000
 """Maximum number of brokers of one name. Every route through this name shows all of them. Real groups have up to ten."""
 CLUSTERS_MAX = 1_000
-"""Maximum of cluster names. When the last broker of a name is removed, the name is removed from each cluster that lists it. Real
-deployments have a few clusters.
+"""Maximum number of cluster names. When the last broker of a name is removed, the name is removed from each cluster that lists
+it. Real deployments have a few clusters.
 """
 CLUSTERS_OF_NAME_MAX = 10
-"""Maximum of clusters that list one broker name. Each cluster costs some 3 us when the last broker of the name is removed. Real
-broker names are in one cluster."""
+"""Maximum number of clusters that list one broker name. Each cluster costs some 3 us when the last broker of the name is removed.
+Real broker names are in one cluster."""
 BROKER_NAMES_MAX = 20_000
-"""Maximum of broker names, including those without a registered broker: a refused registration creates its name, as in Java."""
+"""Maximum number of broker names, including names without a registered broker: a refused registration creates its name, as in
+Java."""
 BROKERS_MAX = 20_000
 """Maximum number of registered brokers, the same as the default maximum of connections. A snapshot begins with a line that has an
 item for each."""
 ALL_TOPICS_MAX = 300_000
 """Maximum number of different topics of all brokers. A change of a shared setting visits all of them, at 0.1 to 0.2 us each."""
 MAPPINGS_MAX = 10_000
-"""Maximum of static topic mappings of one broker name, and in one registration. Each costs every node some 10 us when the
+"""Maximum number of static topic mappings of one broker name, and in one registration. Each costs every node some 10 us when the
 command is applied, 0.1 s in all."""
 MAPPED_QUEUES_MAX = 100_000
 """Maximum number of queues in the static topic mappings, at about 1 us each."""
@@ -464,7 +467,8 @@ def with_own_mappings(command: RegisterBroker) -> RegisterBroker:
 
 
 def needs(tables: Tables, command: Command, new: Collection[str]) -> list[Need | Additions]:
-    """What ``command`` would add. Raises LimitError if it has too many objects by itself. ``new``: ``new_topics``."""
+    """The needs of ``command``: the bytes and objects that it would add. Raises LimitError if it has too many objects by itself.
+    ``new``: ``new_topics``."""
     return [*additions(tables, command, new), *byte_needs(tables, command, new)]
 
 

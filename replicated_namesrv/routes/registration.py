@@ -143,8 +143,8 @@ def result_of(tables: Tables, registration: Registration) -> Result:
 
 
 def register_topic(tables: Tables, command: RegisterTopic) -> Result:
-    """``REGISTER_TOPIC_IN_NAMESRV`` (217): a new topic all or nothing, a known one entry by entry until the first unknown
-    broker. Entries that replace others are overrides.
+    """``REGISTER_TOPIC_IN_NAMESRV`` (217): a new topic is stored as a whole or not at all; for a known topic, the entries before
+    the first unknown broker are stored. Entries that replace other entries are overrides.
     """
     accepted: dict[str, QueueData] = {}
     for broker_name, queue_data in command.queue_datas:

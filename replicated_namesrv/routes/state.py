@@ -139,7 +139,8 @@ class RouteInfoManager:
         return self._tables.count_groups(topics_max)
 
     def snapshot(self) -> Iterator[bytes]:
-        """The state as it is now, as JSON lines of some milliseconds' work each. Changes may continue while they are consumed."""
+        """The state at the time of this call, as JSON lines. Each line takes a few milliseconds. Changes may continue while they
+        are consumed."""
         return snapshot(self._tables, is_new=self.compares_content)
 
     def restore(self, chunks: Iterable[bytes]) -> None:

@@ -424,8 +424,8 @@ class Nemesis:
         machine.disk.wipe()
 
     def _shelter(self) -> bool:
-        """Whether a disk may go back now: all other nodes must be up and reachable, and must stay so. Raft cannot survive
-        more."""
+        """Whether a disk may go back now: all other nodes must be up and reachable, and must stay so. Raft survives no further
+        fault at that time."""
         calm = self._network.is_whole and self._all_voters() and not any(machine.pauses for machine in self._machines)
         if calm:
             self._sheltered_ns = self._world.now_ns + 4 * SECOND

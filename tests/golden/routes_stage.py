@@ -388,7 +388,7 @@ def freshness_text(freshness: Freshness) -> str:
 
 
 def answer_text(result: object) -> str:
-    """An answer as the broker sees it."""
+    """The text of an answer that a broker receives."""
     if result is None:
         return "none, the connection was closed"
     if isinstance(result, DataVersionAnswer):

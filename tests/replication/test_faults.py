@@ -102,7 +102,7 @@ async def test_all_killed_and_mass_reregistration(cluster: ReplicatedProcesses) 
 
 
 async def mass_epochs(cluster: ReplicatedProcesses, name: str) -> dict[str, int]:
-    """Epochs of the brokers of the mass registration, as a node knows them."""
+    """The epochs that a node has of the brokers of the mass registration."""
     rows = (await cluster.admin(name, "/v1/brokers?limit=1000"))["brokers"]
     return {row["brokerAddr"]: row["epoch"] for row in rows if row["brokerName"].startswith("mass-")}
 

@@ -1,4 +1,4 @@
-"""Bodies of answers against those that the Java servers gave, and the bodies that are read."""
+"""Bodies of answers, compared with those of the Java servers; and bodies of requests, which are decoded."""
 
 import json
 from collections.abc import Callable

@@ -68,7 +68,7 @@ class _Passing:
 
 
 class Admission:
-    """The admission of one leader. ``marks`` are the state machine's."""
+    """The admission of one leader. ``marks``: the marks in the state machine."""
 
     def __init__(self, marks: dict[Key, Mark]) -> None:
         self._marks = marks
@@ -92,7 +92,7 @@ class Admission:
         return None
 
     def applied(self, key: Key, content: str) -> list[Decided]:
-        """A registration was applied, with any outcome: those that wait for it compare again."""
+        """A registration was applied, with any outcome: nodes that wait for it compare their copies again."""
         passing = self._passing.pop((key, content), None)
         return [] if passing is None else [Decided(asker, LOOK_AGAIN) for asker in passing.waiting.values()]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 @dataclass(frozen=True, slots=True)
 class LivenessDefences:
-    """The numbers are those of the rules in DESIGN.md."""
+    """The number of each switch is the number of its rule in DESIGN.md."""
 
     renewals_count: bool = True
     """1. A renewal that the leader accepts ends the silence of its broker."""

@@ -33,9 +33,10 @@ MESSAGE_BYTES_MAX = 1 << 20
 """A longer frame would delay the messages of Raft, which use the same connection. A frame above
 ``TransportSettings.frame_bytes_max`` closes it."""
 PART_ENTRIES_MAX = 1_000
-"""Entries of a report. Writing or reading so many takes a few milliseconds of one turn of the event loop."""
+"""Maximum number of entries in a report. Writing or reading this number takes a few milliseconds of one turn of the event
+loop."""
 OLD_REPORT_BYTES_MAX = 8 << 20
-"""Bytes of a report, and the only limit, while some node may run 0.1, whose leaders know no parts."""
+"""Maximum size of a report, and the only limit on it, while some node may run 0.1: leaders of 0.1 know no parts."""
 _REPORT = struct.Struct("<BQQQBIQIII")
 _ANSWER = struct.Struct("<BQQQBQI")
 _INQUIRY = struct.Struct("<BQQQBQI")
@@ -82,7 +83,7 @@ class NodeReport(NamedTuple):
 
     @property
     def is_listed(self) -> bool:
-        """Whether the entries belong to the whole list. Then those that do not renew are not contacts."""
+        """Whether the entries belong to the whole list. If so, entries that do not renew are not contacts."""
         return self.is_full or self.part != ALONE
 
 

@@ -253,7 +253,7 @@ class LeaderRole:
         self.removals.expire(self._overdue(self._now_ms()))
 
     def _overdue(self, now: float) -> Iterator[tuple[Lease, bool]]:
-        """Brokers that have left, and then those that are silent."""
+        """Brokers that have left, and then silent brokers."""
         for lease in self.departures.gone(self._lease_of, now):
             yield lease, True
         if self.silence is not None and self._defences.silent_removed:
