@@ -62,6 +62,9 @@ def test_metadata() -> None:
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest is not None
     assert newest[1] == __version__, f"CHANGELOG.md begins with {newest[1]}, replicated_namesrv/__init__.py says {__version__}"
+    chart = (ROOT / "deploy/helm/namesrv/Chart.yaml").read_text(encoding="utf-8")
+    in_chart = dict(re.findall(r"^(version|appVersion): (\S+)$", chart, re.MULTILINE))
+    assert in_chart == {"version": __version__, "appVersion": __version__}, "deploy/helm/namesrv/Chart.yaml has another version"
     assert set(project["scripts"]) == {"namesrv", "mqnamesrv"}
     assert (ROOT / "LICENSE").read_text(encoding="utf-8").lstrip().startswith("Apache License")
 
