@@ -1,6 +1,7 @@
 """Shows what clients get while one name server is cut off: the same short experiment in CP and in AP, on real processes.
 
-Three name servers, two brokers and four clients. Each of three clients asks one name server only; the fourth has all addresses,
+Three name servers for each mode, two brokers and four clients. The brokers register with the name servers of both modes, so they
+start only once. Each of three clients asks one name server only; the fourth has all addresses,
 as a RocketMQ client has. While the leader is cut off from its peers and from the brokers, the number of the topic's queues is
 changed at the brokers. Once a client has got the change, an answer to a later query is outdated if it does not have the change.
 """
@@ -10,9 +11,10 @@ import contextlib
 import itertools
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from replicated_namesrv.chaos.demonstration_brokers import (
     PORTS,
@@ -32,6 +34,7 @@ from replicated_namesrv.client.queries import RefusedError, read_route, route_re
 from replicated_namesrv.client.remoting import RemotingClient
 from replicated_namesrv.errors import NamesrvError
 
+NODES = ("n1", "n2", "n3")
 BROKERS = ("broker-a", "broker-b")
 ANY = "any"
 """Name of the client that has all addresses."""
@@ -120,75 +123,94 @@ class Demonstration:
         return sorted({look.client for look in self.looks} - {ANY})
 
 
+class Stage(Protocol):
+    """Shows the demonstration while it runs."""
+
+    def begin(self, mode: str) -> None:
+        """The demonstration of this mode begins."""
+
+    def row(self, story: Demonstration, second: int, latest: dict[str, LookUp]) -> None:
+        """Called each second with this second and the latest look-up of each client."""
+
+    def say(self, text: str) -> None:
+        """An event."""
+
+
 class Play:
-    """The demonstration in one mode. ``row`` is called each second with this second and the latest look-up of each client;
-    ``say`` is called with events."""
+    """The demonstration in each of ``modes``, one after the other."""
 
     def __init__(
-        self,
-        mode: str,
-        folder: Path,
-        toxiproxy: Path | None,
-        real: RealBrokers | None,
-        row: Callable[[Demonstration, int, dict[str, LookUp]], None],
-        say: Callable[[str], None],
+        self, modes: Sequence[str], folder: Path, toxiproxy: Path | None, real: RealBrokers | None, stage: Stage
     ) -> None:
         """``real``: Java and the jars for RocketMQ's brokers; None: brokers are simulated."""
-        self._mode, self._folder, self._toxiproxy, self._real = mode, folder, toxiproxy, real
-        self._row, self._say = row, say
+        self._modes, self._folder, self._toxiproxy, self._real, self._stage = modes, folder, toxiproxy, real, stage
+        self.stories: list[Demonstration] = []
+        """The modes that were shown to their end; also after ``run`` raised an error or was cancelled."""
         self._story: Demonstration
         self._began = 0.0
         self._latest: dict[str, LookUp] = {}
 
-    async def run(self) -> Demonstration:
+    async def run(self) -> None:
         """Run the demonstration. Raises NamesrvError if a process does not start, or ends."""
-        nodes = [f"n{number + 1}" for number in range(3)]
-        outside, rng = [Link(broker, node) for broker in BROKERS for node in nodes], random.SystemRandom()
-        made = ProcessCluster(self._folder, 3, self._mode, SETTINGS, outside, rng, self._toxiproxy)
+        rng = random.SystemRandom()
+        outside = [Link(broker, node) for broker in BROKERS for node in NODES]
         ports = Ports(len(BROKERS), rng, PORTS)
-        clients = [RemotingClient(connect_timeout_ms=LOOK_TIMEOUT_MS) for _ in range(5)]
-        brokers = [self._broker(name, port, clients[-1]) for name, port in zip(BROKERS, ports.numbers, strict=True)]
+        client = RemotingClient(connect_timeout_ms=LOOK_TIMEOUT_MS)
+        brokers = [self._broker(name, port, client) for name, port in zip(BROKERS, ports.numbers, strict=True)]
         try:
-            async with made as cluster:
-                await cluster.start()
+            async with contextlib.AsyncExitStack() as running:
+                clusters = [
+                    await running.enter_async_context(
+                        ProcessCluster(self._folder / mode, len(NODES), mode, SETTINGS, outside, rng, self._toxiproxy)
+                    )
+                    for mode in self._modes
+                ]
                 try:
-                    await self._play(cluster, brokers, clients)
+                    for name, broker in zip(BROKERS, brokers, strict=True):  # a JVM starts while the name servers do
+                        await broker.launch([cluster.address(Link(name, node)) for cluster in clusters for node in NODES])
+                    for cluster in clusters:
+                        await cluster.start()
+                    await asyncio.gather(*(broker.start(QUEUES_BEFORE) for broker in brokers))
+                    for mode, cluster in zip(self._modes, clusters, strict=True):
+                        await self._play(mode, cluster, brokers)
                 finally:
-                    await asyncio.gather(*(broker.kill() for broker in brokers), *(client.close() for client in clients))
+                    await asyncio.gather(*(broker.kill() for broker in brokers), client.close())
         finally:
             ports.release()
-        return self._story
 
     def _broker(self, name: str, port: int, client: RemotingClient) -> DemonstrationBroker:
         if self._real is None:
             return SimulatedBroker(name, port)
         return RealBroker(name, port, self._folder / name, self._real, client)
 
-    async def _play(
-        self, cluster: ProcessCluster, brokers: Sequence[DemonstrationBroker], clients: Sequence[RemotingClient]
-    ) -> None:
-        nodes = list(cluster.nodes)
+    async def _play(self, mode: str, cluster: ProcessCluster, brokers: Sequence[DemonstrationBroker]) -> None:
+        self._stage.begin(mode)
+        if self.stories:
+            await asyncio.gather(*(broker.change_queues(QUEUES_BEFORE) for broker in brokers))
         addresses = {name: [node.listen] for name, node in cluster.nodes.items()}
         addresses[ANY] = [node.listen for node in cluster.nodes.values()]
+        clients = {name: RemotingClient(connect_timeout_ms=LOOK_TIMEOUT_MS) for name in addresses}
         servers = {
-            name: NameServers(listed, client, rng=random.Random(name), timeout_ms=LOOK_TIMEOUT_MS)
-            for (name, listed), client in zip(addresses.items(), clients, strict=False)
+            name: NameServers(listed, clients[name], rng=random.Random(name), timeout_ms=LOOK_TIMEOUT_MS)
+            for name, listed in addresses.items()
         }
-        links = [[cluster.address(Link(name, node)) for node in nodes] for name in BROKERS]
-        await asyncio.gather(*(one.start(listed, QUEUES_BEFORE) for one, listed in zip(brokers, links, strict=True)))
-        await asyncio.gather(*(self._until_registered(name, servers[name]) for name in nodes))
-        leader = await cluster.leader() or nodes[0]
-        self._story = Demonstration(self._mode, leader, self._toxiproxy is None, real_brokers=self._real is not None)
-        self._began = time.monotonic()
-        works = [*(self._look_forever(name, asked) for name, asked in servers.items()), self._print_forever()]
-        tasks = [asyncio.create_task(work) for work in works]
+        tasks: list[asyncio.Task[None]] = []
+        self._latest = {}
         try:
+            await asyncio.gather(*(self._until_registered(name, servers[name]) for name in NODES))
+            leader = await cluster.leader() or NODES[0]
+            story = Demonstration(mode, leader, self._toxiproxy is None, real_brokers=self._real is not None)
+            self._story, self._began = story, time.monotonic()
+            works = [*(self._look_forever(name, asked) for name, asked in servers.items()), self._print_forever()]
+            tasks += [asyncio.create_task(work) for work in works]
             await self._acts(cluster, brokers)
-            self._story.end_s = self._now_s()
+            story.end_s = self._now_s()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*(client.close() for client in clients.values()))
+        self.stories.append(story)
 
     async def _until_registered(self, name: str, servers: NameServers) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -200,39 +222,42 @@ class Play:
     async def _acts(self, cluster: ProcessCluster, brokers: Sequence[DemonstrationBroker]) -> None:
         story = self._story
         await asyncio.sleep(STEADY_S)
-        await self._cut(cluster, story.cut_node)
+        await self._cut(cluster)
         story.cut_s = self._now_s()
         await asyncio.sleep(BEFORE_CHANGE_S)
-        self._say(f"the operator changes {TOPIC} from {QUEUES_BEFORE} to {QUEUES_AFTER} queues on each broker")
+        self._stage.say(f"the operator changes {TOPIC} from {QUEUES_BEFORE} to {QUEUES_AFTER} queues on each broker")
         story.change_begun_s = self._now_s()
         changing = asyncio.gather(*(broker.change_queues(QUEUES_AFTER) for broker in brokers))
         await asyncio.sleep(AFTER_CHANGE_S)
         await self._heal(cluster, story.cut_node)
         story.healed_s = self._now_s()
         await self._until_agreed()
-        with contextlib.suppress(NamesrvError):
+        try:
             await changing
+        except NamesrvError as error:
+            self._stage.say(f"a broker did not confirm the change: {error}")
         for node, ended in cluster.ended():
             raise NamesrvError(f"{node.name} ended by itself ({ended.how}), see {node.log_file}")
 
-    async def _cut(self, cluster: ProcessCluster, node: str) -> None:
+    async def _cut(self, cluster: ProcessCluster) -> None:
+        story, node = self._story, self._story.cut_node
         if self._toxiproxy is None:
             cluster.nodes[node].process.pause()
-            self._say(f"the process of {node} is paused")
+            self._stage.say(f"the process of {node} is paused")
             return
         links = {link: Stream.BOTH for link in cluster.links.all if node in (link.source, link.target)}
         await cluster.links.impair(
-            CUT, links if self._mode == "cp" else {k: v for k, v in links.items() if k.source in BROKERS}, Effect.SILENT
+            CUT, links if story.mode == "cp" else {k: v for k, v in links.items() if k.source in BROKERS}, Effect.SILENT
         )
-        peers = "the other name servers and " if self._mode == "cp" else ""
-        self._say(f"{node} is cut off from {peers}the brokers; clients still reach it")
+        peers = "the other name servers and " if story.mode == "cp" else ""
+        self._stage.say(f"{node} is cut off from {peers}the brokers; clients still reach it")
 
     async def _heal(self, cluster: ProcessCluster, node: str) -> None:
         if self._toxiproxy is None:
             cluster.nodes[node].process.resume()
         else:
             await cluster.links.reset()
-        self._say(f"{node} is {'resumed' if self._toxiproxy is None else 'connected again'}")
+        self._stage.say(f"{node} is {'resumed' if self._toxiproxy is None else 'connected again'}")
 
     async def _until_agreed(self) -> None:
         story = self._story
@@ -240,6 +265,9 @@ class Play:
         limit_s = self._now_s() + AGREE_LIMIT_S
         while (took_s := story.agreed_after_heal_s()) is None or self._now_s() < story.healed_s + took_s + AGREED_S:
             if self._now_s() > limit_s:
+                self._stage.say(
+                    f"{AGREE_LIMIT_S:.0f} s after the cut some node still answers without the change; this mode ends here"
+                )
                 return
             await asyncio.sleep(LOOK_INTERVAL_S)
 
@@ -252,7 +280,7 @@ class Play:
             self._story.looks.append(look)
             if look.queues == QUEUES_AFTER * len(BROKERS) and self._story.changed_s is None:
                 self._story.changed_s = look.answered_s
-                self._say("a client has got the change of both brokers")
+                self._stage.say("a client has got the change of both brokers")
             self._latest[name] = look
             await asyncio.sleep(LOOK_INTERVAL_S)
 
@@ -271,4 +299,4 @@ class Play:
         while True:
             second += 1
             await asyncio.sleep(max(0.0, second - self._now_s()))
-            self._row(self._story, second, dict(self._latest))
+            self._stage.row(self._story, second, dict(self._latest))

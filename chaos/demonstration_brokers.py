@@ -53,8 +53,11 @@ _PROPERTIES = {
 class DemonstrationBroker(Protocol):
     """One broker."""
 
-    async def start(self, name_servers: Sequence[str], queues: int) -> None:
-        """Start the broker with the topic. Raises NamesrvError if it does not start."""
+    async def launch(self, name_servers: Sequence[str]) -> None:
+        """Start the broker's process, if it has one. The name servers need not run yet. Raises NamesrvError."""
+
+    async def start(self, queues: int) -> None:
+        """Return when the broker serves and has the topic. The name servers run. Raises NamesrvError if it does not start."""
 
     async def change_queues(self, queues: int) -> None:
         """Set the topic's number of queues, as an operator does. Raises NamesrvError."""
@@ -98,7 +101,7 @@ class RealBroker:
         self._address = f"127.0.0.1:{port}"
         self._process: ChildProcess | None = None
 
-    async def start(self, name_servers: Sequence[str], queues: int) -> None:
+    async def launch(self, name_servers: Sequence[str]) -> None:
         logback = self._home / "conf" / "rmq.broker.logback.xml"
         logback.parent.mkdir(parents=True)
         logback.write_text(LOGBACK, encoding="utf-8")
@@ -119,6 +122,9 @@ class RealBroker:
         ]
         self._process = ChildProcess(self._name, command, self._home / "broker.log", {"ROCKETMQ_HOME": str(self._home)})
         await self._process.start()
+
+    async def start(self, queues: int) -> None:
+        assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             self._process.check()
@@ -155,9 +161,13 @@ class SimulatedBroker:
 
     def __init__(self, name: str, port: int) -> None:
         self._identity = BrokerIdentity(CLUSTER, name, 0, f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}")
+        self._name_servers: Sequence[str] = ()
         self._agent: BrokerAgent | None = None
 
-    async def start(self, name_servers: Sequence[str], queues: int) -> None:
+    async def launch(self, name_servers: Sequence[str]) -> None:
+        self._name_servers = name_servers
+
+    async def start(self, queues: int) -> None:
         system = TopicTable(system_topics(CLUSTER, self._identity.broker_name, BrokerVersion.V5_3))
         options = BrokerOptions(
             register_period_ms=REGISTER_PERIOD_MS,
@@ -168,7 +178,7 @@ class SimulatedBroker:
         self._agent = BrokerAgent(
             self._identity,
             BrokerTopics(system, TopicTable([TopicConfig(TOPIC, queues, queues)])),
-            list(name_servers),
+            list(self._name_servers),
             options=options,
             rng=random.Random(self._identity.broker_name),
             now_ms=lambda: time.time_ns() // 1_000_000,

@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,8 @@ COLUMN = 21
 BROKERS_OF = {True: "brokers of RocketMQ 5.3.3", False: "simulated brokers"}
 
 _EXAMPLES = """\
-Three name servers, two brokers and four clients run on this machine. The leader is cut off for twelve seconds. In that time the
-number of queues of a topic is changed. Each second one line shows what each client got last.
+Three name servers for each mode, two brokers and four clients run on this machine. The leader is cut off for twelve seconds. In
+that time the number of queues of a topic is changed. Each second one line shows what each client got last.
 
 With Java 17 and Maven, the brokers are those of RocketMQ 5.3.3; the first run fetches them (80 MB). Otherwise, and with
 --simulated, they are simulated.
@@ -38,7 +38,7 @@ examples:
   namesrv demo --mode ap          independent nodes only, as RocketMQ's own name servers
   namesrv demo --json | jq .summary
 
-exit codes: 0 the demo ran; 2 it could not run, or was stopped
+exit codes: 0 the demo ran; 2 it could not run, or was stopped (a line names the modes that were not shown to the end)
 """
 
 
@@ -51,27 +51,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        from replicated_namesrv.chaos import demonstration  # noqa: F401 -- fails here if toxiproxy-python is missing
-    except ImportError as missing:
-        print(f"namesrv demo: {missing.name} is not installed: pip install 'replicated-namesrv[chaos]'", file=sys.stderr)
-        return EXIT_UNKNOWN
     modes = ("cp", "ap") if arguments.mode == "both" else (arguments.mode,)
+    stories: list[Demonstration] = []
+    stopped = None
     try:
         with CommandProgress(stream=sys.stderr if arguments.json else sys.stdout) as progress:
+            try:
+                from replicated_namesrv.chaos import demonstration  # noqa: F401 -- fails here if toxiproxy-python is missing
+            except ImportError as missing:
+                print(f"namesrv demo: {missing.name} is not installed: pip install 'replicated-namesrv[chaos]'", file=sys.stderr)
+                return EXIT_UNKNOWN
             show = _Show(progress)
             toxiproxy = None if arguments.pause else _toxiproxy(show)
             real = None if arguments.simulated else _real_brokers(show)
             with tempfile.TemporaryDirectory(prefix="namesrv-demo-") as folder:
-                stories = [asyncio.run(_play(mode, Path(folder) / mode, toxiproxy, real, show)) for mode in modes]
+                asyncio.run(_play(modes, Path(folder), toxiproxy, real, show, stories))
     except (NamesrvError, provision.ProvisionError, asyncio.CancelledError) as error:
-        print(f"namesrv demo: {error or 'stopped'}", file=sys.stderr)
-        return EXIT_UNKNOWN
-    if arguments.json:
+        stopped = str(error) or "stopped by a signal"
+    return report(stories, modes, stopped, arguments.json)
+
+
+def report(stories: "list[Demonstration]", modes: Sequence[str], stopped: str | None, as_json: bool) -> int:
+    """Print the result. ``stopped``: why the demonstration ended early; then ``stories`` has only the modes before that."""
+    if as_json and stopped is None:
         print(json.dumps({"summary": [facts(story) for story in stories], "stories": [asdict(story) for story in stories]}))
-    else:
+    elif stories and not as_json:
         print("\n" + summary(stories), flush=True)
-    return 0
+    if stopped is None:
+        return 0
+    lacking = " and ".join(mode.upper() for mode in modes[len(stories) :])
+    print(f"namesrv demo: {stopped}; not shown to the end: {lacking}", file=sys.stderr)
+    return EXIT_UNKNOWN
 
 
 def _toxiproxy(show: "_Show") -> Path | None:
@@ -96,15 +106,27 @@ def _real_brokers(show: "_Show") -> "RealBrokers | None":
         return None
 
 
-async def _play(mode: str, folder: Path, toxiproxy: Path | None, real: "RealBrokers | None", show: "_Show") -> "Demonstration":
-    from replicated_namesrv.chaos.demonstration import Play
+async def _play(
+    modes: Sequence[str],
+    folder: Path,
+    toxiproxy: Path | None,
+    real: "RealBrokers | None",
+    show: "_Show",
+    stories: "list[Demonstration]",
+) -> None:
+    """Add to ``stories`` each mode that was shown to its end, also if a signal or an error ends the demonstration."""
+    from replicated_namesrv.chaos.demonstration import NODES, Play
 
     task = asyncio.current_task()
     assert task is not None
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    show.begin(mode, real is not None)
-    return await Play(mode, folder, toxiproxy, real, show.row, show.say).run()
+    show.say(f"starting {len(NODES)} name servers for each mode, and two {BROKERS_OF[real is not None]}")
+    play = Play(modes, folder, toxiproxy, real, show)
+    try:
+        await play.run()
+    finally:
+        stories += play.stories
 
 
 class _Show:
@@ -114,12 +136,11 @@ class _Show:
         self._print = print_line
         self._has_header = False
 
-    def begin(self, mode: str, real: bool) -> None:
+    def begin(self, mode: str) -> None:
         """Announce a mode."""
         self._has_header = False
         nodes = "one Raft group: the nodes agree" if mode == "cp" else "independent nodes, as RocketMQ's own name servers"
         self._print(f"\n{mode.upper()}, {nodes}")
-        self.say(f"starting three name servers and two {BROKERS_OF[real]}")
 
     def say(self, text: str) -> None:
         """Print an event."""

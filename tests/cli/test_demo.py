@@ -1,16 +1,19 @@
 """``namesrv demo``: the summary follows from the look-ups, and the demonstration runs on real processes."""
 
 import json
+import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from replicated_namesrv.chaos.demonstration import ANY, Demonstration, LookUp
-from replicated_namesrv.cli.demo import answer_text, facts, summary
+from replicated_namesrv.cli.demo import answer_text, facts, report, summary
 from tests.support import provision
 from tests.support.json_outputs import check_output
+from tests.support.nodes import running_command
 
 
 def story_of(*looks: LookUp) -> Demonstration:
@@ -48,6 +51,25 @@ def test_times_of_the_summary() -> None:
 
 def test_nodes_never_agree_if_one_never_has_the_change() -> None:
     assert facts(story_of(LookUp("n1", 8.4, 8.5, 16), LookUp("n2", 8.4, 8.5, 8)))["nodesAgreeAfterCut_s"] is None
+
+
+def test_a_demo_that_is_cut_short_names_the_modes_it_did_not_show(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = [story_of(LookUp("n1", 8.4, 8.5, 16))]
+    assert report(shown, ("cp", "ap"), "stopped by a signal", as_json=False) == 2
+    out, err = capsys.readouterr()
+    assert "outdated answers to later queries" in out
+    assert err == "namesrv demo: stopped by a signal; not shown to the end: AP\n"
+    assert report(shown, ("cp", "ap"), "n1 ended", as_json=True) == 2
+    assert capsys.readouterr() == ("", "namesrv demo: n1 ended; not shown to the end: AP\n")
+
+
+def test_ctrl_c_ends_the_demo_with_a_line(tmp_path: Path) -> None:
+    errors = tmp_path / "errors"
+    with running_command("demo", "--pause", "--simulated", stderr=errors) as running:
+        running.wait_line("starting 3 name servers for each mode")
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(timeout=120) == 2
+    assert errors.read_text() == "namesrv demo: stopped by a signal; not shown to the end: CP and AP\n"
 
 
 def demo(*options: str) -> tuple[dict[str, Any], str]:

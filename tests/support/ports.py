@@ -4,16 +4,20 @@ import contextlib
 import random
 import socket
 
+from replicated_namesrv.chaos.ports import PORT_END, PORT_FIRST
+
 FIRST, END = 10_000, 32_000
 RECORDED = range(21_100, 21_200)
 """Where the brokers of the recorded cases listen (tests/data/remoting_cases.jsonl)."""
+OF_CHAOS = range(PORT_FIRST, PORT_END)
+"""Reserved by chaos runs and demonstrations, seconds before their processes listen there."""
 
 
 def free_port(*neighbours: int) -> int:
     """A port of 127.0.0.1 on which no process listens, also not at the given offsets from it."""
     for _ in range(1000):
         base = random.SystemRandom().randrange(FIRST, END)
-        if any(base + offset in RECORDED for offset in (0, *neighbours)):
+        if any(base + offset in RECORDED or base + offset in OF_CHAOS for offset in (0, *neighbours)):
             continue
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             for offset in (0, *neighbours):
