@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -12,15 +13,22 @@ from typing import NamedTuple
 import pytest
 
 from replicated_namesrv.cli.main import available_commands, parser_of
+from tests.cli.test_invocations import TABLE
+from tests.deploy.test_operations_typed import TYPED
 from tests.packaging.tree import ROOT
 from tests.support.nodes import run_command, running_command
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if not page.name.endswith(".template.md")),
+]
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```|(?<=\n\n)((?:(?: {4}| {7})[^\n]*\n(?:\n(?= {4}))?)+)", re.MULTILINE | re.DOTALL)
 PROMPT = re.compile(r"^(?:n\d)?[$#] ")
 DEADLINE_S = 60.0
+PERFORMANCE = ROOT / "docs" / "performance.md"
 
 NO_COMMANDS = (
     *("valid: 16 of 16", "rule_files:", "peerTlsKeyPath=", "[anonymous]", "[identities."),  # output and settings
@@ -31,7 +39,9 @@ TOUR = "tests/packaging/test_command_blocks.py::test_the_tour_of_the_readme"
 CURL = "tests/packaging/test_command_blocks.py::test_requests_of_the_pages"
 OPERATIONS = "tests/cli/test_operations_page.py"
 INSTALLED = "changes the machine or needs its service manager; tests/packaging/test_deploy.py checks the files that it uses"
-SHOWN = "its hosts and files are examples; test_every_namesrv_command_is_understood parses it"
+TYPED_BY = "tests/deploy/test_operations_typed.py::test_page_of_operations_works_as_typed"
+SAME = "tests/cli/test_invocations.py::test_each_ends_as_the_table_says, with other hosts and files"
+MEMBERS = "tests/cli/test_members_command.py, with other hosts and files"
 LONG = "takes minutes to hours; test_every_namesrv_command_is_understood parses it"
 CHECKED = (
     # page, beginning of the command line, test that runs it or the reason why no test does
@@ -48,10 +58,11 @@ CHECKED = (
     (
         "docs/operations.md",
         r"namesrv (backup|restore|switch|recover)",
-        f"the files are examples; {OPERATIONS} and tests/cli/test_operations.py do the same",
+        f"{OPERATIONS} and tests/cli/test_operations.py, with other files",
     ),
     ("docs/operations.md", r"curl", CURL),
-    ("docs/operations.md", r"namesrv|until namesrv", SHOWN),
+    ("docs/operations.md", r"namesrv (serve|members)", MEMBERS),
+    ("docs/operations.md", r"until namesrv", TYPED_BY),
     ("docs/operations.md", r"mkdir|python3 -m venv|/opt/|install|systemctl|\(umask|scp|sed|rm|mv|head|chown", INSTALLED),
     ("docs/operations.md", r"docker|kubectl|helm", "needs a container engine; tests/packaging/test_deploy.py checks the files"),
     ("docs/admin-http.md", r"curl -N", "never ends; tests/admin/test_watch.py reads the same stream"),
@@ -74,7 +85,7 @@ CHECKED = (
         "is another project's; tests/packaging/json_page.py uses a library instead",
     ),
     ("docs/tls.md", r"JAVA_OPT=", "needs RocketMQ's distribution; tests/interop/test_tls_page.py uses the same options"),
-    ("docs/*", r"(\./)?namesrv ", SHOWN),
+    ("docs/*", r"namesrv ", SAME),
 )
 
 
@@ -82,29 +93,33 @@ class Line(NamedTuple):
     """One command line of a page."""
 
     page: str
+    section: str
     text: str
 
 
-def blocks() -> Iterator[tuple[str, list[str]]]:
-    """(page, lines) of each block without a language."""
+def blocks() -> Iterator[tuple[str, str, list[str]]]:
+    """(page, section, lines) of each block without a language."""
     for page in PAGES:
-        for found in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        text = page.read_text(encoding="utf-8")
+        for found in BLOCK.finditer(text):
             lines = [line.strip() for line in (found[3] or found[4]).splitlines() if line.strip()]
             if not found[2] and not lines[0].startswith(NO_COMMANDS):
-                yield page.relative_to(ROOT).as_posix(), lines
+                yield page.relative_to(ROOT).as_posix(), HEADING.findall(text[: found.start()])[-1], lines
 
 
 def commands() -> list[Line]:
     """Command lines without prompt and comment. In a block with prompts, the other lines are output."""
     found = []
-    for page, lines in blocks():
+    for page, section, lines in blocks():
         prompted = [line for line in lines if PROMPT.match(line)]
-        found += [Line(page, PROMPT.sub("", line).partition("  #")[0].strip()) for line in prompted or lines]
+        found += [Line(page, section, PROMPT.sub("", line).partition("  #")[0].strip()) for line in prompted or lines]
     return found
 
 
 def row_of(line: Line) -> str | None:
-    """How a line is checked; None: in no way."""
+    """How a line is checked: begins with the test that runs it, or is the reason why none does. None: in no way."""
+    if line.page == "docs/operations.md" and line.section in TYPED and not re.search(TYPED[line.section], line.text):
+        return TYPED_BY
     rows = (how for page, begin, how in CHECKED if Path(line.page).match(page) and re.match(begin, line.text))
     return next(rows, None)
 
@@ -118,10 +133,34 @@ def test_every_command_is_run_by_a_test_or_has_a_reason() -> None:
 
 def test_no_row_is_left_over_and_the_tests_exist() -> None:
     used = {row_of(line) for line in commands()}
+    assert TYPED_BY in used
     assert not [how for _, _, how in CHECKED if how not in used]
     for name in re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", " ".join(how for _, _, how in CHECKED)):
         file, function = name
         assert f"def {function}" in (ROOT / file).read_text(encoding="utf-8"), name
+
+
+def subcommand(text: str) -> tuple[str, ...]:
+    """The words that name a command: ``status``, or ``kv export``."""
+    return tuple(re.findall(r"^(?:namesrv )?(\w+)(?: ([a-z]+)(?= |$))?", text)[0])
+
+
+def test_commands_that_run_with_other_hosts_are_in_the_table_of_invocations() -> None:
+    run = {subcommand(one.line) for one in TABLE if one.code == 0 and one.line[0] != "-"}
+    lines = [line for line in commands() if row_of(line) == SAME]
+    assert lines
+    assert not [line.text for line in lines if subcommand(line.text) not in run]
+
+
+def test_the_page_has_the_numbers_of_lines() -> None:
+    hows = [row_of(line) or "" for line in commands()]
+    run = sum(how.startswith("tests/") for how in hows)
+    reasons = Counter(how for how in hows if not how.startswith("tests/"))
+    assert f"The pages have {len(hows)} command lines. Tests run {run} of them" in PERFORMANCE.read_text(), (
+        len(hows),
+        run,
+        reasons,
+    )
 
 
 def test_every_namesrv_command_is_understood() -> None:
