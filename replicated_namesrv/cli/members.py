@@ -151,7 +151,13 @@ class _Change:
                 return str(leader["admin"])
             if any(node.get("mode") == "ap" for node in nodes):
                 raise SettingError("independent nodes (mode=ap) have no members; list the nodes with 'namesrv status'")
-            self._pause("no node that answered leads; give the admin addresses of all members with --admin")
+            problem = "no node that answered leads; give the admin addresses of all members with --admin"
+            if not any(node["answers"] for node in nodes):
+                problem = "; ".join(f"{node['admin']}: {node['problem']}" for node in nodes)
+                if all(node["refused"] for node in nodes):
+                    raise SettingError(problem)
+                self._tell(problem)
+            self._pause(problem)
 
     def _request(self, action: str, name: str, address: str | None = None, *, observer: bool = False) -> list[dict[str, Any]]:
         """Have the leader make a change. Returns the members. Raises AdminRefusedError."""
