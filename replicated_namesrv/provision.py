@@ -2,8 +2,8 @@
 and fetches jars through Maven.
 
 Each ``find_…`` only looks. The version of a found program is checked, so an old one on the PATH is ignored. A finished build or
-download is renamed into ``cache_dir()``, under a name with its version. Only one process does so at a time. Standard library
-only, because the set-up script uses this module before anything is installed.
+download is moved into ``cache_dir()``, under a name with its version. Only one process does so at a time. Standard library only,
+because the set-up script uses this module before anything is installed.
 """
 
 import fcntl

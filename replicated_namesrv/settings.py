@@ -541,9 +541,10 @@ ROWS: dict[str, Row] = {row.name: row for row in _rows()}
 
 ENVIRONMENT_PREFIX = "NAMESRV_"
 _FOREIGN_ENVIRONMENT = ("NAMESRV_ADDR", "NAMESRV_PORT", "NAMESRV_SERVICE_")
+"""Beginnings of variables that are not settings. The first is RocketMQ's own client variable; Kubernetes sets the others for a
+service with the name namesrv."""
 _OPERATORS_VARIABLES = ("NAMESRV_ADMIN", "NAMESRV_ADMIN_CA")
-"""Variables that only commands read. Of the names above, the first is RocketMQ's own client variable; Kubernetes sets the others
-for a service with the name namesrv."""
+"""Variables that only commands read."""
 
 
 def environment_name(row: Row) -> str:

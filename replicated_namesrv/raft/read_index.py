@@ -232,7 +232,7 @@ class ReadIndex:
             self._outbox.send(leader, ReadRequest(*self._outbox.address(leader), self._request[0]))
 
     def _step_down(self) -> None:
-        """This node has stepped down: our own reads are requested from the new leader; peers do the same themselves."""
+        """This node has stepped down: request our own reads from the new leader. Each peer requests its own reads there."""
         if self._round:
             self._batches = self._round.batches + self._batches
             self._round = None

@@ -236,7 +236,8 @@ class SnapshotStore:
     def adopt(self, snapshot: Snapshot, in_use: Collection[str] = ()) -> None:
         """The file and its name are durable: use it, and delete what was damaged and all but the last ``kept``.
 
-        ``in_use``: names of files that are being sent to another node, which would have to start again; they stay for now.
+        ``in_use``: names of files that are being sent to another node. They stay for now, because otherwise their transfers would
+        have to start again.
         """
         if self.current is None or snapshot.last_index > self.current.last_index:
             self.current = snapshot

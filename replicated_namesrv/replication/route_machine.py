@@ -317,8 +317,8 @@ class RouteStateMachine:
         return ProposalResult(result)
 
     def _is_taken_over(self, command: RegisterBroker, received: int) -> bool:
-        """Whether another address with the name and id registered after this was received. Then this registration is late and
-        would remove a live broker. Version 0.1 does not check this."""
+        """Whether another address with the name and id registered after this registration was received. Then this registration is
+        late and would remove a live broker. Version 0.1 does not check this."""
         holder = self.state.member(command.broker_name, command.broker_id)
         if self.command_version < SUSPICION_VERSION or holder is None or holder.broker_addr == command.broker_addr:
             return False

@@ -458,8 +458,8 @@ QUEUE_SETTINGS = ObjectKind(
 def with_own_mappings(command: RegisterBroker) -> RegisterBroker:
     """The registration without static topic mappings of other broker names.
 
-    RocketMQ's brokers announce none ("Note asset brokerName equal entry.getValue().getBname()", ``RouteInfoManager.java``),
-    and they would not be removed with the broker that announced them.
+    RocketMQ's brokers announce no such mappings ("Note asset brokerName equal entry.getValue().getBname()",
+    ``RouteInfoManager.java``). The removal of the broker that announced such a mapping would not remove it.
     """
     infos, name = command.topic_queue_mapping_infos, command.broker_name
     own = {topic: info for topic, info in infos.items() if info.bname == name}

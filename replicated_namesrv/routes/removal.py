@@ -17,7 +17,7 @@ def unregister_brokers(tables: Tables, command: UnregisterBrokers) -> Result:
     for removal in command.removals:
         group = tables.groups.get(removal.broker_name)
         if group is None:
-            if tables.compares_content:  # the name may be listed by a command of version 0.1
+            if tables.compares_content:  # a command of version 0.1 may have left the name listed
                 _unlist(tables, removal.broker_name)
             continue
         member = _find_member(tables, group, removal)

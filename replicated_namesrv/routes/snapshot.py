@@ -205,7 +205,7 @@ class SnapshotReader:
 
     def __init__(self, trusted: bool = False, anew: Callable[[int], int] | None = None, is_overridden: bool = False) -> None:
         """``trusted``: only this cluster's own nodes can have written it, so values are not checked (SnapshotChecks).
-        ``anew`` returns, for the revision in the snapshot, the one at which the state will probably begin anew
+        ``anew(revision of the snapshot)`` returns the revision at which the state will probably begin anew
         (``RouteInfoManager.begin_anew``). Everything gets this revision as it is read, which leaves little work for the end.
         ``is_overridden``: all groups count as overridden."""
         self._anew, self._is_overridden = anew, is_overridden

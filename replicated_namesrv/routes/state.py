@@ -203,8 +203,8 @@ class RouteInfoManager:
         3. the live entry of R's own cluster and address. If R was accepted, it is a member of this group, and so part of 1. If
            R was refused it is not looked at before the refusal, which depends on 1 and on R alone;
         4. static topic mappings: if R's data version differs from the live entry's, or R takes a free id, R would have changed
-           the live entry. Otherwise they are compared only for a master. Those of a name change only with a registration of
-           this name, which stamps the group, or with the removal of the group;
+           the live entry. Otherwise they are compared only for a master. The mappings of a name change only with a registration
+           of this name, which stamps the group, or with the removal of the group;
         5. settings, whose revision is part of the value.
         """
         group = self._tables.groups.get(broker_name)

@@ -219,7 +219,7 @@ class Simulation:
         self.network.late_ms.clear()
 
     def _write_from_afar(self) -> bool:
-        """In some runs, slow the links to those between data centres and let writes come one after the other."""
+        """In some runs, make the links as slow as links between data centres, and let writes come one after the other."""
         rng = self.world.random("catch-up")
         if not self.may_be_far or rng.random() < 0.7:
             return False
