@@ -28,7 +28,7 @@ class BusyError(NamesrvError):
 
 @contextmanager
 def output_lock(folder: Path, called: str) -> Iterator[None]:
-    """Hold the lock of ``folder``, which is created if necessary. ``called`` is how the user named the folder. Raises BusyError,
+    """Hold the lock of ``folder``, which is created if necessary. ``called``: the folder as the user named it. Raises BusyError,
     OSError.
     """
     place = folder / LOCK

@@ -27,7 +27,7 @@ REPLICATES_MIN = 5
 report shows the values instead."""
 PRIMARY = ("divergence_share", "harvest", "failover_yield_in_time", "failover_unavailable_longest", "misrouted")
 """Figures on which the comparison of AP and CP is based. They were chosen before the runs were made. The probabilities of all
-other figures are corrected for the number of these figures."""
+other figures are corrected for the number of the other figures."""
 _EXACT_MAX = 13
 """Up to this number of replicates all patterns of signs are tried. With more, random patterns are."""
 
@@ -74,7 +74,7 @@ def interval(values: Sequence[float], clusters: Sequence[Hashable] | None = None
     """The 95 % interval of the mean; (None, None) if there is no interval.
 
     ``clusters``: the scenario of each value. If all values are 0, or all are 1, a share (``unit``) has the interval of the rule
-    of three; other equal values have none, because a resample cannot differ from them."""
+    of three; other equal values have no interval, because a resample cannot differ from them."""
     sums, counts = _replicates(values, clusters)
     count = len(sums)
     if count < REPLICATES_MIN:
