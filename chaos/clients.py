@@ -43,7 +43,9 @@ class Client:
     ) -> None:
         """``nodes``: the address at which the client dials each node that it may ask."""
         self.name, self.kind = name, kind
-        self.nodes = dict(nodes)
+        self._addresses = dict(nodes)
+        self.nodes = self._addresses
+        """The nodes in the client's present list."""
         self._names = {address: node for node, address in nodes.items()}
         self._recorder, self.rng = recorder, rng
         self._remoting = RemotingClient(connect_timeout_ms=timeout_ms, credentials=credentials)
@@ -53,11 +55,21 @@ class Client:
     @property
     def pinned(self) -> str | None:
         """The node of a client that asks only one node; None for other clients."""
-        return next(iter(self.nodes)) if len(self.nodes) == 1 else None
+        return next(iter(self._addresses)) if len(self._addresses) == 1 else None
+
+    def use_nodes(self, nodes: Sequence[str]) -> None:
+        """Take another list of name servers. A client that asks only one node keeps it."""
+        if self.pinned is None:
+            self.nodes = {node: self._addresses[node] for node in nodes}
+            self.servers.update_addresses(list(self.nodes.values()))
 
     async def close(self) -> None:
         """Close the client's connections."""
         await self._remoting.close()
+
+    def node_at(self, address: str | None) -> str | None:
+        """The node that the client dials at an address."""
+        return None if address is None else self._names.get(address)
 
     async def route(self, topic: str, *, node: str | None = None, level: str | None = None, probe: int | None = None) -> Ended:
         """Look up a topic at ``node``, or at the node that the address list selects."""
@@ -172,7 +184,7 @@ class Client:
             if node is None:
                 address, response = await self.servers.query(request)
             else:
-                address = self.nodes[node]
+                address = self._addresses[node]
                 response = await self._remoting.request(address, request, self._timeout_ms)
         except NamesrvError as error:
             return self._end(op, ended_by(error, node))
@@ -252,7 +264,7 @@ class Sender:
             if update.error is not None:
                 self._recorder.complete(op, ended_by(update.error))
                 continue
-            node = next((name for name, address in self._client.nodes.items() if address == update.address), None)
+            node = self._client.node_at(update.address)
             self._recorder.complete(op, Ended(OK, node, members=route_members(update.route)))
             if update.route is not None:
                 self._learned_ns[topic] = self._recorder.now_ns()

@@ -25,6 +25,13 @@ class Topology:
     """The brokers and clients that belong to the site of each node. Partitions do not affect others (probes)."""
     brokers: frozenset[str]
     links: tuple[Link, ...]
+    spares: tuple[str, ...] = ()
+    """Those of ``nodes`` that start when a fault adds them."""
+
+    @property
+    def founders(self) -> tuple[str, ...]:
+        """The nodes that run from the beginning."""
+        return _without(self.nodes, self.spares)
 
     def peer_links(self) -> list[Link]:
         """Links between nodes."""
@@ -41,6 +48,21 @@ class Topology:
         return found
 
 
+class RunMembers(NamedTuple):
+    """The nodes that take part in the cluster."""
+
+    nodes: tuple[str, ...]
+    """The members, with or without a vote. While a change is in progress, also the node that it adds or removes."""
+    voters: tuple[tuple[str, ...], ...]
+    """The voters. While a change is in progress: each set of voters that may be in force."""
+
+    @classmethod
+    def of(cls, nodes: Iterable[str]) -> "RunMembers":
+        """The members ``nodes``, which all vote."""
+        found = tuple(nodes)
+        return cls(found, (found,))
+
+
 class FaultPlan(NamedTuple):
     """The current effect of a fault."""
 
@@ -51,9 +73,17 @@ class FaultPlan(NamedTuple):
     """The effect on links. None: the fault changes processes."""
 
 
-def plan(spec: FaultSpec, topology: Topology, leader: str | None, variant: Effect, rng: random.Random) -> FaultPlan:
-    """The links and nodes of ``spec``. ``leader`` None: there is no leader (AP). Raises SettingError for an unknown node."""
-    targets = _targets(spec.target, topology, leader, rng)
+def plan(
+    spec: FaultSpec,
+    topology: Topology,
+    leader: str | None,
+    variant: Effect,
+    rng: random.Random,
+    members: Sequence[str] | None = None,
+) -> FaultPlan:
+    """The links and nodes of ``spec``. ``leader`` None: there is no leader (AP). ``members``: the present ones, None for the
+    founders. Raises SettingError for an unknown node."""
+    targets = _targets(spec.target, topology, leader, rng, topology.founders if members is None else tuple(members))
     if spec.kind in PROCESS_KINDS:
         return FaultPlan(topology.nodes if spec.kind is FaultKind.ROLLING_RESTART else targets, {}, None)
     aimed, links = _links(spec, topology, targets, rng)
@@ -62,20 +92,24 @@ def plan(spec: FaultSpec, topology: Topology, leader: str | None, variant: Effec
     )
 
 
-def _targets(target: str, topology: Topology, leader: str | None, rng: random.Random) -> tuple[str, ...]:
-    drawn = rng.choice(topology.nodes)
+def _targets(
+    target: str, topology: Topology, leader: str | None, rng: random.Random, members: tuple[str, ...]
+) -> tuple[str, ...]:
+    drawn = rng.choice(members)
     first = leader if leader is not None else drawn
     match target:
         case "leader":
             return (first,)
         case "follower":
-            return (rng.choice([node for node in topology.nodes if node != first] or [first]),)
+            return (rng.choice([node for node in members if node != first] or [first]),)
         case "random":
             return (drawn,)
         case "all":
-            return topology.nodes
+            return members
+        case "spare" if topology.spares:
+            return ([*topology.spares[:1], *(node for node in members if node in topology.spares)][-1],)
     if target not in topology.nodes:
-        known = ", ".join(("leader", "follower", "random", "all", *topology.nodes))
+        known = ", ".join(("leader", "follower", "random", "all", *(["spare"] if topology.spares else []), *topology.nodes))
         raise SettingError(f"target = {target!r}: one of {known} is expected")
     return (target,)
 
@@ -211,16 +245,28 @@ def connected(one: str, other: str, broken: Collection[Link]) -> bool:
     return Link(one, other) not in broken and Link(other, one) not in broken
 
 
-def exposed(topology: Topology, broken: Collection[Link], gone: Collection[str]) -> set[str]:
-    """Brokers that a correct CP cluster may drop although they are alive.
+def majority_side(parts: Iterable[Sequence[str]], voters: Iterable[Collection[str]]) -> Sequence[str]:
+    """The side that has a majority of the voters, whichever of the sets ``voters`` is in force; empty if there is none."""
+    sets = [frozenset(one) for one in voters]
+    return next((side for side in parts if all(2 * len(one.intersection(side)) > len(one) for one in sets)), ())
+
+
+def exposed(topology: Topology, broken: Collection[Link], gone: Collection[str], members: RunMembers | None = None) -> set[str]:
+    """Brokers that a correct CP cluster may drop although they are alive. ``members``: None for the founders.
 
     On a side with a majority whose nodes are all connected to each other, a link to any of these nodes keeps a broker. If some
     nodes of the side are connected only through others, the leader may receive reports from a part of them, so the broker
-    needs links to all. Without a majority no broker can be dropped.
+    needs links to all. Without a majority no broker can be dropped. While the voters change, a broker must have these links
+    before and after the change. A link to a node without a vote does not count.
     """
-    first = sides(topology.nodes, broken, gone)[0]
-    if len(first) <= len(topology.nodes) // 2 or first[0] in gone:
-        return set()
-    clique = all(connected(a, b, broken) for a in first for b in first if a < b)
-    enough = any if clique else all
-    return {broker for broker in topology.brokers if not enough(Link(broker, node) not in broken for node in first)}
+    members = RunMembers.of(topology.founders) if members is None else members
+    parts = sides(members.nodes, broken, gone)
+    found: set[str] = set()
+    for voters in members.voters:
+        side = [node for node in majority_side(parts, [voters]) if node in voters]
+        if not side or side[0] in gone:
+            continue
+        clique = all(connected(a, b, broken) for a in side for b in side if a < b)
+        enough = any if clique else all
+        found |= {broker for broker in topology.brokers if not enough(Link(broker, node) not in broken for node in side)}
+    return found

@@ -9,12 +9,13 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 from replicated_namesrv.chaos.effects import Effect, Link
-from replicated_namesrv.chaos.fault_plans import FaultPlan, Topology, exposed, plan, sides
+from replicated_namesrv.chaos.fault_plans import FaultPlan, RunMembers, Topology, exposed, plan, sides
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.process_holds import Hold, ProcessHolds
 from replicated_namesrv.chaos.recorder import Recorder
 from replicated_namesrv.chaos.records import CRASH, KILLED, FaultRecord
-from replicated_namesrv.chaos.scenario import FaultKind, FaultSpec
+from replicated_namesrv.chaos.run_operator import RunOperator
+from replicated_namesrv.chaos.scenario import OPERATOR_KINDS, FaultKind, FaultSpec
 from replicated_namesrv.child_process import ProcessError
 
 WATCH_S = 0.1
@@ -28,6 +29,7 @@ class ClusterNemesis:
         cluster: ProcessCluster,
         topology: Topology,
         recorder: Recorder,
+        operator: RunOperator,
         rng: random.Random,
         variant: Effect,
         at_edge: Callable[[set[str], set[str]], None],
@@ -40,28 +42,100 @@ class ClusterNemesis:
         self._cluster, self._topology, self._recorder = cluster, topology, recorder
         self._rng, self._variant, self._at_edge, self._say = rng, variant, at_edge, say
         self._holds = ProcessHolds()
+        self._operator, self._operating = operator, asyncio.Lock()
+        self._commands_left = 0
+        self._commands_ended = asyncio.Event()
+        self._spares = iter(topology.spares)
+        self.members = RunMembers.of(topology.founders)
+        """The members, as far as the operator's commands tell."""
         self._lost_disks: set[str] = set()
         """Dead nodes whose data must be deleted before they start again."""
 
     async def run(self, specs: Sequence[FaultSpec], fault_s: float) -> None:
         """Run all faults of the schedule. Returns when the last has ended."""
         rngs = [random.Random(self._rng.random()) for _ in specs]
+        self._commands_left = sum(spec.kind in OPERATOR_KINDS for spec in specs)
+        if not self._commands_left:
+            self._commands_ended.set()
         async with asyncio.TaskGroup() as group:
             for number, (spec, rng) in enumerate(zip(specs, rngs, strict=True), 1):
                 group.create_task(self._one(number, spec, fault_s, rng))
 
     async def _one(self, number: int, spec: FaultSpec, fault_s: float, rng: random.Random) -> None:
         await asyncio.sleep(spec.at_s)
-        made = plan(spec, self._topology, await self._cluster.leader(), self._variant, rng)
+        if spec.kind in OPERATOR_KINDS or spec.target == "spare":
+            async with self._operating:
+                made = await self._planned(spec, rng)
+                if spec.kind in OPERATOR_KINDS:
+                    await self._operate(number, spec, made)
+                    self._commands_left -= 1
+                    if not self._commands_left:
+                        self._commands_ended.set()
+                    return
+        else:
+            made = await self._planned(spec, rng)
         for_s = spec.for_s if spec.for_s is not None else fault_s - spec.at_s
         if made.effect is None:
             await self._process_fault(number, spec, made, for_s)
         elif spec.flap_s is None:
             await self._cut(number, spec, made)
-            await asyncio.sleep(for_s)
+            await self._last(spec, for_s)
             await self._heal(number, spec, made)
         else:
             await self._flap(number, spec, made, for_s)
+
+    async def _last(self, spec: FaultSpec, for_s: float) -> None:
+        """Wait until the end of a fault."""
+        await asyncio.sleep(for_s)
+        if spec.for_s is None:
+            await self._commands_ended.wait()
+
+    async def _planned(self, spec: FaultSpec, rng: random.Random) -> FaultPlan:
+        return plan(spec, self._topology, await self._cluster.leader(), self._variant, rng, self.members.nodes)
+
+    async def _operate(self, number: int, spec: FaultSpec, made: FaultPlan) -> None:
+        """Do what the operator does."""
+        if spec.kind is FaultKind.DRAIN:
+            for name in made.nodes:
+                await self._drain(number, spec, made._replace(nodes=(name,)))
+            return
+        old = self.members
+        leaving = () if spec.kind is FaultKind.ADD_NODE else made.nodes
+        added = () if spec.kind is FaultKind.REMOVE_NODE else (next(self._spares),)
+        voters = old.voters[-1]
+        after = RunMembers(_changed(old.nodes, added, leaving), (_changed(voters, () if spec.observer else added, leaving),))
+        during = RunMembers((*old.nodes, *added), tuple(dict.fromkeys((voters, _changed(voters, added, ()), *after.voters))))
+        made, began_ns = made._replace(nodes=(*leaving, *added)), self._recorder.now_ns()
+        self.members = during if not spec.observer else during._replace(voters=(voters,))
+        self._forewarn()
+        self._edge(number, "start", began_ns, spec, made)
+        if spec.kind is FaultKind.REPLACE_NODE:
+            is_done = await self._operator.replace(*leaving, *added)
+        elif spec.kind is FaultKind.ADD_NODE:
+            is_done = await self._operator.add(*added, observer=spec.observer)
+        else:
+            is_done = await self._operator.remove(*leaving)
+        began_ns = self._recorder.now_ns()
+        if is_done:
+            self.members = after
+            for name in () if self._cluster.has_members else leaving:
+                await self._hold(number, name, Hold.DEAD, spec.kind)
+        self._edge(number, "end", began_ns, spec, made)
+
+    async def _drain(self, number: int, spec: FaultSpec, made: FaultPlan) -> None:
+        (name,) = made.nodes
+        began_ns = self._recorder.now_ns()
+        self._forewarn(dead=made.nodes)
+        self._edge(number, "start", began_ns, spec, made)
+        await self._operator.drain(name)
+
+        async def restart() -> None:
+            self._forewarn(dead=made.nodes)
+            await self._hold(number, name, Hold.DEAD, spec.kind)
+            await self._release(number, name, spec.kind)
+
+        await self._operator.restart(name, restart)
+        self._edge(number, "end", self._recorder.now_ns(), spec, made)
 
     async def _flap(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
         assert spec.flap_s is not None
@@ -95,7 +169,7 @@ class ClusterNemesis:
             await asyncio.gather(*(self._hold(number, name, hold, spec.kind) for name in made.nodes))
         self._edge(number, "start", began_ns, spec, made)
         if spec.kind in (FaultKind.PAUSE, FaultKind.KILL, FaultKind.JOIN_EMPTY):
-            await asyncio.sleep(for_s)
+            await self._last(spec, for_s)
         for name in made.nodes if in_turn else ():
             await self._hold(number, name, Hold.DEAD, spec.kind)
             await self._release(number, name, spec.kind)
@@ -145,8 +219,9 @@ class ClusterNemesis:
             now_ns = self._recorder.now_ns()
             how = node.stop_reason() or ended.how
             what = f"{CRASH if ended.by_itself else KILLED}: {how}"
-            now = sides(self._topology.nodes, self._cluster.links.broken(), self._in_state("paused", "dead"))
-            self._recorder.write(FaultRecord(now_ns, 0, "start", now_ns, what, None, [node.name], [], now, []))
+            now = sides(self.members.nodes, self._cluster.links.broken(), self._in_state("paused", "dead"))
+            voters = [list(one) for one in self.members.voters]
+            self._recorder.write(FaultRecord(now_ns, 0, "start", now_ns, what, None, [node.name], [], now, [], voters))
         for node, ended in self._cluster.ended():
             why = "by itself" if ended.by_itself else "though nothing in this run ended it"
             said = " | ".join(node.process.last_lines())
@@ -157,8 +232,8 @@ class ClusterNemesis:
     def _forewarn(self, links: Iterable[Link] = (), stopped: Iterable[str] = (), dead: Iterable[str] = ()) -> None:
         """Mark brokers as exposed from the moment when their first link changes, because links change one by one."""
         now, gone = self._cluster.links.broken(), self._in_state("paused", "dead")
-        soon = exposed(self._topology, now.union(links), gone.union(stopped, dead))
-        self._at_edge(soon | exposed(self._topology, now, gone), self._in_state("dead").union(dead))
+        soon = exposed(self._topology, now.union(links), gone.union(stopped, dead), self.members)
+        self._at_edge(soon | exposed(self._topology, now, gone, self.members), self._in_state("dead").union(dead))
 
     def _in_state(self, *states: str) -> set[str]:
         return {name for name, node in self._cluster.nodes.items() if node.process.state in states}
@@ -166,18 +241,22 @@ class ClusterNemesis:
     def _edge(self, number: int, edge: str, began_ns: int, spec: FaultSpec, made: FaultPlan) -> None:
         broken = self._cluster.links.broken()
         gone = self._in_state("paused", "dead")
-        nodes = self._topology.nodes
+        voters = [list(one) for one in self.members.voters]
         variant = None if made.effect is None else made.effect.value
         links, streams = [str(link) for link in made.links], [str(stream) for stream in made.links.values()]
-        now = sides(nodes, broken, gone)
+        now = sides(self.members.nodes, broken, gone)
         self._recorder.write(
             FaultRecord(
-                self._recorder.now_ns(), number, edge, began_ns, spec.kind, variant, list(made.nodes), links, now, streams
+                self._recorder.now_ns(), number, edge, began_ns, spec.kind, variant, list(made.nodes), links, now, streams, voters
             )
         )
         what = f"{spec.kind}{f' ({variant})' if variant else ''} of {', '.join(made.nodes)}"
         self._say(f"{'begins' if edge == 'start' else 'ends'}: {what}; sides {_shown(now)}")
-        self._at_edge(exposed(self._topology, broken, gone), self._in_state("dead"))
+        self._at_edge(exposed(self._topology, broken, gone, self.members), self._in_state("dead"))
+
+
+def _changed(nodes: Sequence[str], added: Sequence[str], leaving: Sequence[str]) -> tuple[str, ...]:
+    return tuple(node for node in (*nodes, *added) if node not in leaving)
 
 
 def _shown(found: Iterable[Sequence[str]]) -> str:

@@ -7,6 +7,7 @@ is unknown.
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 from replicated_namesrv.chaos.node_looks import NodeLooks
@@ -46,9 +47,9 @@ class ClusterObserver:
             self._edge_due[name] = True
             edge.set()
 
-    def agree(self) -> bool:
-        """Whether the latest looks found the same registrations on all nodes."""
-        states = [self._last.get((node, "brokers"), (0, None))[1] for node in self._cluster.nodes]
+    def agree(self, nodes: Iterable[str]) -> bool:
+        """Whether the latest looks found the same registrations on all these nodes."""
+        states = [self._last.get((node, "brokers"), (0, None))[1] for node in nodes]
         return states[0] is not None and all(state == states[0] for state in states)
 
     async def _look(self, node: str, *, edge: bool) -> None:

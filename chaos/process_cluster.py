@@ -90,20 +90,23 @@ class ProcessCluster:
         node_command: Sequence[str] = SERVE,
         foreign: ForeignServer | None = None,
         access: RunAccess = OPEN,
+        spares: int = 0,
     ) -> None:
-        """``outside``: links of brokers and clients; ``toxiproxy``: the server. Without it every link is direct, and only
-        processes can fail. ``foreign``: the name server that the nodes run instead of ``node_command``. Raises ProcessError if
-        there are not enough ports.
+        """``count``: the founders. ``spares``: further nodes, which ``start`` does not start, and which join the cluster when an
+        operator adds them. ``outside``: links of brokers and clients; ``toxiproxy``: the server. Without it every link is direct,
+        and only processes can fail. ``foreign``: the name server that the nodes run instead of ``node_command``. Raises
+        ProcessError if there are not enough ports.
         """
         folder = folder.absolute()  # an absolute path, because a node command may change its working directory
         self._folder = folder
         self._node_command, self._foreign = node_command, foreign
-        names = [f"n{number + 1}" for number in range(count)]
+        names = [f"n{number + 1}" for number in range(count + spares)]
+        self.founders = tuple(names[:count])
         peers = [Link(a, b) for a in names for b in names if a != b]
         # AP nodes do not communicate, so links between them exist in plans and records only.
         self._unused = peers if mode == "ap" else []
         links = [*outside, *(peers if mode == "cp" else [])] if toxiproxy is not None else []
-        self._ports = Ports(3 * count + 1 + len(links), rng)
+        self._ports = Ports(3 * len(names) + 1 + len(links), rng)
         ports = list(self._ports.numbers)
         self._toxiproxy_port = ports.pop()
         self._addresses = {link: f"{_LOOPBACK}:{ports.pop()}" for link in links}
@@ -123,11 +126,6 @@ class ProcessCluster:
         """The version that the running Toxiproxy server reports."""
         self.session: aiohttp.ClientSession
         self._remoting: RemotingClient
-
-    @property
-    def quorum(self) -> int:
-        """Number of nodes in a majority."""
-        return len(self.nodes) // 2 + 1
 
     async def __aenter__(self) -> "ProcessCluster":
         self._remoting = RemotingClient(credentials=self.access.clients)
@@ -154,14 +152,59 @@ class ProcessCluster:
         return self._addresses[link]
 
     async def start(self) -> None:
-        """Start everything. Returns when every node serves. Raises ProcessError, ToxiproxyError."""
+        """Start everything except the spares. Returns when every founder serves. Raises ProcessError, ToxiproxyError."""
         if self._toxiproxy_server is not None:
             await self._start_toxiproxy()
             await self._create_proxies()
         for node in self.nodes.values():
             node.process = self._child(node)
-            await node.process.start()
-        await asyncio.gather(*(self.wait_ready(name) for name in self.nodes))
+        await self._start_founders()
+        if self.has_members and len(self.founders) < len(self.nodes):
+            # With ``join``, which names the spares too, ``peerDial`` may name them. A founder can have it after the first change.
+            await self._write_members()
+            await asyncio.gather(*(self.nodes[name].process.stop(STOP_TIMEOUT_S) for name in self.founders))
+            for node in self.nodes.values():
+                node.process = ChildProcess(node.name, self._command(node, joins=True), node.log_file)
+            await self._start_founders()
+
+    async def _write_members(self) -> None:
+        """Make the first change of the members: a move to the same address. Returns when each node has applied it. Raises
+        NotReadyError."""
+        node, deadline = self.nodes[self.founders[0]], time.monotonic() + START_TIMEOUT_S
+        missing = "no leader"
+        while time.monotonic() < deadline:
+            leader = await self.leader()
+            if leader is not None:
+                url = f"http://{self.nodes[leader].admin}/v1/members/{node.name}/move?address={node.peer}"
+                async with self.session.post(url) as answer:
+                    missing = await answer.text()
+                    if answer.status == 200:
+                        break
+            await asyncio.sleep(0.1)
+        else:
+            raise NotReadyError(f"the members were not written to the log within {START_TIMEOUT_S:.0f} s: {missing}")
+        status = await self.status(leader)
+        index = 0 if status is None else status["replication"]["appliedIndex"]
+        for name in self.founders:
+            while (await self.status(name) or {"replication": {"appliedIndex": -1}})["replication"]["appliedIndex"] < index:
+                if time.monotonic() > deadline:
+                    raise NotReadyError(f"{name} did not apply the members within {START_TIMEOUT_S:.0f} s, see {node.log_file}")
+                await asyncio.sleep(0.05)
+
+    async def _start_founders(self) -> None:
+        for name in self.founders:
+            await self.nodes[name].process.start()
+        await asyncio.gather(*(self.wait_ready(name) for name in self.founders))
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the nodes are those of another product."""
+        return self._foreign is not None
+
+    @property
+    def has_members(self) -> bool:
+        """Whether the nodes are one cluster whose members can change."""
+        return self._mode == "cp" and self._foreign is None
 
     async def _start_toxiproxy(self) -> None:
         command = [str(self._toxiproxy_server), "-host", _LOOPBACK, "-port", str(self._toxiproxy_port)]
@@ -191,13 +234,15 @@ class ProcessCluster:
         launch = self._foreign.launch(node.listen, node.data_dir, self._folder / "homes" / node.name)
         return ChildProcess(node.name, launch.command, node.log_file, launch.environment)
 
-    def _command(self, node: ClusterNode) -> list[str]:
+    def _command(self, node: ClusterNode, *, joins: bool = False) -> list[str]:
         settings = ["logFormat=human"]
         if self._mode == "cp":
-            others = [other for other in self.nodes.values() if other is not node]
-            peers = ",".join(f"{other.name}={other.peer}" for other in self.nodes.values())
+            known = self.nodes.values() if joins else [self.nodes[name] for name in self.founders]
+            others = [other for other in known if other is not node]
+            peers = ",".join(f"{other.name}={other.peer}" for other in (others if joins else known))
             dial = ",".join(f"{other.name}={self.address(Link(node.name, other.name))}" for other in others)
-            settings += [f"peers={peers}", f"peerDial={dial}"]
+            settings += [f"join={peers}", f"peerListen={node.peer}"] if joins else [f"peers={peers}"]
+            settings += [f"peerDial={dial}"]
         settings += self._settings
         return serve_command(node.name, node.listen, node.admin, node.data_dir, self._mode, settings, self._node_command)
 
@@ -263,6 +308,15 @@ class ProcessCluster:
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             async with self.session.post(f"http://{self.nodes[name].admin}/v1/leader/transfer"):
                 pass
+
+    async def server_list(self, name: str) -> list[str]:
+        """The nodes whose addresses ``/rocketmq/nsaddr`` of a node lists; empty without an answer."""
+        names = {node.listen: node.name for node in self.nodes.values()}
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with self.session.get(f"http://{self.nodes[name].admin}/rocketmq/nsaddr") as answer:
+                listed = (await answer.text()).strip().split(";") if answer.status == 200 else []
+                return [names[address] for address in listed if address in names]
+        return []
 
     async def status(self, name: str) -> dict[str, Any] | None:
         """``/v1/status`` of a node, None without an answer. Of a foreign node only whether it answers."""

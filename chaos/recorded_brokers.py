@@ -71,6 +71,7 @@ class ChaosBroker:
         self.version: str | None = None
         self.acknowledged: str | None = None
         """The version that was last acknowledged; None if there is none."""
+        self._addresses = dict(name_servers)
         self._nodes = {address: node for node, address in name_servers.items()}
         self._recorder, self._queues, self._options, self._running = recorder, queues, options, running
         self._versions: dict[DataVersion, str] = {}
@@ -113,6 +114,10 @@ class ChaosBroker:
     def follow(self, master: "ChaosBroker") -> None:
         """Become the slave of ``master`` and register its topics."""
         self._follows = master
+
+    def use_nodes(self, nodes: Sequence[str]) -> None:
+        """Take another list of name servers."""
+        self.agent.update_name_servers([self._addresses[node] for node in nodes])
 
     async def start(self) -> None:
         """Begin a new life with topics of a new version."""

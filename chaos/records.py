@@ -182,10 +182,12 @@ class FaultRecord(TraceRecord):
     links: list[str]
     """Affected links, as ``source>target``."""
     sides: list[list[str]]
-    """Groups of nodes that can communicate in both directions under all active faults. The largest group comes first."""
+    """Groups of members that can communicate in both directions under all active faults. The largest group comes first."""
     streams: list[str] | None = None
     """The affected stream of each of ``links``, in that order: upstream (what ``source`` sends), downstream (what comes back) or
     both. In older traces it is None, which means both."""
+    voters: list[list[str]] | None = None
+    """The voters. While members change: each set of voters that may be in force. In older traces it is None: all nodes vote."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from replicated_namesrv.chaos.records import (
 )
 from replicated_namesrv.chaos.run_access import OPEN, enforced
 from replicated_namesrv.chaos.run_modes import foreign, in_file_name, promises_of
+from replicated_namesrv.chaos.run_operator import RunOperator
 from replicated_namesrv.chaos.scenario import ChaosScenario, FaultKind
 from replicated_namesrv.chaos.warm_up import warm_up
 from replicated_namesrv.chaos.watcher import EventWatcher
@@ -90,6 +91,11 @@ class RunPlan:
         return Effect(self.variant) if self.variant else (Effect.SILENT, Effect.HELD)[self.seed % 2]
 
     @property
+    def node_names(self) -> list[str]:
+        """The names of all nodes, spares last."""
+        return [f"n{number + 1}" for number in range(self.nodes + self.scenario.spares)]
+
+    @property
     def name(self) -> str:
         """Folder name without the time."""
         return f"{self.seed}-{self.scenario.name}-{in_file_name(self.mode)}-{self.nodes}"
@@ -129,17 +135,29 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
         if server.left_out:
             say(f"{plan.mode} has no such setting, left out: {', '.join(server.left_out)}")
         settings = list(server.settings)
-    cast = Cast(scenario.workload, [f"n{number + 1}" for number in range(plan.nodes)])
+    cast = Cast(scenario.workload, plan.node_names, scenario.spares)
     system_rng = random.SystemRandom()
     access = enforced(folder) if plan.enforces_access else OPEN
     promises, links = promises_of(plan.mode), cast.links()
-    made = ProcessCluster(folder, plan.nodes, promises, settings, links, system_rng, toxiproxy, plan.node_command, server, access)
+    made = ProcessCluster(
+        folder,
+        plan.nodes,
+        promises,
+        settings,
+        links,
+        system_rng,
+        toxiproxy,
+        plan.node_command,
+        server,
+        access,
+        scenario.spares,
+    )
     async with made as cluster:
         say(f"starting {plan.nodes} nodes, mode {plan.mode}, in {folder}")
         await cluster.start()
         if server is not None and server.is_warmed_up:
             say("warming up the nodes")
-            await warm_up([node.listen for node in cluster.nodes.values()], server.brokers)
+            await warm_up([cluster.nodes[name].listen for name in cluster.founders], server.brokers)
         manifest = _manifest(plan, scenario, folder, cast, cluster, settings, server)
         write_atomically(folder / MANIFEST_FILE, json.dumps(manifest, indent=1).encode())
         writer = TraceWriter(folder / TRACE_FILE)
@@ -147,7 +165,7 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
             recorder = Recorder(writer)
             recorder.write(Header(recorder.now_ns(), SCHEMA_VERSION, folder.name, time.time_ns()))
             begun()
-            await _Stage(plan, scenario, cast, cluster, server, recorder, rng, say).play()
+            await _Stage(plan, scenario, cast, cluster, server, recorder, rng, say, folder).play()
             recorder.write(End(recorder.now_ns(), writer.count))
         finally:
             writer.close()
@@ -166,6 +184,7 @@ class _Stage:
         recorder: Recorder,
         rng: random.Random,
         say: Callable[[str], None],
+        folder: Path,
     ) -> None:
         self._scenario, self._recorder, self._rng, self._say = scenario, recorder, rng, say
         by_remoting = RemotingLooks(cluster, cast.all_topics(), NAMESPACE)
@@ -175,7 +194,10 @@ class _Stage:
         nemesis_rng, workload_rng = random.Random(rng.random()), random.Random(rng.random())
         brokers = BrokerVersion.V5_3 if server is None else server.brokers
         self._workload = Workload(scenario.workload, cast, cluster, recorder, workload_rng, brokers)
-        self._nemesis = ClusterNemesis(cluster, cast.topology(), recorder, nemesis_rng, plan.cut, self._at_edge, say)
+        self._operator = RunOperator(cluster, recorder, folder, self._workload.use_nodes)
+        self._nemesis = ClusterNemesis(
+            cluster, cast.topology(), recorder, self._operator, nemesis_rng, plan.cut, self._at_edge, say
+        )
         self._cluster = cluster
         self._load = MachineLoad(lambda: [pid for node in cluster.nodes.values() if (pid := node.process.pid) is not None])
 
@@ -188,6 +210,7 @@ class _Stage:
         works = [self._phases(), self._nemesis.watch_processes(), self._observer.run()]
         works += [self._workload.watch_own_pauses(), self._sample_load()]
         works += [] if self._watcher is None else [self._watcher.run()]
+        works += [self._operator.follow_list()] if self._scenario.has_operator and self._cluster.has_members else []
         tasks = [asyncio.create_task(work) for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -223,7 +246,10 @@ class _Stage:
         self._phase("final")
         workload.complain()
         await workload.end()
-        await workload.final_reads(timing.final_s)
+        members = sorted(self._nemesis.members.nodes)
+        await workload.final_reads(timing.final_s, members)
+        if self._scenario.has_operator:
+            await self._operator.look(members)
         self._observer.at_edge()
         await asyncio.sleep(2 * OBSERVE_INTERVAL_MS / 1000)
         self._phase("end")
@@ -238,7 +264,7 @@ class _Stage:
         loop = asyncio.get_running_loop()
         began = agreed_from = loop.time()
         while (now := loop.time()) < began + longest_s:
-            agreed_from = agreed_from if self._observer.agree() else now
+            agreed_from = agreed_from if self._observer.agree(self._nemesis.members.nodes) else now
             if now - began >= HEAL_MIN_S and now - agreed_from >= AGREED_S:
                 return
             await asyncio.sleep(0.05)
@@ -257,8 +283,8 @@ def _quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 def check_fits(plan: RunPlan) -> None:
     """Raise SettingError if a fault names a node that this cluster size does not have, if it has no effect at this size, or if
     the product's own nodes do not know a setting."""
-    names = [f"n{number + 1}" for number in range(plan.nodes)]
-    topology, rng = Cast(plan.scenario.workload, names).topology(), random.Random(0)
+    names = plan.node_names
+    topology, rng = Cast(plan.scenario.workload, names, plan.scenario.spares).topology(), random.Random(0)
     for number, spec in enumerate(plan.scenario.fault, 1):
         if spec.kind is FaultKind.RANDOM and plan.nodes > 1:
             continue
@@ -312,7 +338,10 @@ def _manifest(
         "judged_as": plan.judged_as or promises_of(plan.mode),
         "cut": plan.cut.value,
         "settings": [*settings, *cluster.access.settings],
-        "nodes": [{"node": node.name, "listen": node.listen, "admin": node.admin} for node in cluster.nodes.values()],
+        "nodes": [
+            {"node": node.name, "listen": node.listen, "admin": node.admin, "spare": node.name in cast.spares}
+            for node in cluster.nodes.values()
+        ],
         "clients": [
             {"client": name, "kind": kind, "node": name.removeprefix("pinned-") if kind == "pinned" else None}
             for name, kind in cast.clients.items()

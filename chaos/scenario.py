@@ -58,13 +58,30 @@ class FaultKind(StrEnum):
     """``target`` is killed, its data is deleted, and it is restarted empty when the fault ends."""
     HAND_OVER = "hand-over"
     """``target``, if it is the leader, transfers leadership, as operators do before they stop a node. No effect in AP."""
+    ADD_NODE = "add-node"
+    """The next spare node starts and becomes a voter, or with ``observer`` an observer (``namesrv members add``). In AP it starts
+    and enters the address list."""
+    REMOVE_NODE = "remove-node"
+    """``target`` is removed (``namesrv members remove``); its process continues. In AP it leaves the address list and is
+    stopped."""
+    REPLACE_NODE = "replace-node"
+    """The next spare node takes the place of ``target`` (``namesrv members replace``). In AP it is added, then ``target`` is
+    removed."""
+    DRAIN = "drain"
+    """``target`` is drained (``/v1/drain``), stopped and started again. ``target`` all: each node in turn."""
     RANDOM = "random"
     """Two to four faults of other kinds, with times and targets drawn by the seed."""
 
 
-PROCESS_KINDS = frozenset(
-    {FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART, FaultKind.ROLLING_RESTART, FaultKind.JOIN_EMPTY, FaultKind.HAND_OVER}
-)
+ADDING_KINDS = frozenset({FaultKind.ADD_NODE, FaultKind.REPLACE_NODE})
+"""Kinds that use a spare node."""
+OPERATOR_KINDS = ADDING_KINDS | {FaultKind.REMOVE_NODE, FaultKind.DRAIN}
+"""What an operator does to the members. Brokers and clients then follow the address list of the nodes."""
+SPARES_MAX = 2
+"""Five founders and two added nodes are the seven voters that a cluster may have."""
+PROCESS_KINDS = OPERATOR_KINDS | {
+    *(FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART, FaultKind.ROLLING_RESTART, FaultKind.JOIN_EMPTY, FaultKind.HAND_OVER),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +90,8 @@ class FaultSpec:
 
     kind: FaultKind
     target: str = "leader"
-    """leader, follower, all, random, or a node (n1 …). In AP there is no leader, so the seed draws a node instead."""
+    """leader, follower, all, random, spare (the node that was added last), or a node (n1 …). In AP there is no leader, so the
+    seed draws a node instead."""
     effect: str = "cut"
     """Effect on links. cut: silent or held, as the variant of the run says. Or one of silent, held, refused, reset, slow,
     trickle."""
@@ -87,9 +105,11 @@ class FaultSpec:
     """For cut-brokers: one or all."""
     at_s: float = 0.0
     for_s: float | None = None
-    """Duration. None: until the phase ends."""
+    """Duration. None: until the phase ends and the operator's commands have ended."""
     flap_s: float | None = None
     """If given, the fault is switched on and off repeatedly, each for this long."""
+    observer: bool = False
+    """For add-node: the node never votes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +194,18 @@ class ChaosScenario:
     """Settings of every node, key=value."""
     nodes: int | None = None
     """Number of nodes, unless the command gives one."""
+    spares: int = 0
+    """Number of further nodes, which start when a fault adds them."""
     smoke: bool = False
     """Whether the suite ``smoke`` contains the scenario."""
     timing: Timing = field(default_factory=Timing)
     workload: WorkloadSpec = field(default_factory=WorkloadSpec)
     promises: Promises = field(default_factory=Promises)
+
+    @property
+    def has_operator(self) -> bool:
+        """Whether a fault is the work of an operator."""
+        return any(fault.kind in OPERATOR_KINDS for fault in self.fault)
 
     def as_json(self) -> dict[str, Any]:
         """The scenario as it stands in the manifest."""
@@ -290,6 +317,10 @@ _USED = {
     FaultKind.ROLLING_RESTART: {"at_s"},
     FaultKind.JOIN_EMPTY: {"target", "at_s", "for_s"},
     FaultKind.HAND_OVER: {"target", "at_s"},
+    FaultKind.ADD_NODE: {"at_s", "observer"},
+    FaultKind.REMOVE_NODE: {"target", "at_s"},
+    FaultKind.REPLACE_NODE: {"target", "at_s"},
+    FaultKind.DRAIN: {"target", "at_s"},
     FaultKind.RANDOM: frozenset[str](),
 }
 """The fields that each kind of fault may have. Other fields are refused."""
@@ -301,6 +332,7 @@ _SET_HERE = (
     "adminListen",
     "dataDir",
     "peers",
+    "join",
     "peerListen",
     "peerDial",
     "readConsistency",
@@ -330,6 +362,11 @@ def _check(scenario: ChaosScenario) -> None:
                 raise ValueError(f"{table}.{name} = {value}: {least} to {most} is expected")
     if scenario.nodes is not None and not 1 <= scenario.nodes <= 5:
         raise ValueError(f"nodes = {scenario.nodes}: 1 to 5 is expected")
+    if scenario.spares != (added := sum(fault.kind in ADDING_KINDS for fault in scenario.fault)) or added > SPARES_MAX:
+        raise ValueError(
+            f"spares = {scenario.spares}: one for each fault that adds or replaces a node is expected, here {added}, at most "
+            f"{SPARES_MAX}"
+        )
     if not re.fullmatch(r"\w[\w.+-]{0,79}", scenario.name):
         raise ValueError(
             f"name = {scenario.name!r}: up to 80 letters, digits, '.', '_', '+' and '-' are expected; it names a folder"

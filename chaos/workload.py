@@ -42,8 +42,11 @@ _BROKER_PORT = 10_911
 class Cast:
     """Names of all participants, before anything runs."""
 
-    def __init__(self, spec: WorkloadSpec, nodes: Sequence[str]) -> None:
+    def __init__(self, spec: WorkloadSpec, nodes: Sequence[str], spares: int = 0) -> None:
+        """``spares``: how many of the nodes, the last ones, start when a fault adds them."""
         self.nodes = tuple(nodes)
+        self.spares = self.nodes[len(self.nodes) - spares :]
+        self.founders = self.nodes[: len(self.nodes) - spares]
         self.topics = {f"topic-{number + 1}": number for number in range(spec.topics)}
         self.brokers: dict[str, list[str]] = {
             f"g{number + 1}/0": [topic for topic, place in self.topics.items() if (number - place) % spec.topics in (0, 1)]
@@ -85,7 +88,7 @@ class Cast:
         homes |= dict(zip(others, itertools.cycle(self.nodes), strict=False))
         homes |= {f"pinned-{node}": node for node in self.nodes}
         peers = [Link(a, b) for a in self.nodes for b in self.nodes if a != b]
-        return Topology(self.nodes, homes, frozenset(self.brokers), (*peers, *self.links()))
+        return Topology(self.nodes, homes, frozenset(self.brokers), (*peers, *self.links()), self.spares)
 
 
 class Workload:
@@ -117,6 +120,17 @@ class Workload:
             self._mqadmin = Mqadmin(self.clients["mqadmin"], self.clients["probe"], *told)
         kv_clients = [self.clients[f"kv-{number + 1}"] for number in range(spec.kv_clients)]
         self._kv = [KvLoop(client, cast.kv_keys, to_all=spec.kv_writes == "all") for client in kv_clients]
+        self._listed: Sequence[str] = cast.nodes
+        if cast.spares:
+            self.use_nodes(cast.founders)
+
+    def use_nodes(self, nodes: Sequence[str]) -> None:
+        """Give brokers and clients another list of name servers."""
+        self._listed = nodes
+        for broker in self.brokers.values():
+            broker.use_nodes(nodes)
+        for client in self.clients.values():
+            client.use_nodes(nodes)
 
     def _make_brokers(self) -> dict[str, ChaosBroker]:
         spec, clock, queues = self._spec, Clock(), itertools.count(1)
@@ -227,7 +241,7 @@ class Workload:
     async def _look_at_roles(self) -> None:
         probe, pair = self.clients["probe"], [self.brokers["pair/0"], self.brokers["pair/1"]]
         processes = {broker.agent.identity.broker_addr: broker.process for broker in pair}
-        await asyncio.gather(*(probe.roles("pair", PAIR_TOPIC, processes, node=node) for node in self._cast.nodes))
+        await asyncio.gather(*(probe.roles("pair", PAIR_TOPIC, processes, node=node) for node in self._listed))
 
     async def calm(self) -> None:
         """After the faults: dead brokers return, and no broker changes its topics."""
@@ -243,7 +257,7 @@ class Workload:
             loop.writing = False
         tasks, self._tasks = self._tasks, set()
         self._ended.set()
-        await asyncio.wait(tasks, timeout=len(self._cast.nodes) * self._spec.operation_timeout_ms / 1000)
+        await asyncio.wait(tasks, timeout=len(self._listed) * self._spec.operation_timeout_ms / 1000)
         for task in tasks:
             task.cancel()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
@@ -259,8 +273,8 @@ class Workload:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
-    async def final_reads(self, longest_s: float) -> None:
-        """Read every key and topic from every node once more. A node without an answer is asked again."""
+    async def final_reads(self, longest_s: float, nodes: Sequence[str]) -> None:
+        """Read every key and topic from each of ``nodes`` once more. A node without an answer is asked again."""
         probe = self.clients["probe"]
         asked: list[tuple[Callable[..., Awaitable[Ended]], str]] = [(probe.get, key) for key in self._cast.kv_keys]
         asked += [(probe.route, topic) for topic in self._cast.all_topics()]
@@ -269,7 +283,7 @@ class Workload:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
                 for read, key in asked:
-                    for node in self._cast.nodes:
+                    for node in nodes:
                         while (await read(key, node=node)).outcome != OK:  # noqa: ASYNC110 - each iteration is a request
                             await asyncio.sleep(0.1)
 

@@ -38,12 +38,12 @@ class SideSpan(NamedTuple):
 class Timeline:
     """Phases and sides of one run, from its records ``phase`` and ``fault`` by time."""
 
-    def __init__(self, phases: Sequence[Row], faults: Sequence[Row], nodes: int) -> None:
+    def __init__(self, phases: Sequence[Row], faults: Sequence[Row]) -> None:
         # Each phase begins where the previous one ends. The record ``end`` closes the last phase and is not a phase itself.
         self.phases = [PhaseSpan(one["phase"], one["time_ns"], other["time_ns"]) for one, other in pairwise(phases)]
         self._starts = [span.start_ns for span in self.phases]
         self._until_ns = phases[-1]["time_ns"] if phases else 0
-        self.sides = _sides(faults, nodes)
+        self.sides = _sides(faults)
         self._of_node: defaultdict[str, list[SideSpan]] = defaultdict(list)
         for span in self.sides:
             self._of_node[span.node].append(span)
@@ -74,12 +74,14 @@ class Timeline:
         return next((span.side for span in self._of_node[node] if span.start_ns <= moment_ns < span.end_ns), WHOLE)
 
 
-def _sides(faults: Sequence[Row], nodes: int) -> list[SideSpan]:
-    """The sides from each change of a fault to the next. Before the first edge all nodes are on the side ``whole``."""
+def _sides(faults: Sequence[Row]) -> list[SideSpan]:
+    """The sides from each change of a fault to the next. Before the first edge all nodes are on the side ``whole``. The nodes are
+    those that are members at that time."""
     edges = sorted((row for row in faults if row["sides"] is not None), key=lambda row: (row["time_ns"], row["edge"] != "end"))
     found = []
     for place, row in enumerate(edges):
         until_ns = edges[place + 1]["time_ns"] if place + 1 < len(edges) else FOREVER_NS
+        nodes = sum(map(len, row["sides"]))
         if until_ns > row["time_ns"]:
             for part in row["sides"]:
                 side = WHOLE if len(part) == nodes else MAJORITY if 2 * len(part) > nodes else MINORITY

@@ -17,6 +17,7 @@ from replicated_namesrv.chaos.checks.final import (
 )
 from replicated_namesrv.chaos.checks.linear import KV, check_kv, check_registration
 from replicated_namesrv.chaos.checks.node_promises import check_node_kv, check_node_orders, check_node_registrations
+from replicated_namesrv.chaos.checks.operator_actions import check_operator
 from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
 from replicated_namesrv.chaos.checks.role_switches import check_roles
 from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story, unjudged
@@ -39,6 +40,7 @@ CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_live_kept,
     check_ghosts,
     check_fence,
+    check_operator,
     check_node_kv,
     check_node_registrations,
     check_node_orders,
@@ -102,6 +104,7 @@ def judge(story: Story, judged_as: str) -> RunJudgement:
     """
     left_out = [] if story.mode == "ap" else [*OF_INDEPENDENT_NODES]
     left_out += [] if story.has_pair else [check_roles]
+    left_out += [] if story.has_operator else [check_operator]
     left_out += [] if story.has_mqadmin else [check_write_perm, check_node_orders]
     checks = tuple(check(story) for check in CHECKS if check not in left_out)
     if not story.trace.complete:

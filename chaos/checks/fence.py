@@ -44,7 +44,7 @@ def check_fence(story: Story) -> CheckResult:
                 elif op.end_ns - op.start_ns >= timeout_ns:
                     wrong.append(f"{when} kept the connection of {op.client} and did not answer")
         heals = [cut.end_ns for cut in story.without_majority(node) if cut.end_ns < story.judged.end_ns]
-        if heals and "final" in story.phases:
+        if heals and "final" in story.phases and node in story.final_nodes:
             looked_at += 1
             if not any(op.node == node and op.ok and op.start_ns > heals[-1] for op in story.ops):
                 wrong.append(f"{node} had a majority again at {story.ms(heals[-1])}, and answered nothing after that")

@@ -62,7 +62,7 @@ def _unless_unread(story: Story, found: CheckResult, keys: Iterable[str], reads:
     """The result ``found``, but unknown instead of valid if a node never answered for a key at the end."""
     answered = {(read.key, read.node) for read in reads}
     unread = [
-        f"{node} did not answer for {key} at the end" for key in keys for node in story.nodes if (key, node) not in answered
+        f"{node} did not answer for {key} at the end" for key in keys for node in story.final_nodes if (key, node) not in answered
     ]
     if found.verdict is not Verdict.VALID or not unread:
         return found

@@ -13,7 +13,7 @@ from replicated_namesrv.chaos.checks.story import ALIVE, Story
 from replicated_namesrv.chaos.records import Observe
 from replicated_namesrv.chaos.scenario import FaultKind
 
-_FORGETS = frozenset({FaultKind.KILL, FaultKind.RESTART, FaultKind.ROLLING_RESTART, FaultKind.JOIN_EMPTY})
+_FORGETS = frozenset({FaultKind.KILL, FaultKind.RESTART, FaultKind.ROLLING_RESTART, FaultKind.JOIN_EMPTY, FaultKind.DRAIN})
 
 
 class SeenRemovals(NamedTuple):

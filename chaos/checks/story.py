@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from replicated_namesrv.chaos.effects import Effect, Link
+from replicated_namesrv.chaos.fault_plans import majority_side
 from replicated_namesrv.chaos.records import (
     Complete,
     ExpiryRecord,
@@ -25,6 +26,7 @@ from replicated_namesrv.chaos.records import (
     invocations,
 )
 from replicated_namesrv.chaos.run_modes import foreign, promises_of
+from replicated_namesrv.chaos.scenario import OPERATOR_KINDS
 from replicated_namesrv.verify import Verdict
 
 NEVER_NS = 1 << 62
@@ -170,6 +172,9 @@ class Connectivity(NamedTuple):
     start_ns: int
     broken: frozenset[Link]
     sides: tuple[tuple[str, ...], ...]
+    """The sides of the members."""
+    voters: tuple[tuple[str, ...], ...]
+    """Each set of voters that may be in force; there are several only while members change."""
 
 
 class Story:
@@ -181,17 +186,22 @@ class Story:
         self.nodes: list[str] = [node["node"] for node in manifest["nodes"]]
         self.mode: str = promises_of(manifest["mode"])
         """The mode whose promises apply: ap or cp. For a foreign name server, the promises of ap apply."""
+        self.founders: list[str] = [node["node"] for node in manifest["nodes"] if not node.get("spare")]
+        """The nodes that ran from the beginning."""
         self.reports_removals: bool = foreign(manifest["mode"]) is None
         """Whether the nodes report when and why they remove a broker."""
         self.has_mqadmin: bool = manifest["scenario"]["workload"].get("mqadmin", False)
         """Whether the workload changes write permissions and deletes topics."""
         self.has_pair: bool = manifest["scenario"]["workload"].get("pair", False)
         """Whether the workload has a group with a slave."""
+        self.has_operator: bool = any(fault["kind"] in OPERATOR_KINDS for fault in manifest["scenario"].get("fault", ()))
+        """Whether an operator changes the members or drains nodes."""
         self.origin_ns = trace.records[0].time_ns
         self.ops = [_op(invoke, end) for invoke, end in _ended(trace)]
         self.phases = self._phases()
         self.lives: dict[str, list[BrokerState]] = defaultdict(list)
-        self.standings = [Connectivity(0, frozenset(), (tuple(sorted(self.nodes)),))]
+        founders = tuple(sorted(self.founders))
+        self.standings = [Connectivity(0, frozenset(), (founders,), (founders,))]
         self.edges: list[int] = []
         """Times at which changes of faults began and ended. Between these two times links change one by one."""
         self.observations: list[Observe] = []
@@ -221,9 +231,16 @@ class Story:
                     in_force[record.fault] = (links, breaks and record.edge == "start")
                     broken = frozenset(link for found, now in in_force.values() if now for link in found)
                     sides = tuple(tuple(side) for side in record.sides)
-                    self.standings.append(
-                        Connectivity(record.began_ns if record.edge == "start" else record.time_ns, broken, sides)
-                    )
+                    at_ns = record.began_ns if record.edge == "start" else record.time_ns
+                    self.standings.append(Connectivity(at_ns, broken, sides, self._voters(record)))
+
+    def _voters(self, record: FaultRecord) -> tuple[tuple[str, ...], ...]:
+        return (tuple(self.nodes),) if record.voters is None else tuple(map(tuple, record.voters))
+
+    @cached_property
+    def final_nodes(self) -> list[str]:
+        """The members after the last fault."""
+        return sorted(node for side in self.standings[-1].sides for node in side)
 
     def _phases(self) -> dict[str, Span]:
         marks = [record for record in self.trace.records if isinstance(record, Phase)]
@@ -256,7 +273,7 @@ class Story:
         operation.
         """
         span, workload = self.phases.get("steady", Span(0, 0)), self.manifest["scenario"]["workload"]
-        per_write = len(self.nodes) if workload.get("kv_writes", "one") == "all" else 1
+        per_write = len(self.founders) if workload.get("kv_writes", "one") == "all" else 1
         kv_per_s = workload["kv_per_s"] * (1 + per_write) / 2  # / 2, because half of the operations are reads
         rates: dict[str, float] = {name: kv_per_s for name in self.kinds if name.startswith("kv-")}
         rates |= {name: workload["lookups_per_s"] for name in self.kinds if name.startswith(("pinned-", "failover-"))}
@@ -300,9 +317,11 @@ class Story:
             if record.edge == "start" and not record.links:
                 held[record.fault] = record.nodes
             unwell = {node for nodes in held.values() for node in nodes}
-            majority = {node for side in record.sides if len(side) > len(self.nodes) // 2 for node in side}
+            voters = self._voters(record)
+            may_have_majority = {node for one in voters for node in majority_side(record.sides, [one])}
+            members = {node for side in record.sides for node in side}
             for node in self.nodes:
-                is_cut = node not in majority and node not in unwell
+                is_cut = node in members and node not in may_have_majority and node not in unwell
                 if is_cut and node not in since:
                     since[node] = record.time_ns
                 elif not is_cut and node in since:
@@ -376,7 +395,7 @@ def _ended(trace: RecordedTrace) -> Iterator[tuple[Invoke, Complete | None]]:
 
 
 def _op(invoke: Invoke, end: Any) -> Op:
-    read = invoke.kind in ("get", "route", "perm", "topic", "roles")
+    read = invoke.kind in ("get", "route", "perm", "topic", "roles", "member-list")
     return Op(
         op=invoke.op,
         client=invoke.client,

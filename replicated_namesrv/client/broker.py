@@ -279,6 +279,11 @@ class BrokerAgent:
         for client in abandoned:
             await client.abort()
 
+    def update_name_servers(self, addresses: Sequence[str]) -> None:
+        """Use another list from the next round on (``updateNameServerAddressList``)."""
+        self.name_servers = tuple(addresses)
+        self._group_servers.update_addresses(self.name_servers)
+
     def _renew_client(self) -> None:
         self._client = self._new_client()
         self._group_servers = self._choose_servers()
@@ -452,9 +457,10 @@ class BrokerAgent:
                 return str(error)
             return None
 
-        found = await asyncio.gather(*(problem(address) for address in self.name_servers))
-        self.unavailable = {address: text for address, text in zip(self.name_servers, found, strict=True) if text is not None}
-        self._available = set(self.name_servers) - set(self.unavailable)
+        servers = self.name_servers
+        found = await asyncio.gather(*(problem(address) for address in servers))
+        self.unavailable = {address: text for address, text in zip(servers, found, strict=True) if text is not None}
+        self._available = set(servers) - set(self.unavailable)
 
     def _state(self, topics: int = 0) -> "_State":
         return _State(self._client, self.identity, self.data_version, topics)

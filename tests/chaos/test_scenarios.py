@@ -66,7 +66,7 @@ def test_every_kind_of_fault_is_explained_planned_and_applied() -> None:
 
 def test_the_suites_are_as_large_as_they_say() -> None:
     smoke = smoke_plans()
-    assert len(smoke) == 12, "six scenarios have smoke = true (docs/chaos.md): a copied one has to leave it out"
+    assert len(smoke) == 14, "seven scenarios have smoke = true (docs/chaos.md): a copied one has to leave it out"
     assert {plan.mode for plan in smoke} == {"ap", "cp"}
     assert {plan.cut for plan in smoke} == {"silent", "held"}
     assert len(full_plans([3])) == len(available()) * 2 * 3
@@ -98,6 +98,8 @@ def test_the_suites_are_as_large_as_they_say() -> None:
         ('title = "x"\nsettings = ["peers=n1=h:1"]', "the run sets peers itself"),
         ('title = "x"\n[workload]\nregister_period_ms = 3000', "register_period_ms = 3000: less than"),
         ('title = "x"\n[workload]\nkv_writes = "some"', "kv_writes = 'some': all or one is expected"),
+        ('title = "x"\n[[fault]]\nkind = "add-node"', "spares = 0: one for each fault that adds or replaces a node"),
+        ('title = "x"\n[[fault]]\nkind = "drain"\nobserver = true', "observer = True: has no meaning for drain"),
         ('title = "x"\nsettings = ["fenceAfterMs"]', "'fenceAfterMs' is not key=value"),
         ("title = ", "not TOML"),
     ],

@@ -53,7 +53,7 @@ class Script:
     ) -> "Script":
         """One operation; ``end`` None: its client did not learn the outcome. For reads ``value`` or ``members`` is the answer."""
         self._op += 1
-        read = kind in ("get", "route", "perm", "topic", "roles")
+        read = kind in ("get", "route", "perm", "topic", "roles", "member-list")
         topics = BROKERS.get(key) if kind.startswith(("register", "unregister")) else None
         self.records.append(Invoke(_ns(begin), self._op, client, kind, key, None if read else value, None, None, probe, topics))
         if end is not None:

@@ -1,0 +1,54 @@
+"""The commands of the operator: changes of the members, and drains before a restart."""
+
+from collections.abc import Iterator
+
+from replicated_namesrv.chaos.checks.fence import JUDGED_KINDS
+from replicated_namesrv.chaos.checks.story import CheckResult, Op, Promise, Span, Story, result, unless_stalled
+from replicated_namesrv.chaos.scenario import OPERATOR_KINDS, FaultKind
+
+GRACE_NS = 1_000_000_000
+"""Time in which a removed node learns of its removal. A drained node has no such time."""
+
+
+def check_operator(story: Story) -> CheckResult:
+    """Each change of the members and each drain succeeds, at the end every member knows the members that are left, and a node
+    that was removed or drained answers nobody.
+
+    On a busy machine a command may fail for lack of time. Then the verdict is unknown, and the lists are not compared."""
+    kinds = {fault["kind"] for fault in story.manifest["scenario"]["fault"]} & OPERATOR_KINDS
+    commands = [op for op in story.ops if op.kind in ("members", "drain")]
+    failed = [
+        f"{story.ms(op.start_ns)}: '{op.value if op.kind == 'members' else f'drain {op.key}'}' did not succeed ({op.outcome}); "
+        "see the folder logs"
+        for op in commands
+        if not op.ok
+    ]
+    lists = [op for op in story.ops if op.kind == "member-list" and op.ok and not failed]
+    left = " ".join(story.final_nodes)
+    wrong = [f"{op.node} knows the members {op.value} at the end instead of {left}" for op in lists if op.value != left]
+    asked = [(op, node) for node, out in _out(story, commands) for op in story.ops if op.node == node and _is_within(op, out)]
+    wrong += [
+        f"{story.ms(op.start_ns)}: {node}, which was removed or drained, answered {op.kind} of {op.client}"
+        for op, node in asked
+        if op.ok
+    ]
+    due = (story.mode == "cp" or FaultKind.DRAIN in kinds) and story.reports_removals
+    looked_at = len(commands) + len(lists) + len(asked)
+    found = result("operator's commands", Promise.BOTH, looked_at, [*wrong, *failed], due=due)
+    return found if wrong else unless_stalled(story, found)
+
+
+def _is_within(op: Op, out: Span) -> bool:
+    return op.kind in JUDGED_KINDS and out.start_ns <= op.start_ns and op.end_ns < out.end_ns
+
+
+def _out(story: Story, commands: list[Op]) -> Iterator[tuple[str, Span]]:
+    """The times in which a node that runs must answer nobody."""
+    restarts = [op for op in story.ops if op.kind == "restart"]
+    for op in commands:
+        action, _, name = op.key.rpartition(" ")
+        if op.ok and op.kind == "drain":
+            later = [restart.start_ns for restart in restarts if restart.key == name and restart.start_ns >= op.end_ns]
+            yield name, Span(op.end_ns, min(later, default=story.judged.end_ns))
+        elif op.ok and action in ("remove", "replace"):
+            yield name, Span(op.end_ns + GRACE_NS, story.judged.end_ns)
