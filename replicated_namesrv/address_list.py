@@ -1,7 +1,7 @@
 """Address lists for ``/rocketmq/nsaddr``, by which brokers and clients without a configured list find the name servers.
 
 RocketMQ's ``DefaultTopAddressing`` reads the first line of the answer, ``host:port;host:port``. ``nsaddr-UNIT`` has the list
-of a unit.
+of a unit. With ``zoneAwareAddresses``, the list has the nodes of one zone.
 """
 
 import re
@@ -10,6 +10,7 @@ import socket
 from replicated_namesrv.errors import SettingError
 
 WILDCARD_HOSTS = frozenset({"0.0.0.0", "::", ""})
+_ZONE = re.compile(r"[A-Za-z0-9._-]{0,100}")
 _ENTRY = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:;,=\[\]]+):([0-9]{1,5})")
 
 
@@ -33,6 +34,24 @@ def checked_list(key: str, text: str) -> str:
         if match is None or not 0 < int(match.group(1)) <= 65535:
             raise SettingError(f"{key}={text}: '{entry}' is not HOST:PORT; give HOST:PORT;HOST:PORT")
     return ";".join(entries)
+
+
+def check_change(name: str, text: str) -> None:
+    """Check the value of the setting ``name``, if it has address lists. Raises ValueError."""
+    try:
+        if name == "nameServerAddresses":
+            checked_list(name, text)
+        if name == "unitNameServerAddresses":
+            unit_lists(text)
+    except SettingError as cause:
+        raise ValueError(str(cause)) from None
+
+
+def checked_zone(zone: str) -> str:
+    """The value of the setting ``zone``. Raises SettingError."""
+    if _ZONE.fullmatch(zone) is None:
+        raise SettingError(f"zone={zone[:200]}: give at most 100 letters, digits, '.', '_' and '-'")
+    return zone
 
 
 def unit_lists(text: str) -> dict[str, str]:

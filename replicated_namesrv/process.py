@@ -263,7 +263,8 @@ class ServingNode:
 
     def _own_address(self, context: AdminContext) -> NodeAddress:
         address = advertised_address(context)
-        return NodeAddress(self.settings.node_id, address, self.remoting.is_listening and not self.is_drained, self.is_drained)
+        serves = self.remoting.is_listening and not self.is_drained
+        return NodeAddress(self.settings.node_id, address, serves, self.is_drained, self.settings.zone)
 
     async def drain(self, within_s: float) -> Drained:
         """Transfer leadership, and send brokers and clients away, until ``resume`` or a restart."""

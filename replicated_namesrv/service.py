@@ -32,6 +32,8 @@ class NodeAddress(NamedTuple):
     """Whether the node is known to accept brokers and clients."""
     drained: bool
     """Whether an operator has sent brokers and clients away from this node."""
+    zone: str = ""
+    """Zone of the node (setting ``zone``); empty: none, or not known."""
 
 
 class ReadLevel(StrEnum):

@@ -22,7 +22,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
 
-from replicated_namesrv.address_list import checked_list, unit_lists
+from replicated_namesrv.address_list import check_change, checked_zone
 from replicated_namesrv.errors import BodyError, SettingError
 from replicated_namesrv.wire.properties import dump_properties, load_properties
 
@@ -52,11 +52,11 @@ NEVER_BY_REMOTING = {
     *("electionTimeoutMs", "peerHeartbeatMs", "leaderPriority"),
     *("clusterId", "peers", "join", "peerListen", "peerDial", "peerSecretFile", "peerSecretAcceptFile"),
     *("fenceAfterMs", "noQuorumPolicy", "readConsistency"),
-    *("connectionLossGraceMs", "lateCopyMs", "healthListen", "proxyProtocolFrom", "traceEndpoint"),
+    *("connectionLossGraceMs", "lateCopyMs", "healthListen", "proxyProtocolFrom", "traceEndpoint", "zoneAwareAddresses"),
     *("adminTlsCertPath", "adminTlsKeyPath", "adminTlsKeyPassword", "adminTlsTrustCertPath"),
     *("accessPolicy", "accessFile", "accessKeysInPlainText", "auditLog"),
     *("peerTlsKeyPath", "peerTlsKeyPassword", "peerTlsCertPath", "peerTlsTrustCertPath"),
-    *("mode", "listen", "nodeId", "dataDir", "adminListen", "adminTokenFile", "addressServer"),
+    *("mode", "listen", "nodeId", "dataDir", "adminListen", "adminTokenFile", "addressServer", "zone"),
     *("nameServerAddresses", "unitNameServerAddresses"),  # clients, commands and tokens are sent to these addresses
     *("tls.server.mode", "tls.server.keyPath", "tls.server.keyPassword", "tls.server.certPath", "tls.server.trustCertPath"),
     "tls.config.file",
@@ -322,6 +322,10 @@ class Settings:
     unit_name_server_addresses: str = setting(
         "", OWN, "Address lists that /rocketmq/nsaddr-UNIT returns: unit=host:port;host:port, separated by commas.", live=True
     )
+    zone: str = setting("", OWN, "Zone of this node, such as its data centre: letters, digits, '.', '_' and '-'. At most 100.")
+    zone_aware_addresses: bool = setting(
+        False, OWN, "With mode=cp, /rocketmq/nsaddr returns only nodes of this node's zone, unless none of them serves."
+    )
     address_server: str = setting("", OWN, "http://HOST[:PORT]/PATH that returns the address list of productEnvName.")
     log_level: str = setting("info", OWN, "debug, info, warning or error.")
     log_format: str = setting("auto", OWN, "human, json or auto (human on a terminal, otherwise JSON).")
@@ -513,13 +517,7 @@ class Row:
         least, most = _RUN_TIME_RANGES.get(self.attribute, (-(2**31), 2**31 - 1))
         if isinstance(value, int) and not least <= value <= most:
             raise ValueError(f"give {least} to {most}")
-        try:
-            if self.attribute == "name_server_addresses":
-                checked_list(self.name, text)
-            if self.attribute == "unit_name_server_addresses":
-                unit_lists(text)
-        except SettingError as cause:
-            raise ValueError(str(cause)) from None
+        check_change(self.name, text)
         return value
 
     def show(self, value: Value) -> str:
@@ -764,6 +762,7 @@ def check(settings: Settings) -> None:
     for attribute, least in _AT_LEAST.items():
         if getattr(settings, attribute) < least:
             raise SettingError(f"{_described(settings, attribute)}: give {least} or more")
+    checked_zone(settings.zone)
     if not 0 <= settings.listen_port <= 65535:
         raise SettingError(f"{_described(settings, 'listen_port')}: give a port, 0 to 65535")
     for rival in _LISTEN_RIVALS:
@@ -789,6 +788,7 @@ def check(settings: Settings) -> None:
     for switch, needed, remedy in (
         ("tls_server_auth_client", "tls_server_trust_cert_path", "name a trust file"),
         ("cluster_test", "address_server", "say where the address list is found"),
+        ("zone_aware_addresses", "zone", "name the zone of this node"),
         ("admin_tls_trust_cert_path", "admin_tls_cert_path", "name the certificate of the admin port too"),
     ):
         if getattr(settings, switch) and not getattr(settings, needed):

@@ -60,6 +60,8 @@ def test_what_kubernetes_and_clients_set_is_not_ours() -> None:
         ({"listenPort": "65536"}, {}, ["listenPort=65536", "0 to 65535"]),
         ({"tls.server.authClient": "true"}, {}, ["tls.server.authClient=true", "tls.server.trustCertPath= (default)"]),
         ({"clusterTest": "true"}, {}, ["clusterTest=true", "addressServer= (default)"]),
+        ({"zoneAwareAddresses": "true"}, {}, ["zoneAwareAddresses=true", "zone= (default)", "name the zone of this node"]),
+        ({"zone": "east 1"}, {}, ["zone=east 1", "give at most 100 letters"]),
     ],
 )
 def test_a_start_is_stopped_with_key_value_and_remedy(

@@ -64,24 +64,30 @@ async def nsaddr(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     configured = checked_list("nameServerAddresses", context.settings.name_server_addresses)
     knows = not context.service.fenced
-    addresses = listed(configured, advertised_address(context), context.service.node_addresses(), knows)
+    zone = context.settings.zone if context.settings.zone_aware_addresses else ""
+    addresses = listed(configured, advertised_address(context), context.service.node_addresses(), knows, zone)
     return web.Response(text=";".join(addresses) + "\n")
 
 
-def listed(configured: str, own: str, nodes: Sequence[NodeAddress], knows: bool) -> list[str]:
-    """The addresses of the nodes that serve brokers and clients. ``knows`` False: this node reaches no majority.
+def listed(configured: str, own: str, nodes: Sequence[NodeAddress], knows: bool, zone: str = "") -> list[str]:
+    """The addresses of the nodes that serve brokers and clients. ``knows`` False: this node reaches no majority. ``zone``: list
+    only the nodes of this zone; empty: all nodes.
 
     The first row that matches decides. An address in the list that belongs to no known node always stays.
 
         configured  knows  result                                        reason
         no          no     all known nodes                               the others may serve
-        no          yes    the nodes that serve
+        no          yes    the nodes of the zone that serve              short ways, less traffic between zones
+        no          yes    the nodes that serve                          no zone, or none of its nodes serves
         yes         no     as configured                                 the others may serve
         yes         yes    without the nodes that are known not to       other name servers can be in the list
                            serve
 
     If nothing is left, the whole list is the result: clients keep an old list if the new one is empty.
     """
+    near = [node.address for node in nodes if node.address and node.serves and node.zone == zone]
+    if zone and knows and not configured and near:
+        return near
     known = {node.address: node.serves or not knows for node in nodes if node.address}
     whole = configured.split(";") if configured else list(known) or [own]
     return [address for address in whole if known.get(address, True)] or whole

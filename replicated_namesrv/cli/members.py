@@ -217,7 +217,7 @@ class _Change:
 
 
 def _print(answer: dict[str, Any]) -> None:
-    header = ("node", "role", "peer address", "address", "serves", "index", "lag")
+    header = ("node", "role", "zone", "peer address", "address", "serves", "index", "lag")
     print_table(header, [_line(row) for row in answer["members"]])
     if answer["nodeId"] != answer["leader"]:
         leader = "no leader is known" if answer["leader"] is None else f"the leader {answer['leader']} did not answer"
@@ -227,4 +227,4 @@ def _print(answer: dict[str, Any]) -> None:
 def _line(row: dict[str, Any]) -> list[object]:
     serves = "drained" if row["drained"] else "yes" if row["serves"] else "no"
     unknown = ["?" if row[name] is None else row[name] for name in ("address", "matchIndex", "lag")]
-    return [row["nodeId"], row["role"], row["peerAddress"], unknown[0], serves, *unknown[1:]]
+    return [row["nodeId"], row["role"], row.get("zone") or "-", row["peerAddress"], unknown[0], serves, *unknown[1:]]

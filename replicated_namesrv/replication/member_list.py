@@ -37,6 +37,7 @@ def members_of(
                 "address": found.address or None,
                 "serves": found.serves,
                 "drained": found.drained,
+                "zone": found.zone or None,
                 "role": "observer" if kinds.get(name) is Kind.OBSERVER else _role(name, leader, is_self, raft, progress, voters),
                 "connected": True if is_self else None if progress is None else progress["connected"],
                 "incarnation": voters.get(name) or None,

@@ -12,7 +12,9 @@ from replicated_namesrv.service import NodeAddress
 KIND = 7
 """First byte of the message. No message of ``leader_messages.py`` begins with it, and earlier versions drop the message."""
 REPEAT_MS, SILENCE_MS = 1_000.0, 3_500.0
-ADDRESS_BYTES_MAX = 300
+ADDRESS_BYTES_MAX, ZONE_BYTES_MAX = 300, 100
+ZONE_MARK = b"\0"
+"""Byte between address and zone. A node without a zone sends only its address."""
 _SERVING, _DRAINED = 1, 2
 
 
@@ -34,6 +36,8 @@ class NodeAddresses:
         """Send this node's address if it is due."""
         own = self.own()
         message = bytes((KIND, own.serves * _SERVING | own.drained * _DRAINED)) + own.address.encode()[:ADDRESS_BYTES_MAX]
+        if own.zone:
+            message += ZONE_MARK + own.zone.encode()[:ZONE_BYTES_MAX]
         if message == self._sent and self._now_ms() < self._send_at_ms:
             return
         self._sent, self._send_at_ms = message, self._now_ms() + REPEAT_MS
@@ -45,9 +49,10 @@ class NodeAddresses:
         """Process ``data`` if it is such a message. Returns whether it is."""
         if data[:1] != bytes((KIND,)):
             return False
-        if 2 <= len(data) <= 2 + ADDRESS_BYTES_MAX:
-            address = data[2:].decode(errors="replace")
-            found = NodeAddress(peer, address, serves=bool(data[1] & _SERVING), drained=bool(data[1] & _DRAINED))
+        address, _, zone = data[2:].partition(ZONE_MARK)
+        if len(data) >= 2 and len(address) <= ADDRESS_BYTES_MAX and len(zone) <= ZONE_BYTES_MAX:
+            texts = address.decode(errors="replace"), zone.decode(errors="replace")
+            found = NodeAddress(peer, texts[0], bool(data[1] & _SERVING), bool(data[1] & _DRAINED), texts[1])
             self._known[peer] = found, self._now_ms()
         return True
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import read_topics, topics_request
 from replicated_namesrv.client.remoting import RemotingClient
 from replicated_namesrv.process import ServingNode
+from replicated_namesrv.replication.node_addresses import NodeAddresses
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.service import NodeAddress
 from tests.support.nodes import http, running_command
@@ -160,8 +162,57 @@ async def test_an_independent_node_is_drained_and_has_no_members(tmp_path: Path)
     assert (await run("drain", "-a", "127.0.0.1:1;127.0.0.1:2")).code == 2
 
 
-def node(name: str, *, serves: bool = True) -> NodeAddress:
-    return NodeAddress(name, f"{name}:9876", serves, drained=False)
+async def test_a_list_has_the_nodes_of_the_zone_until_none_of_them_serves(tmp_path: Path) -> None:
+    async with operated(tmp_path, 3, zones=("east", "west", "west"), zoneAwareAddresses="true") as cluster:
+        east, *west = (node.listen_address for node in cluster.nodes)
+
+        async def become(*wanted: set[str]) -> None:
+            async def look() -> bool:
+                return await lists(cluster) == list(wanted)
+
+            await eventually(look, f"the address lists {wanted}")
+
+        await become({east}, set(west), set(west))
+        shown = await run("members", "list", "-a", cluster.admin, "--json")
+        assert {row["nodeId"]: row["zone"] for row in json.loads(shown.out)["members"]} == {
+            "n1": "east",
+            "n2": "west",
+            "n3": "west",
+        }
+        assert re.search(r"n1 +\w+ +east ", (await run("members", "list", "-a", cluster.admin)).out)
+        assert (await run("drain", "-a", f"127.0.0.1:{cluster.admin_ports[0]}", "--within", "1")).code == 0
+        await become(set(west), set(west), set(west))
+
+
+def node(name: str, *, serves: bool = True, zone: str = "") -> NodeAddress:
+    return NodeAddress(name, f"{name}:9876", serves, False, zone)
+
+
+@pytest.mark.parametrize(
+    ("configured", "knows", "zone", "wanted"),
+    [
+        ("", True, "east", ["a:9876"]),
+        ("", True, "west", ["c:9876"]),
+        ("", True, "south", ["a:9876", "c:9876"]),
+        ("", False, "east", ["a:9876", "b:9876", "c:9876"]),
+        ("a:9876;c:9876", True, "east", ["a:9876", "c:9876"]),
+    ],
+)
+def test_zones_in_an_address_list(configured: str, knows: bool, zone: str, wanted: list[str]) -> None:
+    nodes = [node("a", zone="east"), node("b", serves=False, zone="west"), node("c", zone="west")]
+    assert listed(configured, "a:9876", nodes, knows, zone) == wanted
+
+
+def test_a_message_of_another_node_has_its_zone_and_a_limit() -> None:
+    sent: list[bytes] = []
+    here, there = (NodeAddresses(name, ("n1", "n2"), lambda peer, data: sent.append(data), lambda: 0.0) for name in ("n1", "n2"))
+    there.own = lambda: NodeAddress("n2", "10.0.0.2:9876", serves=True, drained=False, zone="west")
+    there.tick()
+    assert here.received("n1", b"x") is False
+    assert here.received("n2", sent[0])
+    assert here.all()[1] == there.own()
+    assert here.received("n2", sent[0] + b"w" * 200), "it is dropped"
+    assert here.all()[1] == there.own()
 
 
 @pytest.mark.parametrize(

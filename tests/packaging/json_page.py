@@ -100,6 +100,7 @@ MEMBER = open_record(
     address=maybe(TEXT),
     serves=TRUTH,
     drained=TRUTH,
+    zone=maybe(TEXT),
     role=one_of("leader", "voter", "learner", "observer"),
     matchIndex=maybe(COUNT),
     lag=maybe(INTEGER),

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import io
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,14 +85,17 @@ async def run(*arguments: str) -> Output:
 
 
 @asynccontextmanager
-async def operated(folder: Path, count: int = 3, mode: str = "cp", **flags: str) -> AsyncIterator[Operated]:
-    """Started nodes n1, n2, …; ``flags`` by name in the properties file."""
+async def operated(
+    folder: Path, count: int = 3, mode: str = "cp", zones: Sequence[str] = (), **flags: str
+) -> AsyncIterator[Operated]:
+    """Started nodes n1, n2, …; ``flags`` by name in the properties file. ``zones``: the zone of each node; empty: none."""
     names = [f"n{number + 1}" for number in range(count)]
     peers = ",".join(f"{name}=127.0.0.1:{port}" for name, port in zip(names, free_ports(count), strict=True))
     nodes = []
-    for name in names:
+    for name, zone in itertools.zip_longest(names, zones, fillvalue=""):
         (folder / name).mkdir(parents=True, exist_ok=True)
         own = {"nodeId": name, "mode": mode, "listen": "127.0.0.1:0", "adminListen": "127.0.0.1:0", "dataDir": str(folder / name)}
+        own |= {"zone": zone} if zone else {}
         nodes.append(ServingNode(load_settings(None, {**own, **({"peers": peers} if mode == "cp" else {}), **flags}, {})))
     try:
         async with asyncio.timeout(DEADLINE_S):
