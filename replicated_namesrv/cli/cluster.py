@@ -317,7 +317,9 @@ class Cluster:
             lines.append(
                 f"{node.plan.node_id:<5} {host_port(node.plan.listen):<22} {admin:<29} {node.pid or '':<8} {node.plan.log_file}"
             )
-        print("\n".join([*lines, "", f"namesrvAddr={addresses}", ""]), flush=True)
+        admin = ";".join(host_port((advertised_host(node.plan.admin[0]), node.plan.admin[1])) for node in self.nodes)
+        lines += ["", f"namesrvAddr={addresses}", "", "In other terminals, so that commands find all nodes:"]
+        print("\n".join([*lines, f"export NAMESRV_ADDR='{addresses}' NAMESRV_ADMIN='{admin}'", ""]), flush=True)
 
     def _event(self, event: str, sentence: str, **facts: object) -> None:
         if self._as_json:

@@ -212,6 +212,11 @@ def summary(stories: "list[Demonstration]") -> str:
         lines.append(f"{text:<58}" + "".join(f"{cell:>8}" for cell in cells))
     lines += ["", "CP: a node without a majority refuses; its clients use another address. No answer is outdated."]
     lines += ["AP: every node answers what it knows; a node that brokers do not reach answers outdated routes, later none."]
+    if any(story.paused for story in stories):
+        lines += [
+            "The node was paused, so it answered nobody. With Toxiproxy or Go, the demo cuts the network instead: then clients"
+        ]
+        lines += ["reach the node, and in AP it gives outdated answers."]
     every, timeout = ("1 s", "10 s") if any(story.real_brokers for story in stories) else ("3 s", "9 s")
     lines += [f"The {BROKERS_OF[stories[0].real_brokers]} sent heartbeats every {every}; their time-out was {timeout}."]
     lines += ["RocketMQ's defaults are 30 s and 120 s, so outdated routes last longer there."]

@@ -54,6 +54,8 @@ def test_once_is_a_health_check(base_port: int, tmp_path: Path) -> None:
     done = run_command(*arguments(base_port, tmp_path, "--once"))
     assert done.returncode == 0
     assert f"\nnamesrvAddr=127.0.0.1:{base_port};127.0.0.1:{base_port + 1};127.0.0.1:{base_port + 2}\n" in done.stdout
+    admin = ";".join(f"127.0.0.1:{base_port + 10 + i}" for i in range(3))
+    assert f" NAMESRV_ADMIN='{admin}'\n" in done.stdout
     for i in range(3):
         assert f"n{i + 1} serves on 127.0.0.1:{base_port + i}" in done.stderr
         assert (tmp_path / f"n{i + 1}" / "node.log").exists()

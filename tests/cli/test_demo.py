@@ -46,7 +46,11 @@ def test_times_of_the_summary() -> None:
     assert found["longestGapOfCutNodesClient_s"] == 4.0
     assert found["longestGapOfClientWithAllAddresses_s"] == 2.0
     assert found["nodesAgreeAfterCut_s"] == 0.5
-    assert "outdated answers to later queries" in summary([story_of(*looks)])
+    story = story_of(*looks)
+    assert "outdated answers to later queries" in summary([story])
+    assert "The node was paused" not in summary([story])
+    story.paused = True
+    assert "The node was paused" in summary([story]), "without it the reader looks for outdated answers in AP"
 
 
 def test_nodes_never_agree_if_one_never_has_the_change() -> None:

@@ -43,11 +43,10 @@ def test_the_page(lab: Lab, tmp_path: Path) -> None:
     distribution(lab, home, free_port(-2, 1))
     addresses = ";".join(f"127.0.0.1:{base + number}" for number in range(3))
     admin = ";".join(f"127.0.0.1:{base + 10 + number}" for number in range(3))
-    environment = clean_environment(ROCKETMQ_HOME=str(home), NAMESRV_ADDR=addresses, NAMESRV_ADMIN=admin)
+    environment = clean_environment(ROCKETMQ_HOME=str(home), NAMESRV_ADDR=addresses, NAMESRV_ADMIN=admin)  # as the page exports
 
     def here(block: str) -> str:
-        for number in range(3):
-            block = block.replace(str(9876 + number), str(base + number))
+        block = re.sub(r":98([78]\d)\b", lambda found: f":{base + int(found[1]) - 76}", block)
         return block.replace("./namesrv", f"{sys.executable} -m replicated_namesrv")
 
     def run(block: str) -> str:
