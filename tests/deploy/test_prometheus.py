@@ -42,6 +42,19 @@ def test_each_alert_has_a_section_of_the_page_and_the_page_has_no_other() -> Non
     assert sections == {name.lower() for name in names}
 
 
+def test_the_table_of_the_page_has_the_metrics_and_waiting_times_of_the_rules() -> None:
+    page = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    units = {"s": "s", "m": "min"}
+    for rule in rules(ALERTS):
+        metrics = ", ".join(f"`{name}`" for name in sorted(names_in(rule["expr"]) or {"up"}))
+        waits = rule.get("for", "")
+        row = f"| {rule['alert']} | {metrics} | "
+        (line,) = [each for each in page.splitlines() if each.startswith(f"| {rule['alert']} |")]
+        assert line.startswith(row), f"docs/alerts.md: the row has to begin with {row}"
+        wanted = f"{waits[:-1]} {units[waits[-1]]}" if waits else ""
+        assert line.split("|")[-2].strip() == wanted, f"docs/alerts.md: {rule['alert']} has to end with {wanted!r}"
+
+
 def test_each_recording_rule_is_on_the_page_of_objectives() -> None:
     page = (ROOT / "docs" / "slo.md").read_text(encoding="utf-8")
     missing = [rule["record"] for rule in rules(RECORDING) if f"`{rule['record']}`" not in page]
