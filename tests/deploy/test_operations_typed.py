@@ -1,7 +1,7 @@
-"""docs/operations.md, typed line by line on three machines: network namespaces at 10.0.0.1 to 10.0.0.3.
+"""docs/operations.md, typed line by line on machines: network namespaces at 10.0.0.1 to 10.0.0.6.
 
 The nodes run the shipped unit's command with the shipped properties. ``systemctl`` is ``tests.support.unit_manager``, and the
-folders /etc/namesrv and /var/lib/private are folders of the test. Needs root.
+folders /etc/namesrv, /etc/systemd and /var/lib/private are folders of the test. Needs root.
 """
 
 import contextlib
@@ -21,17 +21,22 @@ from tests.support.waiting import wait_until
 
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 NAMES = ("n1", "n2", "n3")
+ADDED = ("n4", "n6")
+"""Machines that the section about members adds."""
 DEADLINE_S = 120.0
 NONE = "^$"
 TYPED = {
     "Cluster size and settings": "namesrv cluster",
-    "systemd": r"mkdir|venv|pip|install -m|scp|systemctl",
+    "systemd": r"mkdir|venv|pip|scp",  # tests/deploy/test_image.py installs with pip
     "Check the state": NONE,
     "Restart": NONE,
     "Change settings": r"10\.1\.0\.1",  # another cluster
     "Back up": NONE,
     "Restore": NONE,
-    "A disk is lost": "status|log inspect|mv",
+    "A disk is lost": NONE,
+    "A majority fails": NONE,
+    "Switch modes": NONE,
+    "Change the number of nodes": NONE,
 }
 """Sections whose lines are typed, each with the lines that are left out."""
 
@@ -58,22 +63,22 @@ class Machines:
         """Raises CalledProcessError where namespaces are not permitted."""
         self._ip("link", "add", f"{self.prefix}br", "type", "bridge")
         self._ip("link", "set", f"{self.prefix}br", "up")
-        for number, name in enumerate(NAMES, 1):
+        for name in (*NAMES, *ADDED):
             space, outer, inner = self.prefix + name, f"{self.prefix}{name}", "eth0"
             self._ip("netns", "add", space)
             self._ip("link", "add", outer, "type", "veth", "peer", "name", inner, "netns", space)
             self._ip("link", "set", outer, "master", f"{self.prefix}br", "up")
-            self._ip("-n", space, "addr", "add", f"10.0.0.{number}/24", "dev", inner)
+            self._ip("-n", space, "addr", "add", f"10.0.0.{name[1:]}/24", "dev", inner)
             self._ip("-n", space, "link", "set", inner, "up")
             self._ip("-n", space, "link", "set", "lo", "up")
-            for part in ("etc", "bin", "run", "lib"):
+            for part in ("etc", "bin", "run", "lib", "units"):
                 (self.folder / name / part).mkdir(parents=True)
             self._program(name, "namesrv", f'exec {sys.executable} -m replicated_namesrv "$@"')
             self._program(name, "systemctl", f'exec {sys.executable} -m tests.support.unit_manager "$@"')
 
     def remove(self) -> None:
         """Stop the nodes, and delete the namespaces."""
-        for name in NAMES:
+        for name in (*NAMES, *ADDED):
             with contextlib.suppress(AssertionError, subprocess.SubprocessError):
                 self.run(name, "systemctl stop namesrv")
             subprocess.run(["ip", "netns", "del", self.prefix + name], check=False, capture_output=True)
@@ -91,11 +96,13 @@ class Machines:
         """The output of a line that is typed on a machine. AssertionError unless it succeeds."""
         own = self.folder / name
         script = "\n".join((*self.exports, line))
-        script = script.replace("/etc/namesrv", str(own / "etc")).replace("/var/lib/private", str(own / "lib"))
+        for path, place in (("/etc/namesrv", "etc"), ("/etc/systemd/system", "units"), ("/var/lib/private", "lib")):
+            script = script.replace(path, str(own / place))
+        script = script.replace("deploy/systemd", str(ROOT / "deploy" / "systemd"))
         environment = clean_environment(
             PATH=f"{own / 'bin'}:{os.environ['PATH']}",
             PYTHONPATH=str(ROOT),
-            UNIT=str(ROOT / "deploy" / "systemd" / "namesrv.service"),
+            UNIT=str(own / "units" / "namesrv.service"),
             STATE_DIRECTORY=str(own / "lib" / "namesrv"),
             CREDENTIALS_DIRECTORY=str(own / "run" / "credentials"),
             RUN=str(own / "run"),
@@ -130,6 +137,34 @@ class Machines:
         for line in lines:
             self.type(line)
 
+    def install(self, *names: str) -> None:
+        """Type on each machine the lines that copy the shipped files."""
+        for line in blocks("systemd"):
+            if "install -m" in line:
+                for name in names:
+                    self.run(name, line.removeprefix("n1# "))
+
+    def copy(self, file: str, source: str, *names: str) -> None:
+        """``scp``: copy a file from one machine to others."""
+        for name in names:
+            if name != source:
+                shutil.copy(self.folder / source / file, self.folder / name / file)
+
+    def copy_secrets(self, *names: str) -> None:
+        """Copy what n1 has made to other machines."""
+        for secret in ("peer-secret", "admin-token"):
+            self.copy(f"etc/{secret}", "n1", *names)
+
+    def start(self) -> None:
+        """Type the section about systemd."""
+        self.install(*NAMES)
+        for line in blocks("systemd"):
+            if "scp" in line:
+                self.copy_secrets(*NAMES)
+            elif not re.search(f"{TYPED['systemd']}|install -m", line):
+                self.type(line)
+        self.well()
+
     def well(self) -> None:
         """Wait until ``namesrv status`` exits with 0 on n1."""
 
@@ -159,16 +194,7 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_page_of_operations_works_as_typed(machines: Machines) -> None:
-    for name in NAMES:
-        shutil.copy(ROOT / "deploy" / "systemd" / "namesrv-3.properties", machines.folder / name / "etc" / "namesrv.properties")
-    machines.section("systemd")
-    for name in ("n2", "n3"):
-        for secret in ("peer-secret", "admin-token"):
-            shutil.copy(machines.folder / "n1" / "etc" / secret, machines.folder / name / "etc" / secret)
-    for name in NAMES:
-        machines.run(name, "systemctl start --no-block namesrv")
-    machines.well()
-
+    machines.start()
     machines.section("Check the state")
     for name in ("n2", "n3"):
         machines.run(name, "systemctl restart namesrv")
@@ -196,8 +222,74 @@ def test_page_of_operations_works_as_typed(machines: Machines) -> None:
     machines.well()
     assert machines.run("n3", "namesrv kv get ORDER_TOPIC_CONFIG orders") == "broker-0:4\n"
     machines.run("n1", "namesrv restore --merge namesrv.backup")
+    assert len(machines.typed) > 60
 
-    machines.run("n2", "systemctl stop namesrv")
-    machines.section("A disk is lost")
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_page_of_operations_works_as_typed_after_losses_and_changes(machines: Machines) -> None:
+    machines.start()
+    machines.run("n1", "namesrv kv put ORDER_TOPIC_CONFIG orders broker-0:4")
+    for line in blocks("A disk is lost"):
+        if line.startswith("n2#") and "start namesrv" in line:
+            machines.run("n2", "systemctl stop namesrv")
+        if "status" not in line:
+            machines.type(line)
+        machines.well()
+    a_majority_fails(machines)
+    switched_there_and_back(machines)
+    assert machines.run("n3", "namesrv kv get ORDER_TOPIC_CONFIG orders") == "broker-0:4\n"
+    members_change(machines)
+    assert machines.run("n6", "namesrv kv get ORDER_TOPIC_CONFIG orders -n 10.0.0.6:9876") == "broker-0:4\n"
+
+
+def a_majority_fails(machines: Machines) -> None:
+    """Type the section on the machine that is left, and start the others again."""
+    for name in ("n1", "n2"):
+        machines.run(name, "systemctl stop namesrv")
+    asked, *others = blocks("A majority fails")
+    shown = [line for line in others if line.startswith("[")]
+    wait_until(lambda: all(line in machines.run("n3", f"{asked[4:]} || true") for line in shown), "the answer of the page")
+    for line in others:
+        if line.startswith("n3#"):
+            machines.type(line)
+            if "--stale" in line:
+                machines.run("n3", "mv survivor.backup running.backup")
+    for file in ("running", "survivor"):
+        assert "is whole" in machines.run("n3", f"namesrv backup --check {file}.backup")
+    for name in NAMES:
+        machines.run(name, "systemctl start --no-block namesrv")
     machines.well()
-    assert len(machines.typed) > 25
+
+
+def switched_there_and_back(machines: Machines) -> None:
+    """CP, AP, CP, as the page shows it. Files are copied where the page says so."""
+    lines = blocks("Switch modes")
+    begin = next(number for number, line in enumerate(lines) if "backup namesrv.backup" in line)
+    for line in lines[begin:]:
+        machines.type(line)
+        if "backup namesrv.backup" in line:
+            machines.copy("namesrv.backup", "n1", *NAMES)
+    machines.well()
+    assert "independent" in machines.run("n1", "namesrv status")
+    for line in lines[:begin]:
+        machines.type(line)
+        if match := re.search(r"(n\d)\$ namesrv backup (\S+)", line):
+            machines.copy(match[2], match[1], *NAMES)
+    machines.well()
+
+
+def members_change(machines: Machines) -> None:
+    """Add n4, remove n2, and replace n3, which is dead, by n6."""
+    machines.install(*ADDED)
+    machines.copy_secrets(*ADDED)
+    for line in blocks("Change the number of nodes"):
+        if "replace n3" in line:
+            machines.run("n3", "systemctl stop namesrv")
+        machines.type(line)
+    listed = machines.run("n1", "namesrv members list")
+    assert [name for name in ("n1", "n2", "n3", "n4", "n6") if re.search(rf"^{name} ", listed, re.MULTILINE)] == [
+        "n1",
+        "n4",
+        "n6",
+    ]

@@ -37,11 +37,9 @@ NO_COMMANDS = (
 
 TOUR = "tests/packaging/test_command_blocks.py::test_the_tour_of_the_readme"
 CURL = "tests/packaging/test_command_blocks.py::test_requests_of_the_pages"
-OPERATIONS = "tests/cli/test_operations_page.py"
 INSTALLED = "changes the machine or needs its service manager; tests/packaging/test_deploy.py checks the files that it uses"
-TYPED_BY = "tests/deploy/test_operations_typed.py::test_page_of_operations_works_as_typed"
+TYPED_BY = "tests/deploy/test_operations_typed.py"
 SAME = "tests/cli/test_invocations.py::test_each_ends_as_the_table_says, with other hosts and files"
-MEMBERS = "tests/cli/test_members_command.py, with other hosts and files"
 LONG = "takes minutes to hours; test_every_namesrv_command_is_understood parses it"
 CHECKED = (
     # page, beginning of the command line, test that runs it or the reason why no test does
@@ -55,13 +53,7 @@ CHECKED = (
         "tests/interop/test_getting_started.py::test_the_page",
     ),
     ("docs/operations.md", r"namesrv cluster|export", TOUR),
-    (
-        "docs/operations.md",
-        r"namesrv (backup|restore|switch|recover)",
-        f"{OPERATIONS} and tests/cli/test_operations.py, with other files",
-    ),
     ("docs/operations.md", r"curl", CURL),
-    ("docs/operations.md", r"namesrv (serve|members)", MEMBERS),
     ("docs/operations.md", r"until namesrv", TYPED_BY),
     ("docs/operations.md", r"mkdir|python3 -m venv|/opt/|install|systemctl|\(umask|scp|sed|rm|mv|head|chown", INSTALLED),
     ("docs/operations.md", r"docker|kubectl|helm", "needs a container engine; tests/packaging/test_deploy.py checks the files"),

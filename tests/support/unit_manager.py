@@ -107,8 +107,14 @@ def main(arguments: list[str]) -> int:
         return unit.stop()
     if verb == "restart":
         return unit.stop() or unit.start(True)
-    if verb == "start":
+    if verb in ("start", "enable"):
         return unit.start("--no-block" not in arguments)
+    if verb == "disable":
+        return unit.stop()
+    if verb == "daemon-reload":
+        return 0
+    if verb == "status":
+        return 0 if unit.pid_file.exists() and _is_running(int(unit.pid_file.read_text())) else 3
     if verb == "reload":
         os.kill(int(unit.pid_file.read_text()), signal.SIGHUP)
         return 0
