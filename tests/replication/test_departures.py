@@ -96,6 +96,16 @@ def test_attached() -> None:
     assert leader.is_gone()
 
 
+def test_attached_with_an_earlier_epoch() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=(entry(HELD, EPOCH - 1),))
+    leader.run(3 * T)
+    assert not leader.is_gone()
+    leader.report("n3", entry(LOST, EPOCH - 1))
+    leader.run(250)
+    assert leader.is_gone()
+
+
 def test_closed_by_the_broker() -> None:
     leader = Leader()
     leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=(entry(LOST),))
@@ -174,9 +184,10 @@ def test_a_broker_that_comes_back_within_the_grace_period_stays() -> None:
     assert not leader.is_gone()
 
 
-def test_what_a_node_says_of_an_earlier_registration_counts_for_nothing() -> None:
+@pytest.mark.parametrize("state", [LOST, RELEASED])
+def test_a_closed_connection_of_an_earlier_registration_counts_for_nothing(state: int) -> None:
     leader = Leader()
-    leader.lists(n1=(entry(LOST),), n2=(entry(HELD, EPOCH - 1),), n3=())
+    leader.lists(n1=(entry(LOST),), n2=(entry(state, EPOCH - 1),), n3=())
     leader.run(GRACE)
     assert leader.is_gone()
 

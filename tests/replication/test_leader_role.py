@@ -641,6 +641,19 @@ def test_a_heartbeat_is_recorded_again(recording: Scene) -> None:
     assert scene.group.proposed == []
 
 
+def test_a_heartbeat_is_recorded_again_although_more_silence_became_due(recording: Scene) -> None:
+    """The second third of the time-out passes while the record of the heartbeat is in progress."""
+    scene = recording
+    scene.silent(THIRD_MS + 100)
+    scene.commit()
+    scene.report("n2", scene.entry(False))
+    scene.silent(THIRD_MS + 100)
+    scene.lose()
+    scene.silent(100)
+    scene.commit()
+    assert scene.suspicion == 0
+
+
 def test_contact_that_is_not_known_to_be_recorded_is_recorded_again(recording: Scene) -> None:
     scene = recording
     scene.silent(THIRD_MS + 100)

@@ -4,6 +4,7 @@ The simulator has the same switches (``--off``).
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,22 @@ def released_nodes(cluster: Cluster) -> bool:
         if wire.machine.name != far:
             wire.hang_up()
     cluster.run(2)
+    return cluster.is_shown()
+
+
+def earlier_epochs(cluster: Cluster) -> bool:
+    """The broker gets another id over one connection, and closes it. The others have the epoch of its earlier id."""
+    slave = replace(registration(timeout_ms=LONG_MS, broker_id=1), enable_acting_master=False)
+    wires = [cluster.wire(name) for name in cluster.machines]
+    for wire in wires:
+        assert cluster.register(wire, slave).code == 0
+    cluster.run(3)
+    (first,) = (wire for wire in wires if wire.machine.name == cluster.followers()[0])
+    master = replace(registration(2, timeout_ms=LONG_MS, broker_id=0), enable_acting_master=False)
+    assert cluster.register(first, master).code == 0
+    cluster.run(0.2)
+    first.hang_up()
+    cluster.run(3)
     return cluster.is_shown()
 
 
@@ -193,6 +210,7 @@ SCHEDULES: dict[str, Callable[[Cluster], bool]] = {
     "contact_recorded": contact_recorded,
     "silent_removed": silent_removed,
     "released_nodes": released_nodes,
+    "earlier_epochs": earlier_epochs,
     "unheard_nodes": unheard_nodes,
     "young_nodes": young_nodes,
     "peace": peace,

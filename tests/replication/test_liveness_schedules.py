@@ -254,6 +254,23 @@ def test_reports_that_wait_for_a_contact_do_not_pile_up() -> None:
         assert 1 <= max(waiting) <= len(names)
 
 
+def test_renewals_that_gave_up_without_a_leader_are_dropped() -> None:
+    with virtual_cluster(noQuorumPolicy="serve-stale") as cluster:
+        name = cluster.leader()
+        wire = cluster.wire(name)
+        assert cluster.register(wire, registration(timeout_ms=120_000)).code == 0
+        cluster.isolate(name)
+        client = cluster.node(name).liveness.client
+        cluster.until(lambda: cluster.node(name).consensus.leader is None, "it knows no leader")
+        for _ in range(3):
+            for _ in range(20):
+                cluster.say(wire, lambda server, c: server.node.register(registration(timeout_ms=120_000), c))
+            cluster.run(25)
+        cluster.say(wire, lambda server, c: server.node.register(registration(timeout_ms=120_000), c))
+        cluster.run(0.1)
+        assert 1 <= len(client._renewals) <= 2
+
+
 def test_heartbeats_whose_report_is_lost_are_contacts() -> None:
     """A broker sends only heartbeats, every T/4, through a follower. Each time the follower's report is lost, and a whole list
     follows. The contact must arrive after it."""

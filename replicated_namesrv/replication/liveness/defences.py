@@ -19,6 +19,8 @@ class LivenessDefences:
     """5. A broker that is silent for its time-out is removed."""
     released_nodes: bool = True
     """6. A node that closed the connection itself may be the one to which the broker returns."""
+    earlier_epochs: bool = True
+    """6. A connection that a node reports with an earlier epoch still is a connection of the broker, which has changed its id."""
     unheard_nodes: bool = True
     """6. A node without contact with the leader may be the one to which the broker returns."""
     young_nodes: bool = True

@@ -11,7 +11,8 @@ broker closed its connection. Otherwise ``silence.py`` decides.
 
     row  node           entry in its list for this registration         time                         test
     N1   not reporting  -                                               T after its last report      test_unheard_node
-    N2   reporting      attached                                        never                        test_attached
+    N2   reporting      attached, perhaps with an earlier epoch         never                        test_attached,
+                                                                                                     test_attached_with_...
     N3   reporting      the broker closed its last connection           the grace period later       test_closed_by_the_broker
     N4   reporting      released: this side closed it, or a request     T later                      test_released
                         on it had no answer
@@ -19,8 +20,10 @@ broker closed its connection. Otherwise ``silence.py`` decides.
                         broker registered
     N6   reporting      none, and its process is younger                T after its process began    test_young_process
 
-A node that is not reporting, released the broker or was restarted may be the one to which the broker returns in its next round.
-The grace period is ``connectionLossGraceMs``, from the moment at which the leader learned of the closed connection.
+Row N2: a broker that changes its id gets another epoch. Its connections to other nodes have the earlier one until its copies
+reach these nodes. A closed connection with an earlier epoch counts like no entry. A node that is not reporting, released the
+broker or was restarted may be the one to which the broker returns in its next round. The grace period is
+``connectionLossGraceMs``, from the moment at which the leader learned of the closed connection.
 
 **UNREGISTER_BROKER (104).** A broker sends it over each of its connections. If a broker restarts, a late request of the old
 process must not remove the new one, even if both have the same epoch because their content is equal. Their connections
@@ -193,7 +196,7 @@ class Departures:
         last_ms = -math.inf
         for name, node in self._nodes.items():
             word = node.words.get(lease.key)
-            if word is not None and word.epoch != lease.epoch:
+            if word is not None and word.epoch != lease.epoch and not (word.state == HELD and defences.earlier_epochs):
                 word = None
             if not self._is_heard(name, node, now_ms):
                 moment_ms = self._wait(defences.unheard_nodes, self._last_heard_ms(node), lease)

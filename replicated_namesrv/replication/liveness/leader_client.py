@@ -190,6 +190,7 @@ class LeaderClient:
         self._flush_scheduled = False
         leader, now = self._consensus.leader, self._running_ms()
         if leader is None:
+            self._renewals = [renewal for renewal in self._renewals if not renewal[1].done()]
             return
         term, clock_ms = self._consensus.term, self._monotonic_ms()
         old_contacts = self._attachments.old_contacts(clock_ms)

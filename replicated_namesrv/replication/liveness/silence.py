@@ -262,7 +262,9 @@ class Suspicions:
             contacts = {key: suspect for key, suspect in batch.items() if not suspect.share}
             # the silence becomes due again by itself, but perhaps the broker does not repeat its heartbeat
             if outcome.result() is None:
-                self._wanted = contacts | self._wanted
+                waiting = self._wanted.items()
+                newer = {key: w for key, w in waiting if key not in contacts or w.epoch > contacts[key].epoch}
+                self._wanted = contacts | newer
                 return
             self._doubtful.difference_update(batch)
             self._on_recorded(list(contacts.values()))
