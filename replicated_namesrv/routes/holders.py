@@ -42,6 +42,11 @@ class Holders(Generic[V]):
             return tuple(map(held.__getitem__, sorted(held)))
         return (cast("V", held),)
 
+    def count(self, topic: str) -> int:
+        """Number of the values of a topic."""
+        held = self._by_topic.get(topic)
+        return len(held) if type(held) is dict else int(held is not None)
+
     def link(self, entries: Mapping[str, V]) -> None:
         """Store the values, all of one name, replacing earlier ones."""
         by_topic, name_of = self._by_topic, self._name_of

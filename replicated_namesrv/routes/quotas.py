@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from replicated_namesrv.errors import LimitError
-from replicated_namesrv.model import MASTER_ID, TOPICS_MAX, QueueData
+from replicated_namesrv.model import MASTER_ID, PERM_WRITE, TOPICS_MAX, QueueData
 from replicated_namesrv.routes import sizes
 from replicated_namesrv.routes.broker_group import BrokerGroup, Registration
 from replicated_namesrv.routes.commands import (
@@ -217,7 +217,7 @@ def _registration_growth(tables: Tables, command: RegisterBroker, new: Collectio
     if group is not None:
         more = max(0, more - sizes.group_bytes(group.broker_name, group.cluster, group.zone_name))
     more += max(0, _member_growth(tables, command, group))
-    takes = _takes_topics(command, group)
+    takes = _may_take_topics(command)
     if new and takes:
         topics, known = command.topics or {}, {} if group is None else group.topics
         drops = tables.settings.delete_topic_with_broker_registration and not command.topic_queue_mapping_infos
@@ -234,13 +234,10 @@ def _registration_growth(tables: Tables, command: RegisterBroker, new: Collectio
     return more, listed
 
 
-def _takes_topics(command: RegisterBroker, group: BrokerGroup | None) -> bool:
-    """Whether the topics of this broker are stored: yes for a master, and for a slave that may act as master and has the least id
-    of its group."""
-    if command.broker_id == MASTER_ID:
-        return True
-    others = [] if group is None else [i for i, member in group.members.items() if member.broker_addr != command.broker_addr]
-    return command.enable_acting_master is not None and command.broker_id <= min(others, default=command.broker_id)
+def _may_take_topics(command: RegisterBroker) -> bool:
+    """Whether the topics of this broker may be stored. Those of a master are. Those of a slave that may act as master are, if it
+    has the least id of its group when the command is applied."""
+    return command.broker_id == MASTER_ID or command.enable_acting_master is not None
 
 
 def _member_growth(tables: Tables, command: RegisterBroker, group: BrokerGroup | None) -> int:
@@ -433,6 +430,8 @@ MAPPINGS_MAX = 10_000
 command is applied, 0.1 s in all."""
 MAPPED_QUEUES_MAX = 100_000
 """Maximum number of queues in the static topic mappings, at about 1 us each."""
+TOPIC_BROKERS_MAX = 1_000
+"""Maximum number of broker names in one ``REGISTER_TOPIC_IN_NAMESRV`` (217). Each costs every node some 30 us."""
 RESTORED_FACTOR = 7
 """A state to be restored may have this many times each number. A cluster can have it: several nodes admit commands at the same
 time, and there are at most 7 voters."""
@@ -481,10 +480,16 @@ def additions(tables: Tables, command: Command, new: Collection[str]) -> Iterato
         yield from _registered(tables, command)
         yield from _announced(tables, command, new)
     if isinstance(command, RegisterTopic):
+        if len(command.queue_datas) > TOPIC_BROKERS_MAX:
+            count = len(command.queue_datas)
+            raise LimitError(
+                "brokersOfTopic", f"the route names {count} brokers, {TOPIC_BROKERS_MAX} are allowed; use more requests"
+            )
         for name, queue_data in dict(command.queue_datas).items():  # a request in progress may create an unknown name
             group = tables.groups.get(name)
             is_known = group is not None and command.topic in group.topics
-            yield from _grown(tables, name, {command.topic: queue_data}, () if is_known else (command.topic,))
+            topics = {command.topic: queue_data}
+            yield from _grown(tables, name, topics, {queue_data}, () if is_known else (command.topic,))
 
 
 def _registered(tables: Tables, command: RegisterBroker) -> Iterator[Additions]:
@@ -510,17 +515,26 @@ def _announced(tables: Tables, command: RegisterBroker, new: Collection[str]) ->
             f"the registration has {len(infos)} static topic mappings with {queues} queues, {MAPPINGS_MAX} with "
             f"{MAPPED_QUEUES_MAX} are allowed; {_SPREAD}",
         )
-    if not _takes_topics(command, tables.groups.get(name)):
+    if not _may_take_topics(command):
         return
     mapped = tables.mappings.get(name, {})
     if added := [topic for topic in infos if topic not in mapped]:
         yield Additions(MAPPINGS, name, len(mapped), mapped, added, MAPPINGS_MAX)
     drops = tables.settings.delete_topic_with_broker_registration and not infos
-    yield from _grown(tables, name, command.topics or {}, new, drops)
+    topics = command.topics or {}
+    settings = set(topics.values())
+    if command.broker_id != MASTER_ID:  # a slave that acts as master may not be written to
+        settings |= {setting._replace(perm=setting.perm & ~PERM_WRITE) for setting in settings}
+    yield from _grown(tables, name, topics, settings, new, drops)
 
 
 def _grown(
-    tables: Tables, name: str, topics: Mapping[str, QueueData], new: Collection[str], drops: bool = False
+    tables: Tables,
+    name: str,
+    topics: Mapping[str, QueueData],
+    settings: Collection[QueueData],
+    new: Collection[str],
+    drops: bool = False,
 ) -> Iterator[Additions]:
     """The topics and their settings that a broker name gets. ``new``: the topics that it does not have. ``drops``: it loses those
     that are not in ``topics``."""
@@ -528,7 +542,7 @@ def _grown(
     known: Mapping[str, QueueData] = {} if group is None else group.topics
     kinds: Collection[QueueData] = () if group is None else group.kinds
     if topics:
-        yield Additions(QUEUE_SETTINGS, name, len(kinds), kinds, set(topics.values()), QUEUE_SETTINGS_MAX)
+        yield Additions(QUEUE_SETTINGS, name, len(kinds), kinds, settings, QUEUE_SETTINGS_MAX)
     if new:
         yield Additions(TOPICS, name, len(topics) - len(new) if drops else len(known), known, new, TOPICS_MAX)
     held = tables.topic_revisions

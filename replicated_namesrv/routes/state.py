@@ -48,6 +48,8 @@ __all__ = [
 
 TOPICS_PER_LISTING = 8
 """Removing a broker name from the list of a cluster costs about as much as removing this many topics."""
+TOPICS_PER_QUEUE_DATA, TOPICS_PER_HOLDER = 30, 4
+"""Setting one topic for a broker name, and removing it from one, costs about as much as changing this many topics of one name."""
 
 
 class RouteInfoManager:
@@ -96,10 +98,20 @@ class RouteInfoManager:
         match command:
             case UpdateSettings():
                 return len(self.topic_revisions)
-            case ChangeWritePerm() | RegisterBroker():
+            case ChangeWritePerm():
                 return self.topic_count(command.broker_name)
+            case RegisterBroker():
+                held = self.registration(command.cluster_name, command.broker_addr)
+                topics = self.topic_count(command.broker_name)
+                if held is not None and held.broker_name != command.broker_name:  # the broker has another name now
+                    topics += self.removal_topics(held.broker_name)
+                return topics
             case UnregisterBrokers():
                 return sum(map(self.removal_topics, {removal.broker_name for removal in command.removals}))
+            case RegisterTopic():
+                return TOPICS_PER_QUEUE_DATA * len(command.queue_datas)
+            case DeleteTopic():
+                return TOPICS_PER_HOLDER * self._tables.topic_groups.count(command.topic)
         return 0
 
     def removal_topics(self, broker_name: str) -> int:

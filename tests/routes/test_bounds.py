@@ -3,7 +3,7 @@
 import pytest
 
 from replicated_namesrv.errors import LimitError
-from replicated_namesrv.model import QueueData, TopicQueueMappingInfo
+from replicated_namesrv.model import PERM_READ, PERM_WRITE, QueueData, TopicQueueMappingInfo
 from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_expire, encode_lead
 from replicated_namesrv.routes import quotas
 from replicated_namesrv.routes.commands import (
@@ -18,7 +18,7 @@ from replicated_namesrv.routes.commands import (
     UpdateSettings,
 )
 from replicated_namesrv.routes.quotas import with_own_mappings
-from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+from replicated_namesrv.routes.state import TOPICS_PER_HOLDER, TOPICS_PER_QUEUE_DATA, RouteInfoManager, RouteSettings
 from tests.support.log_entries import encoded
 from tests.support.routes import mapping, queues, register, unregister
 
@@ -85,6 +85,59 @@ def test_no_more_different_queue_settings_than_allowed(monkeypatch: pytest.Monke
     state.apply(RegisterTopic("t0", (("b", QueueData(6, 8, 0, 2)), ("b", QueueData(6, 8, 0, 3)))), 2)
     state.apply(RegisterTopic("t9", (("b", QueueData(6, 8, 0, 0)),)), 2)
     assert "would have 4 different" in told(state, RegisterTopic("t1", (("b", QueueData(6, 8, 0, 4)),)))
+
+
+def test_a_broker_with_a_new_name_concerns_the_topics_of_the_earlier_one() -> None:
+    state = RouteInfoManager()
+    state.apply(register("a", 0, "b:1", topics=[f"T{number}" for number in range(20)]), 1)
+    renamed = register("b", 0, "b:1", topics=())
+    assert state.topics_concerned(renamed) == state.removal_topics("a") > 20
+    state.apply(renamed, 2)
+    assert state.topics_concerned(renamed) == 0
+
+
+def test_changes_of_one_topic_concern_every_name_that_has_it() -> None:
+    state = RouteInfoManager()
+    for number in range(9):
+        state.apply(register(f"b{number}", 0, f"b{number}:1", topics=("T", "V")), 1)
+    route = tuple((f"b{number}", QueueData(6, 4, 0, 4)) for number in range(9))
+    assert state.topics_concerned(RegisterTopic("new", route)) == 9 * TOPICS_PER_QUEUE_DATA
+    assert state.topics_concerned(DeleteTopic("T", None)) == 9 * TOPICS_PER_HOLDER
+    assert state.topics_concerned(DeleteTopic("U", None)) == 0
+
+
+def test_no_more_brokers_in_one_topic_route_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "TOPIC_BROKERS_MAX", 2)
+    state = RouteInfoManager()
+    route = [(name, QueueData(6, 4, 0, 4)) for name in "abc"]
+    assert not told(state, RegisterTopic("T", tuple(route[:2])))
+    assert "the route names 3 brokers, 2 are allowed" in told(state, RegisterTopic("T", tuple(route)))
+
+
+@pytest.mark.parametrize("acting_master", [False, True])
+def test_topics_of_a_slave_count_before_it_is_the_least_of_its_name(acting_master: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While registrations of slaves wait, the master may unregister. Then each slave may be the least when it is applied."""
+    monkeypatch.setattr(quotas, "TOPICS_MAX", 4)
+    state = RouteInfoManager()
+    admission = quotas.Quotas(UNLIMITED, state.needs)
+    state.apply(register("b", 0, "b:0", topics="TU"), 1)
+    slaves = [register("b", number, f"b:{number}", topics=f"{number}x", acting_master=acting_master) for number in (3, 2, 1)]
+    admission.grant(slaves[0])
+    for slave in slaves[1:]:
+        with pytest.raises(LimitError, match="would have 5 topics, 4 are allowed"):
+            admission.grant(slave)
+    assert not told(state, register("b", 9, "b:9", topics="TU", acting_master=acting_master)), "it has its master's topics"
+    assert not told(state, register("b", 9, "b:9", topics="vwxyz")), "it can never act as master"
+
+
+def test_settings_without_write_permission_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave that acts as master stores its topics without the permission to write."""
+    monkeypatch.setattr(quotas, "QUEUE_SETTINGS_MAX", 3)
+    state = RouteInfoManager()
+    kinds = {f"T{number}": QueueData(PERM_READ | PERM_WRITE, number, 0, number) for number in (1, 2)}
+    state.apply(register("b", 0, "b:0", topics=kinds), 1)
+    assert not told(state, register("b", 0, "b:0", version=2, topics=kinds))
+    assert "would have 4 different combinations" in told(state, register("b", 1, "b:1", topics=kinds, acting_master=True))
 
 
 def test_mappings_of_other_names_are_left_out() -> None:

@@ -51,6 +51,7 @@ WORDS = " ".join(PAGE.split())
         ("filter servers", f"{values.MAX_FILTER_SERVERS:,}"),
         ("keys, items and closing brackets", f"{registration_body.MAX_MEMBERS:,}"),
         ("clusters;", f"{quotas.CLUSTERS_MAX:,}; {quotas.CLUSTERS_OF_NAME_MAX}"),
+        ("broker names in one topic route", f"{quotas.TOPIC_BROKERS_MAX:,}"),
         ("broker names;", f"{quotas.BROKER_NAMES_MAX:,}; {quotas.BROKERS_MAX:,}"),
         (
             "static topic mappings of the broker's own name",
