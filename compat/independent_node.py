@@ -264,8 +264,8 @@ class IndependentNode:
         """Apply at once; a KV command after it is on disk."""
         origin = origin or origin_of(connection)
         if isinstance(command, PutKVConfig | DeleteKVConfig):
-            return within(self.quotas, command, lambda: self._submit(command, origin))
-        return within(self.quotas, command, lambda: self._apply(command, origin=origin))
+            return within(self.quotas, command, lambda grant: self._submit(command, origin))
+        return within(self.quotas, command, lambda grant: self._apply(command, origin=origin))
 
     def _submit(self, command: KVCommand, origin: ChangeOrigin | None) -> Future[Result]:
         """Write and apply a KV command."""
@@ -283,7 +283,7 @@ class IndependentNode:
         registration = with_own_mappings(registration)
         try:
             origin = origin_of(connection)
-            result = within(self.quotas, registration, lambda: self._apply(registration, origin=origin))
+            result = within(self.quotas, registration, lambda grant: self._apply(registration, origin=origin))
             self._attach(BrokerKey(registration.cluster_name, registration.broker_addr), connection)
             return result
         except LimitError:

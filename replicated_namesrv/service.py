@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from replicated_namesrv.histogram import Histogram
 from replicated_namesrv.model import ChangeOrigin, DataVersion
 from replicated_namesrv.routes.commands import Command
-from replicated_namesrv.routes.quotas import BROKER, KV, NAMESPACE, STATE, Quotas
+from replicated_namesrv.routes.quotas import BROKER, KV, NAMESPACE, STATE, Grant, Quotas
 from replicated_namesrv.routes.state import RouteInfoManager
 
 
@@ -157,14 +157,15 @@ def quotas_of(settings: "StateLimits", state: RouteInfoManager) -> Quotas:
     )
 
 
-def within(quotas: Quotas, command: Command, act: Callable[[], "T | Future[T]"]) -> "T | Future[T]":
+def within(quotas: Quotas, command: Command, act: Callable[[Grant], "T | Future[T]"]) -> "T | Future[T]":
     """Check that there is room for ``command``, call ``act``, which applies or proposes it, and return its result.
 
-    If the result is not there at once, room is reserved until it is. Raises LimitError without calling ``act``."""
-    needs = quotas.check(command)
-    outcome = act()
+    If the result is not there at once, the room is held until it is. ``act`` holds it, too, if the command may still be applied
+    after that. Raises LimitError without calling ``act``."""
+    grant = quotas.check(command)
+    outcome = act(grant)
     if isinstance(outcome, Future):
-        grant = quotas.reserve(needs)
+        grant.hold()
         outcome.add_done_callback(lambda future: grant.release())
     return outcome
 

@@ -43,6 +43,7 @@ from replicated_namesrv.replication.route_machine import (
 )
 from replicated_namesrv.replication.tasks import Budget, Tasks
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
+from replicated_namesrv.routes.quotas import Grant
 from replicated_namesrv.routes.results import BrokerRemoved, Result
 from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, origin_of
 
@@ -56,7 +57,7 @@ once. A broker of RocketMQ 5.3 waits 24 s for the answer, a broker of 4.9 waits 
 
 
 class BrokerCalls:
-    """The broker requests of one node, on its loop. ``propose(command, timeout_ms, topics, origin, connection)`` raises
+    """The broker requests of one node, on its loop. ``propose(command, timeout_ms, topics, origin, connection, grant)`` raises
     UnavailableError and OutcomeUnknownError.
     """
 
@@ -65,7 +66,7 @@ class BrokerCalls:
         machine: RouteStateMachine,
         attachments: Attachments,
         leader: LeaderClient,
-        propose: Callable[[bytes, int, int, ChangeOrigin | None, Connection], Awaitable[ProposalResult]],
+        propose: Callable[[bytes, int, int, ChangeOrigin | None, Connection, Grant | None], Awaitable[ProposalResult]],
         consensus: Consensus,
         tasks: Tasks,
         is_leaving: Callable[[], bool],
@@ -144,14 +145,14 @@ class BrokerCalls:
 
     # Registrations
 
-    def register(self, registration: RegisterBroker, connection: Connection) -> "Result | Future[Result]":
-        """Register a broker: as a renewal if the registration is a no-op, otherwise through the log."""
+    def register(self, registration: RegisterBroker, connection: Connection, grant: Grant | None = None) -> "Future[Result]":
+        """Register a broker: as a renewal if the registration is a no-op, otherwise through the log. ``grant``: its room."""
         key = (registration.cluster_name, registration.broker_addr)
         slot = (connection.connection_id, key)
         received = self._refused.pop(slot, self._machine.state.revision)
         # read now, because the task begins in a later turn, after the next request of the connection
         origin = origin_of(connection)
-        task = self._converse(connection, self._register(registration, connection, received, origin))
+        task = self._converse(connection, self._register(registration, connection, received, origin, grant))
         self._pending[slot] = task
 
         def ended(done: "Future[Result]") -> None:
@@ -162,7 +163,12 @@ class BrokerCalls:
         return task
 
     async def _register(
-        self, registration: RegisterBroker, connection: Connection, received: int, origin: ChangeOrigin | None
+        self,
+        registration: RegisterBroker,
+        connection: Connection,
+        received: int,
+        origin: ChangeOrigin | None,
+        grant: Grant | None,
     ) -> Result:
         key, received_ms = (registration.cluster_name, registration.broker_addr), self._monotonic_ms()
         content, asked = "", None
@@ -191,7 +197,7 @@ class BrokerCalls:
             time_ms, replaces = self._leader.leader_time_ms, received if is_meant else 0
             data = encode_register(registration, time_ms, received, replaces, content)
             topics = self._machine.state.topics_concerned(registration)
-            applied = await self._propose(data, int(REGISTRATION_S * 1000), topics, origin, connection)
+            applied = await self._propose(data, int(REGISTRATION_S * 1000), topics, origin, connection, grant)
         except NamesrvError:  # this copy ends; copies at other nodes continue
             if asked is not None:
                 self._leader.withdraw(asked, key, content)

@@ -39,6 +39,7 @@ from replicated_namesrv.replication.command_kinds import ORIGIN_VERSION, version
 from replicated_namesrv.replication.raft_metrics import measurements
 from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine, encode_attributed
 from replicated_namesrv.replication.tasks import Budget, Tasks
+from replicated_namesrv.routes.quotas import Grant
 from replicated_namesrv.service import Connection, Measurement
 
 log = logging.getLogger(__name__)
@@ -418,10 +419,12 @@ class CommandProposer:
         each command."""
         self._node_count = node_count
         self._consensus, self._tasks, self._budget_ms, self._is_fenced = consensus, tasks, budget_ms, is_fenced
-        self._waiting: dict[Future[Outcome], None] = {}
-        """Proposals without an outcome."""
+        self._waiting: dict[Future[Outcome], Future[Outcome]] = {}
+        """For each caller of a proposal without an outcome: its Future, and Raft's."""
+        self._queued: dict[Budget, None] = {}
+        """Heavy commands that wait for the one before them."""
         self._heavy = asyncio.Lock()
-        """Locked by the heavy command in progress."""
+        """Locked while Raft has a heavy command."""
 
     async def propose(
         self,
@@ -430,36 +433,63 @@ class CommandProposer:
         topics: int = 0,
         origin: ChangeOrigin | None = None,
         connection: Connection | None = None,
+        grant: Grant | None = None,
     ) -> ProposalResult:
         """Propose through the log. Raises UnavailableError (certainly not applied) or OutcomeUnknownError, at the latest when
-        this node fences itself. ``timeout_ms`` None: the time limit of all requests. ``topics``: number of topics that the
-        command concerns. ``origin`` is in the log if every member knows such commands. ``connection`` is charged with the time
-        that all nodes need, because one address may send commands to every node. The permission of ``origin`` is checked again
-        right before the proposal (NoPermissionError)."""
+        this node fences itself. The command may be committed after that, or after this call was cancelled. So ``grant``, and the
+        turn of a heavy command, are held until Raft has an outcome.
+
+        ``timeout_ms`` None: the time limit of all requests. ``topics``: number of topics that the command concerns. ``origin`` is
+        in the log if every member knows such commands. ``connection`` is charged with the time that all nodes need, because one
+        address may send commands to every node. The permission of ``origin`` is checked again right before the proposal
+        (NoPermissionError)."""
         if connection is not None and not self._is_fenced():
             connection.charge(self._node_count * (topics * NS_PER_TOPIC + len(data) * NS_PER_COMMAND_BYTE))
         if origin is not None and self._consensus.command_version >= ORIGIN_VERSION:
             data = encode_attributed(data, origin)
         if topics <= HEAVY_TOPICS and len(data) <= HEAVY_BYTES:
-            return await self._propose(data, timeout_ms, origin)
-        async with Budget((timeout_ms or self._budget_ms) / 1000):
-            await self._heavy.acquire()
+            return await self._answer(self._begin(data, timeout_ms, origin, grant))
+        budget = Budget((timeout_ms or self._budget_ms) / 1000)
+        self._queued[budget] = None
         try:
-            return await self._propose(data, timeout_ms, origin)
+            async with budget:
+                await self._heavy.acquire()
         finally:
+            self._queued.pop(budget, None)
+        try:
+            proposed = self._begin(data, timeout_ms, origin, grant)
+        except BaseException:
             self._heavy.release()
+            raise
+        proposed.add_done_callback(lambda _: self._heavy.release())
+        return await self._answer(proposed)
 
-    async def _propose(self, data: bytes, timeout_ms: int | None, origin: ChangeOrigin | None) -> ProposalResult:
+    def _begin(self, data: bytes, timeout_ms: int | None, origin: ChangeOrigin | None, grant: Grant | None) -> "Future[Outcome]":
+        """Give a command to Raft. The Future completes when Raft has an outcome: nobody else cancels or completes it."""
         if self._is_fenced():
             raise UnavailableError(NO_MAJORITY)
         if origin is not None:
             origin.check()
         proposed = self._consensus.propose(data, version_of(data), timeout_ms)
-        self._waiting[proposed] = None
+        if grant is not None:
+            grant.hold()
+            proposed.add_done_callback(lambda _: grant.release())
+        return proposed
+
+    async def _answer(self, proposed: "Future[Outcome]") -> ProposalResult:
+        """The result of a proposal, for a caller that may be cancelled or give up before there is an outcome."""
+        waiting: Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def ended(proposed: "Future[Outcome]") -> None:
+            if not waiting.done():
+                waiting.set_result(proposed.result())
+
+        proposed.add_done_callback(ended)
+        self._waiting[waiting] = proposed
         try:
-            outcome = await proposed
+            outcome = await waiting
         finally:
-            self._waiting.pop(proposed, None)
+            self._waiting.pop(waiting, None)
         if isinstance(outcome, Committed):
             assert isinstance(outcome.result, ProposalResult), outcome.result
             return outcome.result
@@ -476,7 +506,10 @@ class CommandProposer:
         return outcome.result if isinstance(outcome, Committed) and isinstance(outcome.result, ProposalResult) else None
 
     def give_up(self, reason: str) -> None:
-        """Fail all pending proposals with OutcomeUnknownError."""
-        for proposed in list(self._waiting):
-            if not proposed.done():
-                proposed.set_exception(OutcomeUnknownError(reason))
+        """Answer all callers now: with OutcomeUnknownError, or with UnavailableError if the command waits for a heavy one."""
+        for waiting, proposed in list(self._waiting.items()):
+            if not waiting.done() and not proposed.done():
+                waiting.set_exception(OutcomeUnknownError(reason))
+        queued, self._queued = self._queued, {}
+        for budget in queued:
+            budget.use_up(reason)

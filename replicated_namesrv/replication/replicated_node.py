@@ -57,7 +57,7 @@ from replicated_namesrv.replication.running_clock import RunningClock
 from replicated_namesrv.replication.tasks import Tasks
 from replicated_namesrv.replication.traced_raft import traced_raft
 from replicated_namesrv.routes.commands import Command, RegisterBroker, UnregisterBrokers
-from replicated_namesrv.routes.quotas import logged_bytes, with_own_mappings
+from replicated_namesrv.routes.quotas import Grant, logged_bytes, with_own_mappings
 from replicated_namesrv.routes.results import Effect, Result
 from replicated_namesrv.routes.state import DIGEST_VERSION, RouteInfoManager
 from replicated_namesrv.service import (
@@ -356,15 +356,21 @@ class ReplicatedNode:
     ) -> Result | Future[Result]:
         origin = origin or origin_of(connection)
         if isinstance(command, UnregisterBrokers):
-            return within(self.quotas, command, lambda: self.broker_calls.unregister(command, connection))
-        return within(self.quotas, command, lambda: self._tasks.keep(self._propose_plain(command, origin, connection)))
+            return within(self.quotas, command, lambda grant: self.broker_calls.unregister(command, connection))
+        return within(
+            self.quotas, command, lambda grant: self._tasks.keep(self._propose_plain(command, origin, connection, grant))
+        )
 
     async def _propose_plain(
-        self, command: Command, origin: ChangeOrigin | None = None, connection: Connection | None = None
+        self,
+        command: Command,
+        origin: ChangeOrigin | None = None,
+        connection: Connection | None = None,
+        grant: Grant | None = None,
     ) -> Result:
         topics = self.state.topics_concerned(command)
         data = encode_plain(command, self.liveness.client.leader_time_ms)
-        return (await self.proposer.propose(data, topics=topics, origin=origin, connection=connection)).result
+        return (await self.proposer.propose(data, None, topics, origin, connection, grant)).result
 
     def update_config(self, values: Mapping[str, str], origin: ChangeOrigin | None = None) -> Result | Future[Result]:
         """Shared keys go through the log for all nodes; the others go to this node's file. Fails with PartlyDoneError if one
@@ -400,7 +406,7 @@ class ReplicatedNode:
         """Register a broker: as a renewal if the registration is a no-op, otherwise through the log."""
         registration = with_own_mappings(registration)
         try:
-            return within(self.quotas, registration, lambda: self.broker_calls.register(registration, connection))
+            return within(self.quotas, registration, lambda grant: self.broker_calls.register(registration, connection, grant))
         except LimitError:
             self._refused(registration, connection)
             raise

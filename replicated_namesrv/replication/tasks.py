@@ -34,7 +34,12 @@ class Budget:
 
     def __init__(self, seconds: float, error: type[UnavailableError | OutcomeUnknownError] = UnavailableError) -> None:
         self._timeout = asyncio.timeout(seconds)
-        self._error = error
+        self._error, self._reason = error, "the leader did not decide in time"
+
+    def use_up(self, reason: str) -> None:
+        """End the time now. Call it at most once, while the work is in progress."""
+        self._reason = reason
+        self._timeout.reschedule(asyncio.get_running_loop().time())
 
     async def __aenter__(self) -> None:
         await self._timeout.__aenter__()
@@ -43,4 +48,4 @@ class Budget:
         try:
             await self._timeout.__aexit__(*failure)
         except TimeoutError:
-            raise self._error("the leader did not decide in time") from None
+            raise self._error(self._reason) from None

@@ -299,18 +299,25 @@ class PendingNeeds:
 
 
 class Grant:
-    """Room granted to one command that is not applied yet."""
+    """Room for one command. It counts as used from the first ``hold`` until each ``hold`` has had its ``release``."""
 
-    def __init__(self, pending: PendingNeeds, granted: list[Need | Additions]) -> None:
-        self._pending, self._granted = pending, granted
-        for need in granted:
-            pending.add(need)
+    def __init__(self, pending: PendingNeeds, needs: list[Need | Additions]) -> None:
+        self._pending, self._needs = pending, needs
+        self._holders = 0
+
+    def hold(self) -> None:
+        """Something that may still apply the command is in progress."""
+        if not self._holders:
+            for need in self._needs:
+                self._pending.add(need)
+        self._holders += 1
 
     def release(self) -> None:
-        """The command was applied, or never will be. Idempotent."""
-        granted, self._granted = self._granted, []
-        for need in granted:
-            self._pending.remove(need)
+        """It has ended."""
+        self._holders -= 1
+        if not self._holders:
+            for need in self._needs:
+                self._pending.remove(need)
 
 
 class Quotas:
@@ -332,15 +339,13 @@ class Quotas:
         self._disk_bytes = disk_bytes
 
     def grant(self, command: Command) -> Grant:
-        """Room for ``command``, until it is released. Raises LimitError if a string is too long or there is no room."""
-        return self.reserve(self.check(command))
+        """Room for ``command``, held once. Raises LimitError if a string is too long or there is no room."""
+        grant = self.check(command)
+        grant.hold()
+        return grant
 
-    def reserve(self, needs: list[Need | Additions]) -> Grant:
-        """Keep room for what a command needs, until the grant is released."""
-        return Grant(self._pending, needs)
-
-    def check(self, command: Command) -> list[Need | Additions]:
-        """What ``command`` needs. Raises LimitError if a string is too long or there is no room."""
+    def check(self, command: Command) -> Grant:
+        """Room for ``command``, not held yet. Raises LimitError if a string is too long or there is no room."""
         try:
             found = [need for source in self.sources for need in source(command)]
             growth = sum(need.more for need in found if isinstance(need, Need) and need.bound == STATE)
@@ -355,7 +360,7 @@ class Quotas:
         except LimitError as error:
             self.refused[error.limit] = self.refused.get(error.limit, 0) + 1
             raise
-        return found
+        return Grant(self._pending, found)
 
     def check_settings(self, values: Mapping[str, str]) -> None:
         """Raise LimitError for a value of ``UPDATE_NAMESRV_CONFIG`` (318) that is too long."""

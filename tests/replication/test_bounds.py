@@ -1,5 +1,6 @@
 """Nodes of both modes refuse, or reduce, requests before a proposal, and bound the amount that is in progress."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,15 +11,19 @@ from typing import Any
 
 import pytest
 
-from replicated_namesrv.errors import LimitError
+from replicated_namesrv.errors import LimitError, OutcomeUnknownError
 from replicated_namesrv.model import QueueData
 from replicated_namesrv.replication import consensus
+from replicated_namesrv.replication.broker_calls import REGISTRATION_S
+from replicated_namesrv.replication.consensus import HEAVY_BYTES
 from replicated_namesrv.routes import quotas
-from replicated_namesrv.routes.commands import ChangeWritePerm, RegisterBroker
+from replicated_namesrv.routes.commands import ChangeWritePerm, PutKVConfig, RegisterBroker
 from replicated_namesrv.simulation.route_cluster import NameServer, SimulatedConnection
-from tests.replication.virtual import registration, virtual_cluster
+from replicated_namesrv.simulation.world import MS
+from tests.replication.virtual import Cluster, Said, registration, virtual_cluster
 from tests.support.remoting_server import Peer, broker_fields, live_server, topic_table
 from tests.support.replicated_cluster import live_cluster
+from tests.support.waiting import wait_until
 
 
 @contextmanager
@@ -157,3 +162,72 @@ def test_registrations_that_wait_count_against_the_limits(monkeypatch: pytest.Mo
         assert all("brokerName a would have 120 topics, 60 are allowed" in told for told in refused)
         assert quotas_of_node.refused == {"topicsOfName": 5}
         assert (quotas_of_node._pending.bytes, quotas_of_node._pending.objects) == ({}, {})
+
+
+def register_names(cluster: Cluster, node: str, letter: str) -> list[Said]:
+    """Twenty new broker names at once, each over its own connection."""
+    commands = [
+        replace(registration(timeout_ms=120_000, address=f"{letter}:{number}"), broker_name=f"{letter}{number}")
+        for number in range(20)
+    ]
+    return [cluster.say(cluster.wire(node), partial(register, command)) for command in commands]
+
+
+def test_a_fence_keeps_the_room_of_proposals_that_raft_still_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower is cut off from the leader while it proposes as many names as are allowed. Raft proposes them again later."""
+    monkeypatch.setattr(quotas, "BROKER_NAMES_MAX", 20)
+    with virtual_cluster() as cluster:
+        name = cluster.followers()[0]
+        node: Any = cluster.node(name)
+        first = register_names(cluster, name, "p")
+        while len(node.proposer._waiting) < 20:
+            cluster.world.run_until(cluster.world.now_ns + MS // 20)
+        mend = cluster.isolate(name)
+        cluster.until(lambda: node.fenced, "the fence")
+        cluster.until(lambda: all(each.ended for each in first), "the answers of the fence", 1)
+        assert len(node.state._tables.groups) < 20
+        mend()
+        cluster.until(lambda: not node.fenced and cluster.servers.servers[name].serving, "the node serves again")
+        second = register_names(cluster, name, "q")
+        cluster.until(lambda: all(each.ended for each in second), "the answers")
+        cluster.run(6)
+        assert [each.result for each in second] == [
+            "there would be 21 broker names, 20 are allowed; unregister those that are gone"
+        ] * 20
+        assert {len(each.state._tables.groups) for each in cluster.nodes} == {20}
+        assert (node.quotas._pending.bytes, node.quotas._pending.objects) == ({}, {})
+
+
+def test_room_is_held_no_longer_than_the_time_limit_of_a_proposal() -> None:
+    with virtual_cluster() as cluster:
+        name = cluster.followers()[0]
+        node: Any = cluster.node(name)
+        cluster.isolate(name)
+        said = register_names(cluster, name, "p")
+        said.append(cluster.say(cluster.wire(name), lambda server, c: server.node.propose(PutKVConfig("n", "k", "v"), c)))
+        cluster.until(lambda: all(each.ended for each in said), "the answers of the fence")
+        assert node.quotas._pending.bytes
+        cluster.until(lambda: not node.quotas._pending.bytes, "the time limit", REGISTRATION_S + 1)
+        assert not node.quotas._pending.objects
+
+
+def test_a_node_that_has_stopped_holds_no_room(tmp_path: Path) -> None:
+    with live_cluster(tmp_path, fenceAfterMs="20000") as cluster:
+        kept = cluster.leader()
+        node: Any = kept.service
+        for member in cluster.members:
+            if member is not kept:
+                cluster.wait_for(member.stop())
+
+        async def write() -> None:
+            await node.propose(PutKVConfig("n", "k", "v" * (HEAVY_BYTES + 1)), None)
+
+        written = asyncio.run_coroutine_threadsafe(write(), cluster.loop)
+        wait_until(lambda: bool(node.proposer._waiting), "the proposal")
+        cluster.do(lambda: node.proposer.give_up("no majority"))
+        with pytest.raises(OutcomeUnknownError, match="no majority"):
+            written.result(30)
+        assert node.quotas._pending.bytes
+        assert node.proposer._heavy.locked()
+    assert (node.quotas._pending.bytes, node.quotas._pending.objects) == ({}, {})
+    assert not node.proposer._heavy.locked()

@@ -148,6 +148,37 @@ async def test_heavy_commands_are_proposed_one_after_the_other_and_others_beside
     assert all(each.done() for each in (*heavy, light))
 
 
+async def test_a_heavy_command_keeps_its_turn_until_raft_has_an_outcome() -> None:
+    """At a fence the callers get answers at once. Raft still has the command in progress."""
+    consensus, fenced = FakeConsensus(), False
+    proposer = CommandProposer(consensus, Tasks(), 60_000, lambda: fenced)
+    heavy = [asyncio.ensure_future(proposer.propose(LONG)) for _ in range(3)]
+    await turns()
+    fenced = True
+    proposer.give_up("no majority")
+    proposer.give_up("no majority")
+    await turns()
+    for each, error in zip(heavy, (OutcomeUnknownError, UnavailableError, UnavailableError), strict=True):
+        with pytest.raises(error, match="no majority"):
+            each.result()
+    fenced = False
+    later = asyncio.ensure_future(proposer.propose(LONG))
+    await turns()
+    assert len(consensus.proposed) == 1
+    await consensus.commit()
+    assert len(consensus.proposed) == 1
+    later.cancel()
+    await turns()
+    assert later.cancelled()
+    last = asyncio.ensure_future(proposer.propose(LONG))
+    await turns()
+    assert len(consensus.proposed) == 1, "cancelling the caller does not end the proposal"
+    await consensus.commit()
+    await consensus.commit()
+    assert last.done()
+    assert not proposer._heavy.locked()
+
+
 class Parts:
     """The parts of one node that is its own leader, without ReplicatedNode."""
 

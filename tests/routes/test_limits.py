@@ -251,7 +251,10 @@ def test_what_is_under_way_counts() -> None:
     first, second = (admission.grant(PutKVConfig("n", key, "v" * 100)) for key in "ab")
     with pytest.raises(LimitError):
         admission.grant(PutKVConfig("n", "c", "v" * 100))
+    second.hold()
     second.release()
+    with pytest.raises(LimitError):
+        admission.grant(PutKVConfig("n", "c", "v" * 100))
     second.release()
     third = admission.grant(PutKVConfig("n", "c", "v" * 100))
     state.apply(PutKVConfig("n", "a", "v" * 100), 1)

@@ -16,6 +16,7 @@ from replicated_namesrv.replication.command_kinds import COMMAND_KINDS, ENVELOPE
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.commands import Command, PutKVConfig
+from replicated_namesrv.routes.quotas import Grant
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.service import Connection
 
@@ -33,10 +34,14 @@ class NextNode(ReplicatedNode):
     """Writes entries of the namespace with the new command, and all others as before."""
 
     async def _propose_plain(
-        self, command: Command, origin: ChangeOrigin | None = None, connection: Connection | None = None
+        self,
+        command: Command,
+        origin: ChangeOrigin | None = None,
+        connection: Connection | None = None,
+        grant: Grant | None = None,
     ) -> Result:
         if not (isinstance(command, PutKVConfig) and command.namespace == NAMESPACE):
-            return await super()._propose_plain(command, origin, connection)
+            return await super()._propose_plain(command, origin, connection, grant)
         return (await self.proposer.propose(encode_new(command, self.liveness.client.leader_time_ms))).result
 
 
