@@ -111,9 +111,8 @@ def run_helm(server: ApiServer, *arguments: str) -> str:
 
 @pytest.mark.parametrize("name", CASES)
 def test_chart_is_installed_upgraded_and_removed(name: str, server: ApiServer) -> None:
-    """Without the ServiceMonitor, whose definition the Prometheus Operator brings."""
     create_namespace(server, name)
-    values = (*CASES[name].values, *(["serviceMonitor.enabled=false"] if "ServiceMonitor" in CASES[name].kinds else []))
+    values = CASES[name].values
     sets = [word for value in values for word in ("--set-string" if "settings." in value else "--set", value)]
     place = ("mq", str(CHART), "--namespace", name)
     run_helm(server, "install", *place, *sets)

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import ssl
 import subprocess
 import sys
@@ -30,6 +31,9 @@ from tests.support.waiting import wait_until
 
 VERSION = "1.34.4"
 MODULE, ETCD = "k8s.io/kubernetes", "go.etcd.io/etcd/server/v3"
+OPERATOR, OPERATOR_VERSION = "github.com/prometheus-operator/prometheus-operator", "0.80.1"
+MONITORS = "monitoring.coreos.com_servicemonitors.yaml"
+"""The definition of ServiceMonitor, a file of the Prometheus Operator's module."""
 NAME = f"kubernetes-{VERSION}"
 START_LIMIT_S = 180.0
 APPLY = "application/apply-patch+yaml"
@@ -37,7 +41,7 @@ _TOOLS = f'//go:build tools\n\npackage tools\n\nimport (\n\t_ "{MODULE}/cmd/kube
 
 
 def programs() -> Path:
-    """The folder with ``kube-apiserver`` and ``etcd``. The running test is skipped if they were not built before."""
+    """The folder with ``kube-apiserver``, ``etcd`` and ``MONITORS``. Without it the running test is skipped."""
     built = cache_dir() / NAME
     if not built.exists():
         pytest.skip(f"{built} is missing; python -m tests.support.kubernetes builds it, which takes up to an hour")
@@ -89,6 +93,8 @@ def _build(go: str, final: Path, folder: Path) -> None:
     flags = f"-s -w -X k8s.io/component-base/version.gitVersion=v{VERSION}"
     run("build", "-v", "-p", "1", "-ldflags", flags, "-o", str(result / "kube-apiserver"), f"{MODULE}/cmd/kube-apiserver")
     run("build", "-v", "-p", "1", "-ldflags", "-s -w", "-o", str(result / "etcd"), ETCD)
+    operator = json.loads(run("mod", "download", "-json", f"{OPERATOR}@v{OPERATOR_VERSION}"))
+    shutil.copy(Path(operator["Dir"]) / "example" / "prometheus-operator-crd" / MONITORS, result)
     os.replace(result, final)
 
 
@@ -197,6 +203,9 @@ def api_server(folder: Path) -> Iterator[ApiServer]:
             return server.authority.exists() and server.ask("GET", "/readyz").status == 200
 
         wait_until(is_ready, "the API server", START_LIMIT_S)
+        assert server.apply((where / MONITORS).read_text(encoding="utf-8"), "").status == 201
+        kinds = "/apis/monitoring.coreos.com/v1"
+        wait_until(lambda: server.ask("GET", kinds).status == 200, "the kind ServiceMonitor", START_LIMIT_S)
         yield server
 
 
