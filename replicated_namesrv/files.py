@@ -50,7 +50,7 @@ def write_atomically(
     with _turns.setdefault(path.absolute(), threading.Lock()):
         _replace(path, [content] if isinstance(content, bytes) else content, backup, ballast)
         try:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except OSError as cause:
             raise OutcomeUnknownError(
                 f"{path}: written, but its folder could not be synced ({cause.strerror}): after a power loss the old content may "
@@ -234,7 +234,7 @@ def _create_folder(folder: Path) -> None:
     if not folder.is_dir():
         _create_folder(folder.parent)
         folder.mkdir(exist_ok=True)
-        _sync_folder(folder.parent)
+        sync_folder(folder.parent)
 
 
 def _mode(path: Path) -> int | None:
@@ -254,7 +254,7 @@ def _write_synced(path: Path, parts: Sequence[bytes], mode: int | None) -> None:
         os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,8 @@
 """``namesrv recover DIR FILE``: saves the state on the disk of one stopped node as a backup, when a majority is permanently lost.
 
-It asks no other node and does not change the data directory. It first says what may be lost. 'namesrv restore' loads the file
-into a new cluster.
+It asks no other node. It first says what may be lost. 'namesrv restore' loads the file into a new cluster. With
+``--force-new-cluster`` this node becomes the first of a new cluster (``new_cluster.py``); otherwise the data directory is not
+changed.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from typing import Any
 from replicated_namesrv import __version__
 from replicated_namesrv.cli.backup import saving
 from replicated_namesrv.cli.client import print_json
+from replicated_namesrv.cli.new_cluster import OLD, check_place, make
 from replicated_namesrv.errors import SettingError, StorageError
 from replicated_namesrv.raft.raft_errors import RaftError
 from replicated_namesrv.raft.recovery import Recovered, recover
@@ -30,11 +32,12 @@ _EXAMPLES = """\
 examples:
   namesrv recover /var/lib/namesrv                         what is on this disk, and what may be lost; writes nothing
   namesrv recover /var/lib/namesrv survivor.backup         and save the state, for 'namesrv restore'
+  namesrv recover /var/lib/namesrv --force-new-cluster rescued     this node becomes the first of the cluster 'rescued'
 
 Use it only if a majority of the disks is lost. Otherwise start the nodes: a majority has everything that was acknowledged. If
 several disks are left, use the one with the highest term, and of those the one with the highest last entry.
 
-exit codes: 0 read, and saved if FILE was given; 1 in use, damaged, or FILE cannot be written; 2 usage, or no data directory
+exit codes: 0 done; 1 refused, in use, damaged, or not writable; 2 usage, or no data directory
 """
 
 
@@ -44,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="DIR", type=Path, help="the dataDir of a stopped node, or the folder raft in it")
     parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="where to save the backup")
     parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    parser.add_argument(
+        "--force-new-cluster",
+        metavar="ID",
+        help="make this node the first of a new cluster with the clusterId ID; changes that only other disks have are lost",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -51,10 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code."""
     directory: Path = arguments.directory
     file: Path | None = arguments.file
+    new_id: str | None = arguments.force_new_cluster
     if file is not None and file.exists() and not arguments.force:
         raise SettingError(f"{file} exists; choose another name, or replace it with --force")
     if (directory / "raft").is_dir():
         directory = directory / "raft"
+    data_dir = directory.absolute().parent
     machine = RouteStateMachine()
     try:
         found = recover(directory, RestorableMachine(machine))
@@ -65,12 +75,24 @@ def run(arguments: argparse.Namespace) -> int:
     except (RaftError, RouteFormatError) as error:
         raise StorageError(f"{error}; 'namesrv log inspect {directory}' shows what is there") from None
     facts = _facts(found, machine.state)
+    if new_id is not None:
+        check_place(data_dir, found.cluster, new_id)
+        if not found.votes:
+            raise StorageError(f"{directory}: this node had no vote, and may lack much of the state; use another disk, or FILE")
     if not arguments.json:
         _print(found, facts)
     if file is not None:
         _save(file, found, machine.state)
+    if new_id is not None:
+        make(data_dir, found.node, new_id, machine.state)
     if arguments.json:
-        print_json(facts | {"file": None if file is None else str(file)})
+        print_json(facts | {"file": None if file is None else str(file), "newCluster": new_id})
+    elif new_id is not None:
+        print(
+            f"\n{found.node} is the only member of the new cluster {new_id}; its old log is {data_dir / OLD}.\n"
+            f"Set clusterId={new_id} and peers={found.node}=HOST:PORT, and start it. Start the other nodes with "
+            f"clusterId={new_id}, --join and empty disks, and add them with: namesrv members add"
+        )
     elif file is None:
         print(f"\nnothing was saved: give a FILE, as in: namesrv recover {arguments.directory} survivor.backup")
     else:

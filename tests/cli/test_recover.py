@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.process import ServingNode
+from replicated_namesrv.process import ServingNode, StartError
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.recovery import recover
 from replicated_namesrv.replication import replicated_node
 from replicated_namesrv.replication.cluster_restore import RestorableMachine
 from replicated_namesrv.replication.route_machine import RouteStateMachine
+from replicated_namesrv.settings import load_settings
 from tests.support.nodes import http
 from tests.support.operated import operated, run
+from tests.support.ports import free_ports
 from tests.support.replicated_processes import ReplicatedProcesses, eventually, replicated_processes
 from tests.support.waiting import until
 
@@ -72,6 +74,46 @@ async def test_the_disk_of_one_survivor_becomes_a_new_cluster(tmp_path: Path) ->
             await until(partial(_has_revision, node, revision), "the restored state")
             assert dict(state.kv_table()["N"]) == {f"k{number}": f"v{number}" for number in range(20)}
             assert state.settings.order_message_enable
+
+
+async def test_the_survivor_becomes_the_first_node_of_a_new_cluster(tmp_path: Path) -> None:
+    async with operated(tmp_path) as old:
+        for number in range(20):
+            answer = await http(old.admin_ports[0], f"/v1/kv/N/k{number}", "PUT", b"v")
+            assert answer.status == 200, answer.text
+        set_on = await run("config", "set", "orderMessageEnable=true", "-n", old.namesrv)
+        assert set_on.code == 0, set_on
+        revision = max(node.service.state.revision for node in old.nodes)
+        await until(lambda: _has_revision(old.named("n3"), revision), "the state of the survivor")
+    folder = tmp_path / "n3"
+    before = {path.name: path.read_bytes() for path in (folder / "raft").iterdir()}
+    same = await run("recover", str(folder), "--force-new-cluster", "namesrv")
+    assert same.code == 1
+    assert "is the id of the old cluster" in same.err
+    done = await run("recover", str(folder), "--force-new-cluster", "rescued")
+    assert done.code == 0, done
+    assert done.out.index("lost: every change") < done.out.index("n3 is the only member of the new cluster rescued")
+    assert {path.name: path.read_bytes() for path in (folder / "raft.before-new-cluster").iterdir()} == before
+    again = await run("recover", str(folder), "--force-new-cluster", "rescued-2")
+    assert again.code == 1
+    assert "move it away first" in again.err
+
+    (port,) = free_ports(1)
+    flags = {"nodeId": "n3", "mode": "cp", "listen": "127.0.0.1:0", "adminListen": "127.0.0.1:0", "dataDir": str(folder)}
+    with pytest.raises(StartError, match="belongs to cluster 'rescued'"):
+        await ServingNode(load_settings(None, {**flags, "peers": f"n3=127.0.0.1:{port}"}, {})).start()
+    node = ServingNode(load_settings(None, {**flags, "peers": f"n3=127.0.0.1:{port}", "clusterId": "rescued"}, {}))
+    await node.start()
+    try:
+        state = node.service.state
+        assert dict(state.kv_table()["N"]) == {f"k{number}": "v" for number in range(20)}
+        assert state.settings.order_message_enable
+        assert node.admin is not None
+        assert node.admin.address is not None
+        answer = await http(node.admin.address[1], "/v1/kv/N/later", "PUT", b"v")
+        assert answer.status == 200, answer.text
+    finally:
+        await node.stop()
 
 
 def _has_revision(node: ServingNode, revision: int) -> bool:

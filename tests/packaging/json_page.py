@@ -353,7 +353,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "recover": JsonOutput(
         ("recover",),
-        "what the disk of a stopped node contains; `file` is null if nothing was saved",
+        "what the disk of a stopped node contains; `file` is null if nothing was saved, `newCluster` without --force-new-cluster",
         record(
             nodeId=TEXT,
             clusterId=TEXT,
@@ -369,6 +369,7 @@ OUTPUTS: dict[str, JsonOutput] = {
             kvEntries=COUNT,
             damage=many(TEXT),
             file=maybe(TEXT),
+            newCluster=maybe(TEXT),
         ),
     ),
     "switch": JsonOutput(

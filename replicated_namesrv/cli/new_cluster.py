@@ -1,0 +1,79 @@
+"""Makes the disk of one survivor the first node of a new cluster: ``namesrv recover DIR --force-new-cluster ID``.
+
+The node founds a cluster of its own in a folder beside its old log, and restores the state there as 'namesrv restore' does. Then
+the two folders change places. So the new cluster has a new id and a new history: nodes of the old cluster are refused, and their
+logs cannot be mixed. Nothing is deleted.
+"""
+
+import asyncio
+import os
+import secrets
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+from replicated_namesrv.errors import SettingError, StorageError
+from replicated_namesrv.files import sync_folder
+from replicated_namesrv.replication.peer_settings import transport_settings
+from replicated_namesrv.replication.replicated_node import ReplicatedNode
+from replicated_namesrv.routes.state import RouteInfoManager
+from replicated_namesrv.settings import load_settings
+
+RAFT, OLD, NEW = "raft", "raft.before-new-cluster", "new-cluster"
+_LOOPBACK = "127.0.0.1"
+
+
+def check_place(data_dir: Path, old_id: str, new_id: str) -> None:
+    """Raise SettingError if the new cluster cannot be made in this data directory."""
+    if new_id == old_id:
+        raise SettingError(
+            f"--force-new-cluster {new_id} is the id of the old cluster; give another one, so that its other nodes are refused"
+        )
+    if not (data_dir / RAFT).is_dir():
+        raise SettingError(f"{data_dir} has no folder {RAFT}; give the dataDir of the node")
+    if (data_dir / OLD).exists():
+        raise SettingError(f"{data_dir / OLD} exists, from an earlier recovery; move it away first")
+
+
+def make(data_dir: Path, node: str, cluster_id: str, state: RouteInfoManager) -> None:
+    """Replace the log in ``data_dir`` by that of a cluster with the only member ``node``. Raises StorageError."""
+    aside = data_dir / NEW
+    try:
+        if aside.exists():  # an earlier attempt was interrupted
+            shutil.rmtree(aside)
+        aside.mkdir()
+        asyncio.run(_found(aside, node, cluster_id, state))
+        owner = data_dir.stat()
+        for path in (aside / RAFT, *(aside / RAFT).rglob("*")) if os.geteuid() == 0 else ():
+            os.chown(path, owner.st_uid, owner.st_gid)
+        (data_dir / RAFT).rename(data_dir / OLD)
+        (aside / RAFT).rename(data_dir / RAFT)
+        sync_folder(data_dir)
+        shutil.rmtree(aside)
+    except OSError as cause:
+        raise StorageError(
+            f"{data_dir}: {cause.strerror or cause}; correct it and repeat the command. If {RAFT} is missing there, first rename "
+            f"{OLD} to {RAFT}"
+        ) from None
+
+
+async def _found(folder: Path, node: str, cluster_id: str, state: RouteInfoManager) -> None:
+    """Found the cluster in ``folder`` and restore the state. The node listens on a free loopback port, and no peer connects."""
+    flags = {"mode": "cp", "nodeId": node, "clusterId": cluster_id, "peers": f"{node}={_LOOPBACK}:1", "dataDir": str(folder)}
+    settings = load_settings(flags=flags, environment={})
+    transport = replace(transport_settings(settings), listen=(_LOOPBACK, 0), secret=secrets.token_bytes(32))
+    service = ReplicatedNode(settings, transport)
+    await service.start()
+    try:
+        state.compares_content = service.state.compares_content
+        result = await service.restore(_lines(state))
+        if result.code:
+            raise StorageError(f"the state was refused by the new cluster: {result.remark}; nothing was changed")
+    finally:
+        await service.stop()
+
+
+async def _lines(state: RouteInfoManager) -> AsyncIterator[bytes]:
+    for part in state.snapshot():
+        yield part
