@@ -350,7 +350,7 @@ class Settings:
         67_108_864, OWN, "A compressed registration is refused if its body inflates to more bytes."
     )
     max_state_bytes: int = setting(
-        1_073_741_824, OWN, "Maximum bytes of all registered and stored data. Requests that would add more are refused."
+        1_073_741_824, OWN, "Maximum bytes of registered and stored data, up to 64 GiB. Requests that would add more are refused."
     )
     max_kv_bytes: int = setting(268_435_456, OWN, "Maximum bytes of the KV config. A put that would add more is refused.")
     max_kv_namespace_bytes: int = setting(134_217_728, OWN, "Maximum bytes of one namespace of the KV config.")
@@ -730,7 +730,7 @@ _AT_LEAST = {
     "max_broker_bytes": 65_536,
     "disk_reserve_bytes": 0,
 }
-
+_AT_MOST = {"max_state_bytes": 1 << 36}  # the state takes about twice as many bytes of memory
 
 _RUN_TIME_RANGES = {
     "client_request_thread_pool_queue_capacity": (1_000, 1_000_000),
@@ -749,9 +749,7 @@ def _described(settings: Settings, attribute: str) -> str:
 
 
 def check(settings: Settings) -> None:
-    """Check bounds of single settings and rules between settings. Raises SettingError with every value involved and its
-    source.
-    """
+    """Check bounds of single settings and rules between settings. Raises SettingError with every value and its source."""
     for attribute, choices in _CHOICES.items():
         if getattr(settings, attribute) not in choices:
             if attribute == "tls_server_mode":  # as in Java's TlsMode.parse, where any unknown mode means permissive
@@ -760,8 +758,9 @@ def check(settings: Settings) -> None:
                 continue
             raise SettingError(f"{_described(settings, attribute)}: give one of {', '.join(choices)}")
     for attribute, least in _AT_LEAST.items():
-        if getattr(settings, attribute) < least:
-            raise SettingError(f"{_described(settings, attribute)}: give {least} or more")
+        value, most = getattr(settings, attribute), _AT_MOST.get(attribute)
+        if value < least or (most is not None and value > most):
+            raise SettingError(f"{_described(settings, attribute)}: give {least} {f'to {most}' if most else 'or more'}")
     checked_zone(settings.zone)
     if not 0 <= settings.listen_port <= 65535:
         raise SettingError(f"{_described(settings, 'listen_port')}: give a port, 0 to 65535")

@@ -56,6 +56,7 @@ def test_what_kubernetes_and_clients_set_is_not_ours() -> None:
         ),
         ({"listen": "127.0.0.1:1", "listenPort": "2"}, {}, ["listen=127.0.0.1:1 (flag)", "listenPort=2 (flag)", "leave one out"]),
         ({"maxConnections": "0"}, {}, ["maxConnections=0", "1 or more"]),
+        ({"maxStateBytes": "68719476737"}, {}, ["maxStateBytes=68719476737", "65536 to 68719476736"]),
         ({"watchHistoryBytes": "-1"}, {}, ["watchHistoryBytes=-1", "0 or more"]),
         ({"listenPort": "65536"}, {}, ["listenPort=65536", "0 to 65535"]),
         ({"tls.server.authClient": "true"}, {}, ["tls.server.authClient=true", "tls.server.trustCertPath= (default)"]),

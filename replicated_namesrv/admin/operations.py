@@ -17,12 +17,12 @@ from replicated_namesrv.admin.responses import json_error, json_response
 from replicated_namesrv.errors import BodyError, NamesrvError, OutcomeUnknownError, UnavailableError
 from replicated_namesrv.routes import backup as backups
 from replicated_namesrv.routes.encoding import RouteFormatError
+from replicated_namesrv.routes.quotas import Quotas
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.service import ReadLevel
 from replicated_namesrv.settings import parse_address
 
-RESTORE_BYTES_MAX = 1 << 30
 READ_TIMEOUT_S = 30.0
 DROP_TIMEOUT_S = 10.0
 DRAIN_S, DRAIN_S_MAX = 10, 300
@@ -75,7 +75,7 @@ async def restore(request: web.Request) -> web.Response:
     service = request.app[CONTEXT].service
     try:
         service.check_restore()
-        state = await _state_in(request)
+        state = await _state_in(request, service.quotas)
         service.quotas.check_whole(state.sizes)
         state.check_numbers()
     except NamesrvError:
@@ -99,12 +99,13 @@ async def _drop_rest(request: web.Request) -> None:
                 pass
 
 
-async def _state_in(request: web.Request) -> RouteInfoManager:
-    """The state that the body contains. Raises BodyError."""
+async def _state_in(request: web.Request, quotas: Quotas) -> RouteInfoManager:
+    """The state that the body contains. Raises BodyError, and LimitError as soon as the state is too large."""
     reader, state = SnapshotReader(), RouteInfoManager()
     try:
         async for part in _snapshot_in(request):
             reader.feed(part)
+            quotas.check_part(reader.sizes)
             await asyncio.sleep(0)
         state.adopt(reader)
     except RouteFormatError as error:
@@ -122,6 +123,8 @@ async def _snapshot_in(request: web.Request) -> AsyncIterator[bytes]:
     BodyError.
     """
     reader, size = backups.BackupReader(), 0
+    state_bytes_max = request.app[CONTEXT].settings.max_state_bytes
+    most = backups.bytes_max(state_bytes_max)
     try:
         while True:
             async with asyncio.timeout(READ_TIMEOUT_S):
@@ -129,8 +132,10 @@ async def _snapshot_in(request: web.Request) -> AsyncIterator[bytes]:
             if not data:
                 break
             size += len(data)
-            if size > RESTORE_BYTES_MAX:
-                raise BodyError(f"the backup has more than {RESTORE_BYTES_MAX} bytes")
+            if size > most:
+                raise BodyError(
+                    f"the backup has more than {most} bytes, the most for maxStateBytes={state_bytes_max}; raise maxStateBytes"
+                )
             if ready := reader.feed(data):
                 yield ready
         reader.finish()

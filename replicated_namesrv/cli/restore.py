@@ -45,8 +45,8 @@ from replicated_namesrv.settings import ROWS
 HELP = "load a backup into a fresh cluster"
 
 CONFLICT = 409
-TIMEOUT_S = 600.0
-"""Time limit for the cluster's answer. A large backup has to pass through the cluster's log."""
+TIMEOUT_S, TIMEOUT_S_PER_MIB = 600.0, 1.0
+"""Time limit for the cluster's answer, and what each MiB of the file adds to it. The file passes through the cluster's log."""
 
 _EXAMPLES = """\
   namesrv restore namesrv.backup
@@ -222,7 +222,7 @@ def send(admin: Admin, address: str, file: Path) -> dict[str, int]:
                 sent += len(data)
                 progress.show(f"{sent >> 20} of {size >> 20} MiB to {address}")
 
-    patient = replace(admin, timeout_s=max(admin.timeout_s, TIMEOUT_S))
+    patient = replace(admin, timeout_s=max(admin.timeout_s, TIMEOUT_S + TIMEOUT_S_PER_MIB * (size >> 20)))
     try:
         answer: dict[str, int] = patient.ask(address, "/v1/restore", "POST", parts())
         return answer

@@ -13,6 +13,15 @@ from typing import Any, NamedTuple
 FORMAT = "replicated-namesrv-backup"
 VERSION = 1
 HEAD_BYTES_MAX = 64 << 10
+BYTES_PER_STATE_BYTE = 16
+"""Maximum number of bytes in a file for each counted byte of the state (``sizes.py``). JSON writes a byte of a text as at most 6
+bytes (a control character), and a namespace with one entry twice. Numbers and punctuation need less than 6 times the 64 bytes
+that each object counts. The rest is for names of namespaces, brokers and clusters, because each line repeats one of them."""
+
+
+def bytes_max(state_bytes: int) -> int:
+    """Maximum number of bytes in a backup of a state that counts ``state_bytes``."""
+    return 2 * HEAD_BYTES_MAX + BYTES_PER_STATE_BYTE * state_bytes
 
 
 class BackupError(Exception):

@@ -373,11 +373,16 @@ class Quotas:
     def check_whole(self, held: Sizes) -> None:
         """Raise LimitError if a state of these sizes, which is to replace an empty one, is too large. The limit on order topics
         is not checked here: a cluster above it works, so its backup must be restorable."""
-        whole = [Need(STATE, "", 0, held.total), Need(KV, "", 0, held.kv)]
+        self.check_part(held)
+        whole = [Need(KV, "", 0, held.kv)]
         whole += [Need(NAMESPACE, name, 0, size) for name, size in held.namespaces.items()]
         whole += [Need(BROKER, name, 0, size) for name, size in held.brokers.items()]
         for need in whole:
             self._check_bytes(need, 0)
+
+    def check_part(self, held: Sizes) -> None:
+        """Raise LimitError if the part that has been read of such a state is too large already."""
+        self._check_bytes(Need(STATE, "", 0, held.total), 0)
 
     def used(self, held: Sizes) -> dict[str, int]:
         """Bytes in use, by bound; the largest if there are several of one kind."""

@@ -27,6 +27,7 @@ from replicated_namesrv.routes.encoding import (
     number_queue_datas,
     queue_datas_of,
 )
+from replicated_namesrv.routes.sizes import Sizes
 from replicated_namesrv.routes.snapshot_checks import SnapshotChecks
 from replicated_namesrv.routes.sums import topic_hashes
 from replicated_namesrv.routes.tables import RouteSettings, Tables
@@ -222,6 +223,11 @@ class SnapshotReader:
         self._rest_bytes = 0
         self._lines = 0
         self._complete = False
+
+    @property
+    def sizes(self) -> Sizes:
+        """The size of what has been read so far; read only."""
+        return self._tables.sizes
 
     def feed(self, data: bytes) -> None:
         """Process the next bytes. Raises RouteFormatError with the line and its problem."""

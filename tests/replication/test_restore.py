@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -396,6 +397,25 @@ def test_a_restore_that_goes_on_is_not_abandoned() -> None:
         now_ms += IDLE_MS_MAX - 1
         assert leftovers.tick(True) is None
     assert machine.machine.state.registrations()
+
+
+def test_received_pieces_need_less_memory_than_the_state() -> None:
+    """Also if the backup is several times as long as the state, and its texts are random."""
+    state, draw = RouteInfoManager(), Random(1)
+    for number in range(20):
+        state.apply(PutKVConfig("n", f"{number}", "".join(draw.choices([chr(i) for i in range(1, 8)], k=60_000))), 0)
+    machine, size = RestorableMachine(RouteStateMachine()), 0
+    for command in list(commands(state))[:-1]:
+        machine.apply(command)
+        size += len(command)
+    assert machine.incoming is not None
+    assert sum(map(len, machine.incoming.pieces)) < state.sizes.total < size / 2
+    twin = RestorableMachine(RouteStateMachine())
+    copy = twin.restore()
+    for chunk in machine.snapshot():
+        copy.feed(chunk)
+    copy.finish()
+    assert twin.digest() == machine.digest()
 
 
 def test_a_cluster_rids_itself_of_what_a_dead_node_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

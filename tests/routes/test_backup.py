@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicated_namesrv.routes.backup import HEAD_BYTES_MAX, BackupError, BackupReader, encode
+from replicated_namesrv.routes.backup import HEAD_BYTES_MAX, BackupError, BackupReader, bytes_max, encode
+from replicated_namesrv.routes.commands import Command, PutKVConfig
+from replicated_namesrv.routes.state import RouteInfoManager
+from replicated_namesrv.settings import Settings
 from tests.routes.test_snapshot import populated
+from tests.support.routes import mapping, queues, register
 
 ORIGIN = {"revision": 3, "mode": "cp", "clusterId": "c", "nodeId": "n1"}
 
@@ -57,3 +61,43 @@ def test_other_last_lines_are_refused(end: bytes) -> None:
     head = json.dumps({"format": "replicated-namesrv-backup", "version": 1, **ORIGIN}).encode() + b"\n"
     with pytest.raises(BackupError, match="cut off"):
         read([head + b'["x"]\n' + end])
+
+
+CONTROL, ODD = "\x01", "\x01\ud800"
+"""A character of one byte that JSON writes as six. With a lone surrogate, every other character is escaped, too."""
+LONG = CONTROL * 1_000
+
+
+def name(number: int, text: str) -> str:
+    return f"{number:02}" + text
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        pytest.param([PutKVConfig("n", name(i, ""), CONTROL * 60_000) for i in range(8)], id="values"),
+        pytest.param([PutKVConfig("n", name(i, ""), "\U0001f600" * 30_000 + ODD) for i in range(8)], id="characters of 12 bytes"),
+        pytest.param([PutKVConfig(LONG, name(i, ""), CONTROL * 33_000) for i in range(8)], id="a namespace in each line"),
+        pytest.param([PutKVConfig(LONG, name(i, ""), CONTROL * (66_000 if i % 2 else 1)) for i in range(16)], id="short lines"),
+        pytest.param([PutKVConfig(name(i, LONG), "", "") for i in range(90)], id="namespaces"),
+        pytest.param([register(f"{i}", 1 << 62, f"{i}", cluster="", timeout_ms=1 << 30) for i in range(90)], id="numbers"),
+        pytest.param([register(name(i, LONG), 0, name(i, LONG), cluster=LONG) for i in range(90)], id="names"),
+        pytest.param(
+            [register("b", 0, "a", topics={f"{i}": queues(nums=(1 << 31) - 1 - i) for i in range(9_000)})], id="queue settings"
+        ),
+        pytest.param(
+            [register(LONG, 0, "a", mappings={name(i, LONG): mapping(name(i, LONG), LONG) for i in range(90)})], id="mappings"
+        ),
+        pytest.param([register("b", 0, "a", filters=tuple(f"{i}" for i in range(900)))], id="filter servers"),
+    ],
+)
+def test_a_backup_of_a_full_state_is_within_the_bound_of_a_restore(commands: list[Command]) -> None:
+    """The state has ``maxStateBytes`` bytes and is the longest of its kind when written."""
+    state = RouteInfoManager()
+    for command in commands:
+        state.apply(command, 1 << 60)
+    assert state.sizes.total
+    state.begin_anew(10**18)
+    size = sum(map(len, encode(ORIGIN, state.snapshot())))
+    assert size - 2_000 <= bytes_max(state.sizes.total) - bytes_max(0), "the constant part is for the first line"
+    assert size * Settings().max_state_bytes // state.sizes.total < bytes_max(Settings().max_state_bytes)

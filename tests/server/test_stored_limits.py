@@ -11,9 +11,10 @@ import pytest
 
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.process import ServingNode
+from replicated_namesrv.routes.backup import bytes_max
 from replicated_namesrv.routes.quotas import SETTING_CHARACTERS_MAX, VALUE_BYTES_MAX
 from tests.support.nodes import http
-from tests.support.operated import operated
+from tests.support.operated import operated, run
 from tests.support.remoting_server import broker_fields, topic_table
 from tests.support.waiting import until
 
@@ -179,3 +180,34 @@ async def test_a_node_starts_with_more_than_its_limits_and_takes_less(tmp_path: 
         for number in range(5):
             assert (await http(port, f"/v1/kv/n/k{number}", "DELETE")).status == 200
         assert (await http(port, "/v1/kv/n/k0", "PUT", b"v" * 50_001)).status == 200
+
+
+async def test_what_the_limits_let_in_can_be_restored(tmp_path: Path) -> None:
+    """Control characters make a backup six times as long as the state. Limits of a node that restores are its own."""
+    async with operated(tmp_path / "old", 1, "cp", **SMALL) as nodes:
+        port, number, status = nodes.admin_ports[0], 0, 200
+        while status == 200:
+            number += 1
+            status = (await http(port, f"/v1/kv/n{number % 3}/k{number}", "PUT", b"\x01" * 15_000)).status
+        assert (status, number > 12) == (413, True)
+        content = nodes.nodes[0].service.state.kv_table()
+        stored = nodes.nodes[0].service.state.sizes.total
+        assert (await run("backup", str(tmp_path / "backup"), "-a", nodes.admin)).code == 0
+    file = (tmp_path / "backup").read_bytes()
+    assert len(file) > 5 * stored > 5 * 180_000
+    lines = file.splitlines(keepends=True)
+    async with operated(tmp_path / "new", 1, "cp", **SMALL) as nodes:
+        node, port = nodes.nodes[0], nodes.admin_ports[0]
+        longest = bytes_max(int(SMALL["maxStateBytes"]))
+        padded = [json.dumps({**json.loads(lines[0]), "comment": "x" * 30_000}).encode() + b"\n"]
+        padded += [lines[1], *([b'["clusters",[]]' + b" " * 60_000 + b"\n"] * (longest // 60_000 + 1))]
+        refused = await http(port, "/v1/restore", "POST", b"".join(padded))
+        assert refused.status == 400
+        assert f"more than {longest} bytes, the most for maxStateBytes=400000; raise maxStateBytes" in refused.json["error"]
+        kv = [b'["namespace","x"]\n', *(b'["kv","x",[["%d","%s"]]]\n' % (i, b"x" * 50_000) for i in range(9))]
+        refused = await http(port, "/v1/restore", "POST", b"".join([*lines[:2], *kv, b"not read\n" * 10_000]))
+        assert refused.status == 413
+        assert "maxStateBytes is 400000" in refused.json["error"]
+        restored = await http(port, "/v1/restore", "POST", file)
+        assert restored.status == 200, restored.text
+        assert node.service.state.kv_table() == content
