@@ -243,6 +243,21 @@ def test_page_of_operations_works_as_typed_after_losses_and_changes(machines: Ma
     assert machines.run("n6", "namesrv kv get ORDER_TOPIC_CONFIG orders -n 10.0.0.6:9876") == "broker-0:4\n"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_one_disk_becomes_a_new_cluster_as_typed(machines: Machines) -> None:
+    machines.start()
+    machines.run("n1", "namesrv kv put ORDER_TOPIC_CONFIG orders broker-0:4")
+    for name in ("n1", "n2"):
+        machines.run(name, "systemctl stop namesrv")
+    for line in blocks("One disk becomes a new cluster"):
+        machines.type(line)
+    listed = machines.run("n3", "namesrv members list")
+    assert re.findall(r"^(n\d) ", listed, re.MULTILINE) == ["n1", "n3"]
+    read = "namesrv kv get ORDER_TOPIC_CONFIG orders -n 10.0.0.1:9876 || true"
+    wait_until(lambda: machines.run("n1", read) == "broker-0:4\n", "the entry at the added node", DEADLINE_S)
+
+
 def a_majority_fails(machines: Machines) -> None:
     """Type the section on the machine that is left, and start the others again."""
     for name in ("n1", "n2"):
