@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from replicated_namesrv.raft.entry_log import Log
-from replicated_namesrv.raft.interfaces import RaftState, Voters
+from replicated_namesrv.raft.interfaces import FOREVER, RaftState, Voters
 from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.measurements import TIMEOUT, TRANSFER
 from replicated_namesrv.raft.message_bounds import TERM_STEP_MAX
@@ -111,13 +111,19 @@ class Elections:
 
     def tick(self, now: float) -> None:
         """Campaign if the election time-out has passed. Not on a leader."""
-        if now >= self._leadership.election_deadline:
+        if now >= self._leadership.election_deadline and not self._waits_for_disk:
             self.restart_timer(now)
             if self._voters.is_voter and not self._stall.stalled:
                 self._start(now)
 
     def next_wakeup(self) -> float:
-        return self._leadership.election_deadline
+        return FOREVER if self._waits_for_disk else self._leadership.election_deadline
+
+    @property
+    def _waits_for_disk(self) -> bool:
+        """Whether this node is the only voter, and a part of its log is not on disk. PySyncObj's leader of a group of one commits
+        its whole log at once when it is elected."""
+        return self._context.is_alone and self._defences.durable_campaign and (self._log.dirty or self._log.syncing)
 
     def _start(self, now: float) -> None:
         if self._context.quorum == 1 or not self._defences.pre_vote:
@@ -131,6 +137,8 @@ class Elections:
             )
 
     def _campaign(self, forced: bool) -> None:
+        if self._waits_for_disk:
+            return
         self._pre_votes = None
         self._forced = forced
         self._context.measurements.elections[TRANSFER if forced else TIMEOUT] += 1

@@ -20,6 +20,8 @@ class Defences:
     same rule."""
     durable_leadership: bool = True
     """A leader sends its followers nothing before its own vote is on disk."""
+    durable_campaign: bool = True
+    """The only voter does not campaign before its whole log is on disk."""
     fresh_acks: bool = True
     """Acknowledgements of another term, or older than the last change of a follower's progress, are ignored."""
     acknowledged_check: bool = True

@@ -8,6 +8,7 @@
 - No node cuts a committed entry from its log.
 - A deposed leader steps down within two election time-outs, unless it is paused.
 - The commit index and the term of a running process never decrease.
+- The only voter commits nothing that is not on its disk, except the no-op of its own election.
 - The memory that a node uses for its peers, its disk and its callers stays within its bounds (``raft/memory_bounds.py``).
 - A leader exists whenever there can be one (``LeaderWatch``).
 - Every request ends exactly once and in time (``Ledger``), and no process spins (``Machine``).
@@ -22,7 +23,7 @@ from typing import NamedTuple
 from replicated_namesrv.raft.interfaces import Observer
 from replicated_namesrv.raft.members import MEMBERS_ENTRY, RaftMember, places, unpack_members
 from replicated_namesrv.raft.memory_bounds import exceeded
-from replicated_namesrv.raft.payloads import JOIN, unpack_join
+from replicated_namesrv.raft.payloads import JOIN, NO_OP, unpack_join
 from replicated_namesrv.simulation.process_views import MachineView, RaftView
 from replicated_namesrv.simulation.world import World
 
@@ -190,6 +191,8 @@ class Invariants:
         committed = raft.commit_index
         if committed > raft.durable_index and self._is_alone(name):
             # The only voter commits its no-op when it appends it. Nothing is sent or acknowledged before that entry is on disk.
+            if raft.role == "leader" and (committed > raft.durable_index + 1 or raft.entry_at(committed) != NO_OP):
+                self.violated("durable commit", f"{name}, the only voter, commits {committed}; on disk is {raft.durable_index}")
             committed = max(watched.commit_index, min(committed, raft.durable_index))
         for index in range(max(watched.commit_index, raft.first_index) + 1, committed + 1):
             term, payload = raft.term_at(index), raft.entry_at(index)

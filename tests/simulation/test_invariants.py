@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from replicated_namesrv.raft.memory_bounds import Bounded
+from replicated_namesrv.raft.payloads import NO_OP
 from replicated_namesrv.simulation.application import Ledger
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Machine
@@ -172,6 +173,17 @@ def test_going_back(cluster: Cluster) -> None:
 
 def test_applying_what_is_not_committed(cluster: Cluster) -> None:
     assert cluster.step(0, applied_index=2) == "apply"
+
+
+def test_a_sole_voter_that_commits_what_is_not_on_its_disk(cluster: Cluster) -> None:
+    cluster.invariants.single_node = True
+    assert cluster.step(0, role="leader", term=2, log=[(0, b""), (2, NO_OP)], commit_index=2, applied_index=2) is None
+    assert cluster.step(0, durable_index=2) is None
+    assert cluster.step(0, log=[(0, b""), (2, NO_OP), (2, b"a")], commit_index=3) == "durable commit"
+    other = Cluster()
+    other.invariants.single_node = True
+    log = [(0, b""), (1, b"a"), (2, NO_OP)]
+    assert other.step(0, role="leader", term=2, log=log, commit_index=3, applied_index=3) == "durable commit"
 
 
 def machine_of(cluster: Cluster, over: bool = False) -> Machine:
