@@ -1,10 +1,11 @@
 """Comparison of states: every node sends the others a digest of its state at certain indexes, and digests of equal indexes
 must be equal.
 
-The indexes are the multiples of ``digest_interval_entries`` and, when idle, the last applied one. If a majority of the members
+The indexes are the multiples of ``digest_interval_entries`` and, when idle, the last applied one. If a majority of the voters
 agrees on a digest and ours differs, this node stops: its state is wrong. If ours differs from a peer's and no majority agrees on
-any, it is unknown which is right, and no node takes proposals or confirms reads until a majority has agreed again. Digests are
-compared only between nodes of one ``RaftConfig.digest_version``.
+any, it is unknown which is right, and no node takes proposals or confirms reads until a majority has agreed again. An only voter
+is a majority: an operator who removes all other voters decides which state is right. Digests are compared only between nodes of
+one ``RaftConfig.digest_version``.
 """
 
 from collections.abc import Callable
@@ -62,7 +63,7 @@ class Digests:
 
     def report(self, log_index: int) -> None:
         """Send to all, and compare, the digest of the state after ``log_index``, which was applied just now."""
-        if not self._context.peers or not self._defences.digest_check:
+        if not (self._context.peers or self.mismatch_index) or not self._defences.digest_check:
             return
         reports = self._by_index.get(log_index, {})
         digest = reports.get(self._context.node_id) if self._reported_index == log_index else None
@@ -95,12 +96,12 @@ class Digests:
         if len(self._by_index) > REMEMBERED_INDEXES:
             del self._by_index[min(self._by_index)]
         ours = reports.get(self._context.node_id)
-        if ours is None or len(reports) < 2:
+        values = [value for member, value in reports.items() if member in self._context.voters]
+        if ours is None or not values:
             return
-        self.compared += 1
-        values = list(reports.values())
+        self.compared += len(reports) > 1
+        self.mismatches += len({ours, *values}) > 1
         largest = max(values, key=values.count)
-        self.mismatches += len(set(values)) > 1
         if values.count(largest) >= self._context.quorum:
             if ours != largest:
                 raise InvariantError(

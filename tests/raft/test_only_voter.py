@@ -1,8 +1,10 @@
 """A cluster with one voter, perhaps with observers: it commits without any other node."""
 
 from replicated_namesrv.raft.interfaces import Committed, Outcome
+from replicated_namesrv.raft.raft_config import RaftConfig
 from tests.raft.test_defences import both, commit, hand_over, world_with
-from tests.raft.test_members import add, grow, make, remove
+from tests.raft.test_members import add, equal, grow, make, remove
+from tests.support.raft_world import World
 
 
 @both
@@ -41,3 +43,48 @@ def test_durable_campaign(defended: bool) -> None:
     commit(world, world.elect(), b"c")
     assert host.machine.commands == ([b"a", b"b", b"c"] if defended else [b"a", b"c"])
     assert is_on_disk == defended
+
+
+def test_the_only_voter_that_is_left_serves_although_states_differed() -> None:
+    """Two voters differ, so both refuse everything. The operator removes one of them."""
+    world = World(1)
+    world.start_all()
+    commit(world, world.elect(), b"a")
+    wrong = grow(world, "n2")
+    leader = world.elect()
+    assert leader.node_id == "n1"
+    world.hosts["n2"].machine.commands.append(b"bit flip")
+    world.run_until(lambda: leader.writes_refused and leader.reads_refused)
+    make(world, remove("n2"))
+    world.run_until(lambda: wrong.role == "removed")
+    world.run_until(lambda: leader.writes_refused is None and leader.reads_refused is None, 5)
+    commit(world, leader, b"b")
+    assert world.hosts["n1"].machine.commands == [b"a", b"b"]
+
+
+def test_the_only_voter_that_is_left_without_peers_serves_although_states_differed() -> None:
+    """As above, but its state is compared only after the removed node is no peer any more."""
+    world = World(1, RaftConfig(leaving_ms=1))
+    world.start_all()
+    commit(world, world.elect(), b"a")
+    grow(world, "n2")
+    leader = world.elect()
+    world.hosts["n2"].machine.commands.append(b"bit flip")
+    world.run_until(lambda: leader.writes_refused)
+    make(world, remove("n2"))
+    world.run_until(lambda: not leader.peers)
+    world.run_until(lambda: leader.writes_refused is None, 5)
+    commit(world, leader, b"b")
+
+
+def test_an_observer_whose_state_differs_stops_and_fences_nobody() -> None:
+    world = World(1)
+    world.start_all()
+    commit(world, world.elect(), b"a")
+    wrong = grow(world, "n2", observer=True)
+    equal(world)
+    world.hosts["n2"].machine.commands.append(b"bit flip")
+    commit(world, world.elect(), b"b")
+    world.run_until(lambda: wrong.stopped)
+    assert "differs from that of a majority" in str(wrong.failed)
+    assert world.elect().writes_refused is None

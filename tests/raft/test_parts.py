@@ -299,6 +299,20 @@ def test_state_that_differs_from_a_majority_stops_the_node(bench: Bench) -> None
         digests.on_report("c", DigestReport(1, 1, 1, b"other"))
 
 
+def test_digest_of_a_node_that_is_no_voter_any_more_does_not_count(bench: Bench) -> None:
+    digests = Digests(bench.context, bench.core, bench.group, bench.outbox, lambda peer: 1, lambda: b"ours")
+    bench.core.applied_index = 9
+    digests.on_report("b", DigestReport(1, 1, 1, b"other"))
+    bench.context.set_voters(frozenset("ac"))
+    digests.report(1)
+    assert digests.dissent is None
+    digests.on_report("c", DigestReport(1, 1, 1, b"other"))
+    assert digests.dissent is not None
+    bench.context.set_voters(frozenset("a"))
+    digests.report(1)
+    assert digests.dissent is None
+
+
 def test_digest_of_a_state_that_a_snapshot_replaced_is_not_compared(bench: Bench) -> None:
     digests = Digests(bench.context, bench.core, bench.group, bench.outbox, lambda peer: 1, lambda: b"ours")
     digests.report(1)
