@@ -268,8 +268,8 @@ class Simulation:
             self.invariants.violated("catch-up", "there is no leader at the end")
             return
         others = [machine.name for machine in (leader, *followers[1:])]
-        if not self._leader_watch.suffices(others):
-            return  # without the node that is cut off there is no majority
+        if not followers or not self._leader_watch.suffices(others):
+            return  # there is only one voter, or there is no majority without the node that is cut off
         term, name = leader.raft.term, followers[0].name
         links = [link for link in self.network.links if name in link]
         for what, cut in (("was deaf", [link for link in links if link[1] == name]), ("came back from isolation", links)):
