@@ -41,8 +41,8 @@ from replicated_namesrv.raft.raft_messages import (
 )
 
 NUMBER_MAX = 1 << 62
-"""Greatest term and ordinal. Sequence numbers begin at ``boot << 32``, so there is also room for 2^30 restarts. With a greater
-term on its disk a node does not start."""
+"""Greatest term and ordinal. Sequence numbers of requests begin below 2^61. With a greater term on its disk a node does not
+start."""
 TERM_STEP_MAX = 1 << 30
 """Greatest accepted distance of a term above the term of this node. A node that was cut off for a year and raised its term every
 150 ms, which pre-vote prevents, comes back 2.1 * 10^8 terms later: a fifth of this. From term 1 to ``NUMBER_MAX`` there are 2^32

@@ -106,7 +106,10 @@ class Proposals:
         """For each index: (term, numbers) of the entry there that contains proposals of this node."""
         self._forwards: dict[int, tuple[list[int], float, int]] = {}
         """Forwards without an answer: from the sequence to (numbers, when sent, bytes)."""
-        self._sequence = origin.boot << 32
+        self.first_sequence = self._first >> 2 if self._defences.own_numbers else origin.boot << 32
+        """Requests of this process have greater sequence numbers. Without the random start, a late answer to an earlier process
+        would match if a rolled-back disk repeats the boot number. The start is below 2^61, half of ``NUMBER_MAX``."""
+        self._sequence = self.first_sequence
         self._uncommitted: deque[tuple[int, int]] = deque()
         """(index, bytes) of entries that this leader has appended and that are not committed yet."""
         self._unsettled_bytes = 0

@@ -68,7 +68,8 @@ class Defences:
     remembered_data: bool = True
     """A node that lacks data that a peer remembers of it rejoins at once, whatever standing the peer reports."""
     own_numbers: bool = True
-    """Proposal numbers start at a random place, and a node that applies a number of its own that it did not issue stops."""
+    """Proposal numbers and sequence numbers of requests start at a random place, and a node that applies a number of its own that
+    it did not issue stops."""
     fatal_errors: bool = True
     """An error of the machine (no memory, no disk, no stack) in ``apply`` stops the node; without this, the error would be the
     command's result."""

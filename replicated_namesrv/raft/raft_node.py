@@ -237,13 +237,13 @@ class RaftNode(NodeViews):
             leadership, self.observer, self._connected,
         )  # fmt: skip  # items grouped by line
         self.digests = Digests(context, core, membership, outbox, membership.digest_version, self.state_digest)
-        self.reads = ReadIndex(
-            context, core, log, membership, outbox, leadership, self.elections.leader_contact,
-            self.replication.quorum_acknowledged_at, lambda: self.reads_refused, self.boot << 32,
-        )  # fmt: skip  # items grouped by line
         self.proposals = Proposals(
             context, Origin(self.node_id, self.incarnation, self.boot), core, log, membership, configuration, outbox, leadership,
             sessions, self.state_machine, self._may_append, lambda: self.writes_refused, membership.boot_of,
+        )  # fmt: skip  # items grouped by line
+        self.reads = ReadIndex(
+            context, core, log, membership, outbox, leadership, self.elections.leader_contact,
+            self.replication.quorum_acknowledged_at, lambda: self.reads_refused, self.proposals.first_sequence,
         )  # fmt: skip  # items grouped by line
 
     def change_member(self, change: MemberChange, done: Callable[[Outcome], None]) -> None:

@@ -85,8 +85,7 @@ class ReadIndex:
         self._ready: deque[tuple[int, Batch]] = deque()
         """(index, reads): reads that can be answered once this index is applied."""
         self._sequence = first_sequence
-        """The sequence starts at another number after each restart of the node, so that a late answer is not matched to another
-        request."""
+        """The sequence starts at a random number in each process, so that a late answer is not matched to another request."""
         self.count = 0
 
     @property

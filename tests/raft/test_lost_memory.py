@@ -13,6 +13,7 @@ from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.interfaces import ApplyFailed, Committed, ReadReady, Rejected
 from replicated_namesrv.raft.members import VACANT
 from replicated_namesrv.raft.membership import ANSWERS_MAX
+from replicated_namesrv.raft.message_bounds import NUMBER_MAX
 from replicated_namesrv.raft.payloads import pack_join, unpack_join
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_errors import RolledBackError
@@ -22,6 +23,7 @@ from replicated_namesrv.raft.raft_messages import (
     Greeting,
     Introduction,
     Message,
+    ReadReply,
     SnapshotAck,
     SnapshotChunk,
     TimeoutNow,
@@ -342,6 +344,66 @@ def test_own_numbers_in_a_snapshot(defended: bool) -> None:
     assert node.stopped is defended
     if defended:
         assert isinstance(node.failed, RolledBackError)
+
+
+@both
+def test_own_sequence_numbers(defended: bool) -> None:
+    """A process on a disk that went back has the boot number of the process before it, and asks the leader for a read index. A
+    late answer to the earlier process must not confirm the read: the node that remembers more has not introduced itself yet."""
+    world = world_with("own_numbers", defended)
+    leader = world.elect()
+    commit(world, leader, b"old")
+    settle(world)
+    back, third = others(world, leader)
+    first = world.hosts[leader.node_id]
+    image = image_of(back.disk)
+    back.crash()
+    earlier = back.start()
+    kept: list[ReadReply] = []
+
+    def keep(source: str, target: str, message: Message) -> bool:
+        if isinstance(message, ReadReply) and target == back.name:
+            kept.append(message)
+        return False
+
+    world.drop = keep
+    world.run_until(lambda: earlier.leader_id == leader.node_id)
+    answered = world.read(back.name)
+    world.run_until(lambda: answered and kept)
+    back.crash()
+    first.crash()
+    first.start()  # it has forgotten what ``back`` had
+    leader = world.elect()
+    if leader.node_id != first.name:
+        assert first.node is not None
+        hand_over(world, leader, first.node)
+        leader = world.elect()
+    assert leader is first.node
+    commit(world, leader, b"X")
+    back.disk = image
+    world.cut = {(back.name, third.name), (third.name, back.name)}
+    node = back.start()
+    assert node.boot == earlier.boot
+    world.run_until(lambda: node.leader_id == first.name, 0.2)
+    read = world.read(back.name)
+    node.tick()  # the request is under way
+    node.on_message(first.name, kept[0])
+    node.tick()
+    assert len(read) == (not defended)
+    if not defended:
+        assert isinstance(read[0], ReadReady)
+        assert back.machine.commands == [b"old"], "X is missing, although it was acknowledged before the read began"
+        return
+    world.heal()
+    world.run_until(lambda: read)
+    assert node.counters["rejoined"] == 1
+
+
+def test_sequence_numbers_leave_room_for_the_next_ones() -> None:
+    world = World()
+    host = world.hosts["n1"]
+    host.rng.getrandbits = lambda bits: (1 << bits) - 1  # type: ignore[method-assign]  # the greatest random number
+    assert host.start().proposals.first_sequence < NUMBER_MAX // 2
 
 
 @pytest.mark.parametrize("error", [MemoryError, RecursionError, OSError, ImportError])
