@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, UnavailableError
+from replicated_namesrv.errors import LimitError, NamesrvError, OutcomeUnknownError, UnavailableError
 from replicated_namesrv.model import ChangeOrigin, DataVersion
 from replicated_namesrv.replication.consensus import Consensus, confirm
 from replicated_namesrv.replication.liveness.attachments import ROUND_MS, Attachments, Conversations
@@ -58,7 +58,7 @@ once. A broker of RocketMQ 5.3 waits 24 s for the answer, a broker of 4.9 waits 
 
 class BrokerCalls:
     """The broker requests of one node, on its loop. ``propose(command, timeout_ms, topics, origin, connection, grant)`` raises
-    UnavailableError and OutcomeUnknownError.
+    UnavailableError, OutcomeUnknownError and LimitError.
     """
 
     def __init__(
@@ -198,9 +198,11 @@ class BrokerCalls:
             data = encode_register(registration, time_ms, received, replaces, content)
             topics = self._machine.state.topics_concerned(registration)
             applied = await self._propose(data, int(REGISTRATION_S * 1000), topics, origin, connection, grant)
-        except NamesrvError:  # this copy ends; copies at other nodes continue
+        except NamesrvError as error:  # this copy ends; copies at other nodes continue
             if asked is not None:
                 self._leader.withdraw(asked, key, content)
+            if isinstance(error, LimitError):
+                self.refused(registration, connection)
             raise
         if applied.ignored is Ignored.LATE_COPY:
             if self._machine.state.registration(*key) is not None:
@@ -266,6 +268,11 @@ class BrokerCalls:
         """Renew. Call it in the turn in which the registration was compared with the state."""
         self._attach(key, epoch, connection, registers)
         return await self._leader.renew(key, epoch, generation)
+
+    def refused(self, registration: RegisterBroker, connection: Connection) -> None:
+        """The change is refused by a limit, but the broker's present registration is renewed."""
+        if self._machine.state.is_registered(registration):
+            self.heartbeat(registration.cluster_name, registration.broker_addr, connection)
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
         """``BROKER_HEARTBEAT`` (904): a contact, which the leader learns with the next report."""

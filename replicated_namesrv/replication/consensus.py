@@ -39,7 +39,7 @@ from replicated_namesrv.replication.command_kinds import ORIGIN_VERSION, version
 from replicated_namesrv.replication.raft_metrics import measurements
 from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine, encode_attributed
 from replicated_namesrv.replication.tasks import Budget, Tasks
-from replicated_namesrv.routes.quotas import Grant
+from replicated_namesrv.routes.quotas import Grant, Quotas
 from replicated_namesrv.service import Connection, Measurement
 
 log = logging.getLogger(__name__)
@@ -413,11 +413,17 @@ class CommandProposer:
     """The proposals of one node, on its event loop. Each command has the version that its kind needs (``command_kinds.py``)."""
 
     def __init__(
-        self, consensus: Consensus, tasks: Tasks, budget_ms: int, is_fenced: Callable[[], bool], node_count: int = 1
+        self,
+        consensus: Consensus,
+        tasks: Tasks,
+        budget_ms: int,
+        is_fenced: Callable[[], bool],
+        node_count: int = 1,
+        quotas: Quotas | None = None,
     ) -> None:
         """``budget_ms``: time limit of a proposal, including the wait for heavy ones before it. ``node_count``: nodes that apply
-        each command."""
-        self._node_count = node_count
+        each command. ``quotas``: None: the size of a command is not checked."""
+        self._node_count, self._quotas = node_count, quotas
         self._consensus, self._tasks, self._budget_ms, self._is_fenced = consensus, tasks, budget_ms, is_fenced
         self._waiting: dict[Future[Outcome], Future[Outcome]] = {}
         """For each caller of a proposal without an outcome: its Future, and Raft's."""
@@ -435,18 +441,20 @@ class CommandProposer:
         connection: Connection | None = None,
         grant: Grant | None = None,
     ) -> ProposalResult:
-        """Propose through the log. Raises UnavailableError (certainly not applied) or OutcomeUnknownError, at the latest when
-        this node fences itself. The command may be committed after that, or after this call was cancelled. So ``grant``, and the
-        turn of a heavy command, are held until Raft has an outcome.
+        """Propose through the log. Raises LimitError or UnavailableError (certainly not applied), or OutcomeUnknownError, at the
+        latest when this node fences itself. The command may be committed after that, or after this call was cancelled. So
+        ``grant``, and the turn of a heavy command, are held until Raft has an outcome.
 
         ``timeout_ms`` None: the time limit of all requests. ``topics``: number of topics that the command concerns. ``origin`` is
         in the log if every member knows such commands. ``connection`` is charged with the time that all nodes need, because one
         address may send commands to every node. The permission of ``origin`` is checked again right before the proposal
         (NoPermissionError)."""
-        if connection is not None and not self._is_fenced():
-            connection.charge(self._node_count * (topics * NS_PER_TOPIC + len(data) * NS_PER_COMMAND_BYTE))
         if origin is not None and self._consensus.command_version >= ORIGIN_VERSION:
             data = encode_attributed(data, origin)
+        if self._quotas is not None:
+            self._quotas.check_command(len(data))
+        if connection is not None and not self._is_fenced():
+            connection.charge(self._node_count * (topics * NS_PER_TOPIC + len(data) * NS_PER_COMMAND_BYTE))
         if topics <= HEAVY_TOPICS and len(data) <= HEAVY_BYTES:
             return await self._answer(self._begin(data, timeout_ms, origin, grant))
         budget = Budget((timeout_ms or self._budget_ms) / 1000)

@@ -57,7 +57,7 @@ from replicated_namesrv.replication.running_clock import RunningClock
 from replicated_namesrv.replication.tasks import Tasks
 from replicated_namesrv.replication.traced_raft import traced_raft
 from replicated_namesrv.routes.commands import Command, RegisterBroker, UnregisterBrokers
-from replicated_namesrv.routes.quotas import Grant, logged_bytes, with_own_mappings
+from replicated_namesrv.routes.quotas import COMMAND_BYTES_MAX, Grant, logged_bytes, with_own_mappings
 from replicated_namesrv.routes.results import Effect, Result
 from replicated_namesrv.routes.state import DIGEST_VERSION, RouteInfoManager
 from replicated_namesrv.service import (
@@ -90,6 +90,7 @@ def raft_config(settings: Settings, budget_ms: int) -> RaftConfig:
     return RaftConfig(
         digest_version=DIGEST_VERSION,
         command_version=newest_version(),
+        command_bytes_max=COMMAND_BYTES_MAX,
         election_min_ms=settings.election_timeout_ms,
         election_max_ms=2 * settings.election_timeout_ms,
         heartbeat_ms=settings.peer_heartbeat_ms,
@@ -159,7 +160,7 @@ class ReplicatedNode:
             self._change_serving,
         )
         self.barrier = self.reads.barrier
-        self.proposer = CommandProposer(consensus, self._tasks, budget_ms, lambda: self.reads.fenced, len(members))
+        self.proposer = CommandProposer(consensus, self._tasks, budget_ms, lambda: self.reads.fenced, len(members), self.quotas)
         self.liveness = BrokerLiveness(
             LivenessContext(
                 settings.node_id,
@@ -408,13 +409,8 @@ class ReplicatedNode:
         try:
             return within(self.quotas, registration, lambda grant: self.broker_calls.register(registration, connection, grant))
         except LimitError:
-            self._refused(registration, connection)
+            self.broker_calls.refused(registration, connection)
             raise
-
-    def _refused(self, registration: RegisterBroker, connection: Connection) -> None:
-        """The change is refused for lack of room, but the broker's present registration is renewed."""
-        if self.state.is_registered(registration):
-            self.heartbeat(registration.cluster_name, registration.broker_addr, connection)
 
     def renew_unchanged(
         self, cluster_name: str, broker_addr: str, connection: Connection

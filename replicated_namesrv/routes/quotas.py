@@ -52,6 +52,10 @@ ORDER_TOPICS = "orderTopicConfigBytes"
 ORDER_TOPICS_BYTES_MAX = 15 << 20
 """Maximum value of this limit: every answer to a registration contains the namespace, and RocketMQ reads frames of up to 16
 MiB."""
+COMMAND = "commandBytes"
+"""Limit on the encoded bytes of one command. It is not a setting."""
+COMMAND_BYTES_MAX = 16 << 20
+"""Raft takes no longer command. A KV entry with the longest value has 6 MiB. Only registrations can have more."""
 DISK = "diskReserveBytes"
 """Limit on the bytes that a command may add while its disk has less free space than this."""
 
@@ -369,6 +373,15 @@ class Quotas:
                 self.refused["setting"] = self.refused.get("setting", 0) + 1
                 shown, most = f"{name!r:.{SHOWN_CHARACTERS}}", SETTING_CHARACTERS_MAX
                 raise LimitError("setting", f"setting {shown} has {len(text)} characters, at most {most} are allowed")
+
+    def check_command(self, size: int) -> None:
+        """Raise LimitError for an encoded command that the log cannot take."""
+        if size > COMMAND_BYTES_MAX:
+            self.refused[COMMAND] = self.refused.get(COMMAND, 0) + 1
+            told = f"register fewer or shorter topics, or {_SPREAD}"
+            raise LimitError(
+                COMMAND, f"{COMMAND} is {COMMAND_BYTES_MAX}: in the log this request would have {size} bytes; {told}"
+            )
 
     def check_whole(self, held: Sizes) -> None:
         """Raise LimitError if a state of these sizes, which is to replace an empty one, is too large. The limit on order topics

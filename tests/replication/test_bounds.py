@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from asyncio import Future
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -231,3 +232,50 @@ def test_a_node_that_has_stopped_holds_no_room(tmp_path: Path) -> None:
         assert node.proposer._heavy.locked()
     assert (node.quotas._pending.bytes, node.quotas._pending.objects) == ({}, {})
     assert not node.proposer._heavy.locked()
+
+
+LONG_TOPICS = [f"{number:03}" + "x" * 320 for number in range(100)]
+
+
+@pytest.fixture
+def short_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log takes commands of up to 20,000 bytes."""
+    monkeypatch.setattr(quotas, "COMMAND_BYTES_MAX", 20_000)
+
+
+@pytest.mark.usefixtures("short_commands")
+def test_a_broker_stays_registered_whose_change_the_log_cannot_take() -> None:
+    with virtual_cluster() as cluster:
+        name = cluster.followers()[0]
+        wire = cluster.wire(name)
+        assert cluster.register(wire, registration(timeout_ms=3_000)).code == 0
+        long = replace(registration(2, timeout_ms=3_000), topics=dict.fromkeys(LONG_TOPICS, QueueData(6, 8, 0, 8)))
+        node: Any = cluster.node(name)
+        for number in range(1, 6):
+            refused = cluster.ask(wire, lambda server, c: outcome_of(server.node.register(long, c)))
+            assert str(refused).startswith("commandBytes is 20000: in the log this request would have 32")
+            assert node.quotas.refused == {"commandBytes": number}
+            cluster.run(1)
+        assert cluster.is_shown()
+        assert (node.quotas._pending.bytes, node.quotas._pending.objects) == ({}, {})
+
+
+@pytest.mark.usefixtures("short_commands")
+def test_a_broker_is_told_that_the_log_cannot_take_its_registration(tmp_path: Path) -> None:
+    with replicated(tmp_path) as port, Peer(port) as peer:
+        refused = peer.call(103, broker_fields(), topic_table(*LONG_TOPICS))
+        assert refused.code == 1
+        assert "register fewer or shorter topics, or spread the topics over more broker names" in (refused.header.remark or "")
+        assert peer.call(103, broker_fields(), topic_table(*LONG_TOPICS[:50])).code == 0
+
+
+def outcome_of(asked: Any) -> Future[Any]:
+    """The LimitError of a request instead of its result."""
+
+    async def wait() -> object:
+        try:
+            return await asked
+        except LimitError as error:
+            return error
+
+    return asyncio.ensure_future(wait())
