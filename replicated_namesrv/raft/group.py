@@ -58,7 +58,7 @@ class Group:
         self.version = 0
         """Number of changes so far: of the members in the log, and of the peers."""
         self.has_lost_place = False
-        """Whether the log gave the place of this incarnation away: to another incarnation, or to none yet."""
+        """Whether the log or a snapshot gave the place of this incarnation away: to another incarnation, or to none yet."""
         self._was_named = False
         """Whether the members have named this incarnation since this process started."""
         self._is_listed = False
@@ -175,8 +175,15 @@ class Group:
                 self._membership.hint(peer, log_index)  # the sender may lag, and not know that the present leader is a member
             self._observer.members_changed()
 
-    def restored(self, log_index: int) -> None:
-        """The members were replaced by those of a snapshot."""
+    def restored(self, log_index: int, last_origin: int | None) -> None:
+        """The members were replaced by those of a snapshot. ``last_origin``: the incarnation of this node whose proposals were
+        applied last, None if there is none."""
+        own, member = self._identity.incarnation, self._configuration.members.get(self._context.node_id)
+        is_named = member is not None and member.incarnation == own
+        if self._was_named and not is_named and last_origin not in (None, own):
+            # The entries that the snapshot replaces gave the place to another incarnation and took it again. The sessions no
+            # longer know what this process has proposed.
+            self.has_lost_place = True
         if not self._configuration.is_static:
             self._note_removal(log_index)
             self._is_due = True

@@ -606,7 +606,8 @@ class RaftNode(NodeViews):
 
     def _restored(self, log_index: int) -> None:
         """The state was replaced by a received snapshot."""
-        self.group.restored(log_index)
+        session = self.sessions.newest(self.node_id)
+        self.group.restored(log_index, None if session is None else session.origin.incarnation)
         self.member_changes.applied(log_index)
         self.proposals.restored(log_index)
         self.digests.forget()

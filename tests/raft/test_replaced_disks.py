@@ -3,6 +3,9 @@
 Every test with ``defended`` runs twice: with the defence the rule is kept, without it the damage is visible.
 """
 
+import pytest
+
+from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import Forward, Message
 from tests.raft.test_defences import both, commit, world_with
 from tests.raft.test_lost_memory import elected, others, settle
@@ -97,6 +100,79 @@ def test_lost_places(defended: bool) -> None:
     if defended:
         assert first.counters["rejoined"] == 1
         assert any("has taken the place of this one" in note for note in first.notes)
+
+
+@both
+@pytest.mark.parametrize("added", ["before the snapshot", "after the snapshot"])
+def test_lost_places_in_a_snapshot(defended: bool, added: str) -> None:
+    """As above, but the node is then removed and added again, and the log is compacted. The first process receives a snapshot in
+    which its node is a learner without an incarnation, or no member."""
+    world = world_with("lost_places", defended, compact_entries=20, compact_margin_entries=0)
+    leader = world.elect()
+    moved = others(world, leader)[0]
+    kept = kept_forwards(world, moved.name)
+    assert moved.node is not None
+    first = moved.node
+    incarnation = first.incarnation
+    commit(world, first, b"X")
+    repeated = kept[-1]
+    settle(world)
+    first_disk, first_machine = moved.disk, moved.machine
+    moved.crash(power=False)  # the process stays: ``first``
+    for peer in world.names:
+        first.on_disconnected(peer)
+    moved.disk = Disk()
+    second = moved.start()
+    world.run_until(lambda: leader.voters[moved.name] == second.incarnation)
+    commit(world, second, b"Y")
+    settle(world)
+    make(world, remove(moved.name))
+    moved.crash()
+    if added == "before the snapshot":
+        make(world, add(moved.name))
+    for number in range(50):
+        commit(world, leader, b"%d" % number)
+    assert (leader.role, leader.term) == ("leader", repeated.term)
+    assert leader.first_index > first.last_index + 1
+    moved.disk, moved.machine, moved.node = first_disk, first_machine, first
+    for peer in world.names:
+        world.connect(moved.name, peer)
+        world.connect(peer, moved.name)
+    world.run_until(lambda: first.receiving.installed == 1)
+    if added == "after the snapshot":
+        make(world, add(moved.name))
+    world.run_until(lambda: leader.voters.get(moved.name) == first.incarnation)
+    assert (first.incarnation != incarnation) == defended
+    leader.on_message(moved.name, repeated)
+    leader.tick()
+    world.run(1)
+    for host in world.hosts.values():
+        assert host.machine.commands.count(b"X") == (1 if defended else 2)
+    commit(world, first, b"Z")
+    assert first.counters["rejoined"] == defended
+
+
+def test_a_removed_node_whose_proposals_are_still_known_keeps_its_incarnation() -> None:
+    """A snapshot shows its removal and its return as a learner, and no other incarnation has proposed."""
+    world = World(3, RaftConfig(compact_entries=20, compact_margin_entries=0))
+    world.start_all()
+    leader = world.elect()
+    host = others(world, leader)[0]
+    node = host.node
+    assert node is not None
+    incarnation = node.incarnation
+    commit(world, node, b"a")
+    settle(world)
+    world.isolate(host.name)
+    make(world, remove(host.name))
+    make(world, add(host.name))
+    for number in range(50):
+        commit(world, leader, b"%d" % number)
+    world.heal()
+    wait_for(world, host, "voter")
+    assert node.receiving.installed == 1
+    assert (node.incarnation, node.counters["rejoined"]) == (incarnation, 0)
+    commit(world, node, b"b")
 
 
 def test_a_forward_of_an_earlier_boot_is_dropped() -> None:
