@@ -234,7 +234,7 @@ class ReadReply(NamedTuple):
     destination: Identity
     sequence: Ordinal
     log_index: Ordinal
-    """The index to be applied before the read. 0: the read is not confirmed."""
+    """The index to be applied before the read."""
 
 
 class Forward(NamedTuple):

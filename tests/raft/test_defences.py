@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
-from replicated_namesrv.raft.interfaces import Committed
-from replicated_namesrv.raft.payloads import NO_OP, pack_entries
+from replicated_namesrv.raft.interfaces import Committed, Outcome
+from replicated_namesrv.raft.member_changes import MemberChange
+from replicated_namesrv.raft.members import VACANT
+from replicated_namesrv.raft.payloads import NO_OP, pack_entries, pack_join
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_errors import CorruptionError, InvariantError
-from replicated_namesrv.raft.raft_messages import Append, AppendReply, Message, TimeoutNow, Vote, VoteReply
+from replicated_namesrv.raft.raft_messages import Append, AppendReply, Message, PreVoteReply, TimeoutNow, Vote, VoteReply
 from replicated_namesrv.raft.raft_node import RaftNode
 from tests.support.raft_world import Disk, World
 
@@ -240,3 +242,62 @@ def test_snapshot_before_reset(defended: bool) -> None:
     else:
         with pytest.raises(CorruptionError, match="snapshot"):
             lagging.start()
+
+
+@pytest.mark.parametrize("is_vacant", [True, False], ids=["vacant", "occupied"])
+def test_a_pre_vote_of_a_new_disk_does_not_count(is_vacant: bool) -> None:
+    """One of three nodes has a new disk, and the leader is lost before it promotes this disk. The new disk grants a pre-vote, but
+    has no place. With its pre-vote the third node would raise its term again and again, and could not win."""
+    world = World()
+    world.start_all()
+    leader = world.elect()
+    commit(world, leader, b"a")
+    third, lost = (node for node in world.nodes if node is not leader)
+    host, granted = world.hosts[lost.node_id], list[Message]()
+    host.crash()
+
+    def drop(source: str, target: str, message: Message) -> bool:
+        if source == lost.node_id and isinstance(message, PreVoteReply) and message.granted:
+            granted.append(message)
+        return lost.node_id in (source, target) and leader.node_id in (source, target)
+
+    world.drop = drop
+    if is_vacant:
+        leader.core.propose(pack_join(lost.node_id, VACANT))
+        leader.tick()
+        world.run_until(lambda: third.configuration.latest[lost.node_id] == VACANT)
+    host.disk = Disk()
+    host.start()
+    world.run(0.5)
+    world.hosts[leader.node_id].crash()
+    term = third.term
+    world.run_until(lambda: len(granted) > 2)
+    world.run(0.1)
+    assert (third.term, third.role) == (term, "follower")
+
+
+def test_an_observer_does_not_replace_the_disk_of_the_leader() -> None:
+    """A voter is cut off and the leader's disk is slow. The observer and the other voter have the entry. They are no majority of
+    the voters, so the entry waits for the leader's disk."""
+    world = World()
+    world.start_all()
+    leader = world.elect()
+    added: list[Outcome] = []
+    leader.change_member(MemberChange("add", "n4", ("host-n4", 9_000), observer=True), added.append)
+    world.run_until(lambda: added)
+    world.new_host("n4").start()
+    world.run_until(lambda: leader.member_table["n4"].incarnation)
+    world.run_until(lambda: leader.followers.progress["n4"].match == leader.last_index)
+    voter, away = (name for name in world.names if name != leader.node_id)
+    world.isolate(away)
+    world.run(0.1)
+    world.hosts[leader.node_id].sync_delay = 0.5
+    outcome = world.propose(leader.node_id, b"X")
+    leader.tick()
+    world.run_until(lambda: all(leader.followers.progress[n].match == leader.last_index for n in (voter, "n4")))
+    world.run(0.1)
+    assert (leader.durable_index, leader.commit_index) == (leader.last_index - 1,) * 2
+    assert not outcome
+    world.run_until(lambda: outcome)
+    assert isinstance(outcome[0], Committed)
+    assert leader.durable_index >= outcome[0].log_index

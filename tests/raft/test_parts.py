@@ -279,6 +279,21 @@ def test_read_is_ready_when_a_majority_has_confirmed_the_leader(bench: Bench) ->
     assert reads.count == 0, "room for the next reads"
 
 
+def test_confirmations_of_another_term_do_not_count(bench: Bench) -> None:
+    """An acknowledgement counts for the leader's present term only."""
+    bench.core.is_leader = True
+    bench.log.add(b"\x01", 1, TERM)
+    reads, outcomes = bench.reads(), list[ReadOutcome]()
+    reads.ask(outcomes.append)
+    reads.tick(bench.world.time)
+    probe = bench.take_sent()[0][1]
+    assert isinstance(probe, ReadProbe)
+    for term, count in ((TERM - 1, 0), (TERM + 1, 0), (TERM, 1)):
+        reads.on_ack("b", ReadAck(1, 1, term, probe.sequence))
+        reads.tick(bench.world.time)
+        assert len(outcomes) == count
+
+
 def test_read_is_rejected_when_its_time_is_up(bench: Bench) -> None:
     reads, outcomes = bench.reads(), list[ReadOutcome]()
     reads.ask(outcomes.append)
