@@ -8,7 +8,7 @@ from aiohttp import web
 
 from replicated_namesrv.access.roles import ADMINS, OPERATORS, READERS
 from replicated_namesrv.admin.access import ACCESS
-from replicated_namesrv.admin.contents import contents_of, differences
+from replicated_namesrv.admin.contents import Comparison, contents_of, differences
 from replicated_namesrv.admin.context import CONTEXT
 from replicated_namesrv.admin.diagnosis import NodeView, digests_equal, findings, leader_of
 from replicated_namesrv.admin.json_views import status_fields
@@ -19,7 +19,7 @@ VIEWS = ("brokers", "samples", "contents", "status", "members")
 """Views for which requests to another node are passed on. They need no more permissions than this node has checked."""
 READY_WAIT_S = 0.3
 """Time limit for the check of this node's readiness. It is short, so that the answer comes soon even without a majority."""
-FIRST_SEEN = web.AppKey("first_seen", dict[str, int])
+COMPARISON = web.AppKey("comparison", Comparison)
 _STATUS_KEYS = (
     *("nodeId", "mode", "version", "pid", "uptimeSeconds", "ready", "failedLayer", "layers", "drained"),
     *("listen", "advertisedAddress"),
@@ -148,7 +148,7 @@ async def compare(request: web.Request) -> web.Response:
             missing.append({"node": node.shown_name, "why": str(answer)})
         else:
             by_node[node.shown_name] = answer
-    found = differences(dict(sorted(by_node.items())), request.app[FIRST_SEEN], int(time() * 1000))
+    found = differences(dict(sorted(by_node.items())), request.app[COMPARISON], int(time() * 1000))
     return json_response({**found, "notCompared": missing})
 
 

@@ -4,7 +4,8 @@ It has no times or epochs, so nodes that received the same registrations have eq
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from aiohttp import web
@@ -18,6 +19,8 @@ from replicated_namesrv.routes.state import RouteInfoManager
 
 TOPICS_MAX = 50_000
 """Maximum number of topics that are compared: the first ones in the order of their names."""
+GAP_MAX_MS = 15_000
+"""Maximum time between two comparisons, if the second one is to tell when a difference began. Open pages compare every 5 s."""
 ROWS_MAX = 200
 """Maximum number of differing brokers, and of differing topics, in the answer."""
 
@@ -63,27 +66,49 @@ async def contents_of(request: web.Request, state: RouteInfoManager) -> dict[str
     }
 
 
-def differences(by_node: Mapping[str, Mapping[str, Any]], first_seen: dict[str, int], now_ms: int) -> dict[str, Any]:
+class FirstSeen(NamedTuple):
+    """When a difference was first seen."""
+
+    time_ms: int
+    or_earlier: bool
+    """The comparison before that was too long ago, or of other nodes, to say that the difference did not exist before."""
+
+
+@dataclass
+class Comparison:
+    """The comparison before the present one."""
+
+    nodes: Sequence[str] = ()
+    time_ms: int = 0
+    first_seen: dict[str, FirstSeen] = field(default_factory=dict)
+    """By difference."""
+
+
+def differences(by_node: Mapping[str, Mapping[str, Any]], before: Comparison, now_ms: int) -> dict[str, Any]:
     """Brokers and topics in which the contents of nodes differ, and since when.
 
     A broker's difference began when a node that lacks it removed it or, if it never had it, when the others registered it. For
-    other differences ``first_seen`` has the time at which they were first seen. This function updates ``first_seen``.
+    other differences, ``before`` has the time at which they were first seen. This function updates ``before``.
     """
     nodes = list(by_node)
     brokers = _rows([{key: value[0] for key, value in by_node[node]["brokers"].items()} for node in nodes])
     topics = _rows([by_node[node]["topics"] for node in nodes])
     seen = {f"broker {key}" for key, _ in brokers} | {f"topic {key}" for key, _ in topics}
-    for key in set(first_seen) - seen:
-        del first_seen[key]
-    for key in seen:
-        first_seen.setdefault(key, now_ms)
+    found = FirstSeen(now_ms, nodes != before.nodes or now_ms - before.time_ms > GAP_MAX_MS)
+    first_seen = {key: before.first_seen.get(key, found) for key in seen}
+    before.nodes, before.time_ms, before.first_seen = nodes, now_ms, first_seen
+
+    def since(key: str, known_ms: int | None = None) -> dict[str, int | bool]:
+        time_ms, or_earlier = (known_ms, False) if known_ms else first_seen[key]
+        return {"sinceMs": time_ms, "orEarlier": or_earlier}
+
     return {
         "nodes": nodes,
         "brokers": [
-            {"broker": key, "values": values, "sinceMs": _since(key, by_node) or first_seen[f"broker {key}"]}
+            {"broker": key, "values": values, **since(f"broker {key}", _since(key, by_node))}
             for key, values in brokers[:ROWS_MAX]
         ],
-        "topics": [{"topic": key, "values": values, "sinceMs": first_seen[f"topic {key}"]} for key, values in topics[:ROWS_MAX]],
+        "topics": [{"topic": key, "values": values, **since(f"topic {key}")} for key, values in topics[:ROWS_MAX]],
         "brokersDiffer": len(brokers),
         "topicsDiffer": len(topics),
     }

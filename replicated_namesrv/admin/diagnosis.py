@@ -94,12 +94,14 @@ def _resources(status: dict[str, Any]) -> Iterable[NodeProblem]:
 
 
 def digests_equal(views: Sequence[NodeView]) -> bool | None:
-    """Whether nodes at the same log position have the same state; None if no two nodes can be compared."""
-    by_index: dict[int, list[str]] = {}
+    """Whether nodes at the same log position have the same state; None if no two nodes can be compared. Digests of different
+    versions are not compared: 0.1.0 computes them in another way."""
+    by_index: dict[tuple[int, str | None], list[str]] = {}
     for view in views:
-        replication = (view.status or {}).get("replication") or {}
+        status = view.status or {}
+        replication = status.get("replication") or {}
         if view.error is None and replication.get("digest"):
-            by_index.setdefault(replication["appliedIndex"], []).append(replication["digest"])
+            by_index.setdefault((replication["appliedIndex"], status.get("version")), []).append(replication["digest"])
     comparable = [digests for digests in by_index.values() if len(digests) > 1]
     if any(len(set(digests)) > 1 for digests in comparable):
         return False
@@ -107,7 +109,10 @@ def digests_equal(views: Sequence[NodeView]) -> bool | None:
 
 
 def leader_of(views: Sequence[NodeView]) -> tuple[str | None, int | None]:
-    """(leader, newest term) according to the nodes that answer. A node that says it leads an older term does not count."""
+    """(leader, newest term) according to the nodes that answer. A node that says it leads an older term does not count.
+
+    A node that was asked for the first time and has not answered yet leads if the others say so.
+    """
     standings = [
         (view.status["replication"], view.name)
         for view in views
@@ -117,4 +122,9 @@ def leader_of(views: Sequence[NodeView]) -> tuple[str | None, int | None]:
         return None, None
     term = max(standing["term"] for standing, _ in standings)
     leads = [name for standing, name in standings if standing["term"] == term and standing["role"] == "leader"]
+    if not leads:
+        unknown = {view.name for view in views if view.status is None and view.error is None}
+        leads = [
+            standing["leader"] for standing, _ in standings if standing["term"] == term and standing.get("leader") in unknown
+        ]
     return (leads[0] if leads else None), term

@@ -131,14 +131,14 @@ def _assess_group(facts: dict[str, Any], answering: list[dict[str, Any]], proble
     if silent := sorted(set(members) - {node["nodeId"] for node in answering}):
         known = {problem.partition(":")[0] for problem in problems}
         problems += [f"{name}: was not asked or did not answer" for name in silent if name not in known]
-    by_index: dict[int, dict[str, str]] = {}
-    for node in answering:
-        by_index.setdefault(node["appliedIndex"], {})[node["nodeId"]] = node["digest"]
-    for index, digests in by_index.items():
+    comparable: dict[tuple[int, str], dict[str, str]] = {}
+    for node in answering:  # versions can compute digests in different ways
+        comparable.setdefault((node["appliedIndex"], node["version"]), {})[node["nodeId"]] = node["digest"]
+    for (index, _), digests in comparable.items():
         if len(set(digests.values())) > 1:
             facts["digestsEqual"] = False
             problems.append(f"states differ at entry {index}: {', '.join(f'{n} {d[:12]}' for n, d in sorted(digests.items()))}")
-    if facts["digestsEqual"] is None and len(by_index) == 1 and len(answering) > 1:
+    if facts["digestsEqual"] is None and len(comparable) == 1 and len(answering) > 1:
         facts["digestsEqual"] = True
     return len(answering) > 1
 
@@ -155,7 +155,7 @@ def _print(facts: dict[str, Any]) -> None:
         words = {
             True: "equal",
             False: "DIFFERENT",
-            None: "not comparable at this moment: nodes are at different entries, or only one answers",
+            None: "not comparable at this moment: nodes are at different entries or have different versions, or only one answers",
         }
         print(f"revision {facts['revision']}, digests {words[facts['digestsEqual']]}")
     elif facts["mode"] == "ap":

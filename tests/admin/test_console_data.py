@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from replicated_namesrv.admin import time_line
-from replicated_namesrv.admin.contents import differences
+from replicated_namesrv.admin.contents import GAP_MAX_MS, Comparison, differences
 from replicated_namesrv.admin.diagnosis import NodeView, digests_equal, findings, leader_of
 from replicated_namesrv.admin.open_paths import CONSOLE_FILES
 from replicated_namesrv.admin.other_nodes import addresses
@@ -79,11 +79,14 @@ def test_node_that_works_has_no_problem() -> None:
     assert findings(view("n1")) == []
 
 
-def test_only_nodes_at_the_same_position_are_compared() -> None:
+def test_only_nodes_at_the_same_position_and_of_one_version_are_compared() -> None:
     assert digests_equal([view("n1"), view("n2")]) is True
     assert digests_equal([view("n1"), view("n2", replication=standing(digest="e"))]) is False
     assert digests_equal([view("n1"), view("n2", replication=standing(digest="e", appliedIndex=8))]) is None
     assert digests_equal([view("n1"), view("n2", "gone", replication=standing(digest="e"))]) is None
+    upgrade = [view("n1", version="1"), view("n2", version="1"), view("n3", version="2", replication=standing(digest="e"))]
+    assert digests_equal(upgrade) is True
+    assert digests_equal(upgrade[1:]) is None
 
 
 def test_leader_is_that_of_the_newest_term() -> None:
@@ -91,6 +94,9 @@ def test_leader_is_that_of_the_newest_term() -> None:
     assert leader_of([old, view("n2")]) == (None, 3)
     assert leader_of([old, view("n2", replication=standing(role="leader"))]) == ("n2", 3)
     assert leader_of([view("n1", "gone", replication=standing(role="leader"))]) == (None, None)
+    asked = NodeView("n1", "10.0.0.1:9886", None)
+    assert leader_of([asked, view("n2", replication=standing(leader="n1"))]) == ("n1", 3)
+    assert leader_of([view("n1", "gone"), view("n2", replication=standing(leader="n1"))]) == (None, 3)
 
 
 def test_admin_addresses_are_as_far_from_the_listed_ports_as_on_this_node() -> None:
@@ -107,19 +113,26 @@ def contents(brokers: dict[str, list[Any]], topics: dict[str, int], removed: dic
 
 
 def test_differences_name_the_time_at_which_they_began() -> None:
-    first_seen: dict[str, int] = {}
+    before = Comparison()
     has = contents({"C|a|0|x:1": ["1/0", 100], "C|b|0|y:1": ["1/0", 100]}, {"T": 1, "U": 1})
     removed = contents({"C|a|0|x:1": ["2/0", 200]}, {"T": 1}, {"C|y:1": 700})
-    found = differences({"one": has, "two": removed}, first_seen, 1_000)
+    found = differences({"one": has, "two": removed}, before, 1_000)
     assert found["nodes"] == ["one", "two"]
     assert found["brokers"] == [
-        {"broker": "C|a|0|x:1", "values": ["1/0", "2/0"], "sinceMs": 1_000},
-        {"broker": "C|b|0|y:1", "values": ["1/0", None], "sinceMs": 700},
+        {"broker": "C|a|0|x:1", "values": ["1/0", "2/0"], "sinceMs": 1_000, "orEarlier": True},
+        {"broker": "C|b|0|y:1", "values": ["1/0", None], "sinceMs": 700, "orEarlier": False},
     ]
-    assert found["topics"] == [{"topic": "U", "values": [1, None], "sinceMs": 1_000}]
-    assert differences({"one": has, "two": removed}, first_seen, 2_000)["topics"][0]["sinceMs"] == 1_000
-    assert differences({"one": has, "two": has}, first_seen, 3_000)["brokersDiffer"] == 0
-    assert first_seen == {}
+    assert found["topics"] == [{"topic": "U", "values": [1, None], "sinceMs": 1_000, "orEarlier": True}]
+    assert differences({"one": has, "two": removed}, before, 2_000)["topics"][0]["sinceMs"] == 1_000
+    assert differences({"one": has, "two": has}, before, 3_000)["brokersDiffer"] == 0
+    assert before.first_seen == {}
+    for now_ms, or_earlier in ((4_000, False), (4_001 + GAP_MAX_MS, True)):  # after a recent comparison, and after a pause
+        before.first_seen = {}
+        (topic,) = differences({"one": has, "two": removed}, before, now_ms)["topics"]
+        assert (topic["sinceMs"], topic["orEarlier"]) == (now_ms, or_earlier)
+    before.first_seen = {}
+    (topic,) = differences({"one": has, "three": removed}, before, before.time_ms + 1)["topics"]
+    assert topic["orEarlier"], "these nodes were not compared before"
 
 
 def test_time_line_is_bounded_and_counts_flaps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,13 +105,13 @@ async def test_status_of_independent_nodes(tmp_path: Path) -> None:
 
 
 def test_different_states_are_an_alarm() -> None:
-    def row(name: str, digest: str, applied: int = 7) -> dict[str, object]:
+    def row(name: str, digest: str, applied: int = 7, version: str = "1") -> dict[str, object]:
         return {
             "admin": name,
             "answers": True,
             "nodeId": name,
             "mode": "cp",
-            "version": "1",
+            "version": version,
             "ready": True,
             "revision": 3,
             "role": "leader" if name == "a" else "follower",
@@ -129,6 +129,8 @@ def test_different_states_are_an_alarm() -> None:
     assert facts["problems"] == ["states differ at entry 7: a 11, b 22, c 11"]
     assert assess([row("a", "11"), row("b", "22", applied=5), row("c", "11")]).facts["digestsEqual"] is None
     assert assess([row("a", "11"), row("b", "11"), row("c", "11")]).facts["digestsEqual"] is True
+    upgrade = assess([row("a", "11"), row("b", "22", version="2"), row("c", "11")]).facts
+    assert (upgrade["digestsEqual"], upgrade["problems"]) == (None, [])
 
 
 def test_a_node_without_a_majority_knows_no_leader_and_proves_no_equality() -> None:
