@@ -4,14 +4,13 @@
     .venv/bin/python -m tests.admin.console_churn --seconds 3600 --changes 14400 --rounds 60    an hour, a line per minute
 
 One independent node runs in a process of its own, with 20,000 topics. First the page of the topics is loaded and searched nine
-times. A line shows the median times from the start of the navigation to the first rows, and from a text to its row. The page
-waits 60 ms after the last key. Then one broker changes its topics at a steady rate, and with every hundredth change another
-broker comes or goes. One page shows all lists in turn, a second page always shows the topics. After each round the garbage of
-both pages is collected, and a line is printed: JavaScript heap of the first page, DOM nodes and listeners of both, heap of the
-second page, resident memory of the node and of the browser's processes, and the processor time that both used since the last
-line, in % of one core. A tool that drives a browser makes it keep answers, so the browser's memory is shown, but decides
-nothing. At the end the slope of each measure over the second half is printed. Exit 0: memory is steady. 1: it grew. It needs
-Chromium and ``./namesrv setup test``.
+times. A line shows the median times from the start of the navigation to the first rows, and from a text to its row. Then one
+broker changes its topics at a steady rate, and with every hundredth change another broker comes or goes. One page shows all
+lists in turn, a second page always shows the topics. After each round the garbage of both pages is collected, and a line is
+printed: JavaScript heap of the first page, DOM nodes and listeners of both, heap of the second page, resident memory of the node
+and of the browser's processes, and the processor time that both used since the last line, in % of one core. A tool that drives a
+browser makes it keep answers, so the browser's memory is shown, but decides nothing. At the end the slope of each measure over
+the second half is printed. Exit 0: memory is steady. 1: it grew. It needs Chromium and ``./namesrv setup test``.
 """
 
 import argparse

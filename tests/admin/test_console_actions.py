@@ -11,6 +11,7 @@ from playwright.async_api import Page, expect
 
 from replicated_namesrv.access.roles import Role
 from replicated_namesrv.cli.children import NodePlan, PlannedNode
+from replicated_namesrv.routes.commands import PutKVConfig
 from tests.access.files import write_access_file
 from tests.admin.test_console import PAGES, admin_port, console, one_node
 from tests.admin.test_http import QUEUES, propose, registration
@@ -90,6 +91,23 @@ async def test_topics_kv_config_settings_and_backup_are_changed_from_the_browser
         await page.goto(console(port, "timeline?q=127.0.0.1"))
         for text in ("DELETE /v1/topics/T1", "PUT /v1/kv/NAMESPACE/key", "POST /v1/config"):
             await shows(page, f"127.0.0.1 requested {text}", ".timeline")
+
+
+async def test_names_that_mean_another_url_are_not_requested(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (node, port), browser_page() as page:
+        propose(node, PutKVConfig("..", "drain", "DELETE /v1/kv/../drain is DELETE /v1/drain"))
+        propose(node, registration("..", {"..": QUEUES, "T2": QUEUES}))
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.method))
+        await page.goto(console(port, "kv?q=drain"))
+        await page.get_by_role("button", name="Delete").click()
+        await page.locator(OPEN_DIALOG).get_by_label("to confirm").fill("drain")
+        await page.locator(f"{OPEN_DIALOG} button.danger").click()
+        await shows(page, "Not done: a browser cannot request the names", OPEN_DIALOG)
+        for place in ("topics/..", "brokers/.."):
+            await page.goto(console(port, place))
+            await page.locator("main table, main .problem").first.wait_for()
+        assert set(asked) == {"GET"}
 
 
 async def test_who_may_not_change_anything_is_told_why(tmp_path: Path) -> None:
@@ -215,7 +233,7 @@ async def joining(cluster: ReplicatedProcesses, name: str) -> PlannedNode:
 
 
 @pytest.mark.slow
-async def test_members_are_added_promoted_and_removed_and_all_nodes_are_on_one_page(tmp_path: Path) -> None:
+async def test_members_are_added_moved_promoted_and_removed_and_all_nodes_are_on_one_page(tmp_path: Path) -> None:
     async with replicated_processes(tmp_path) as cluster, browser_page() as page:
         added = await joining(cluster, "n4")
         row = "section.nodes tbody tr:has(bdi:text-is('n4'))"
@@ -261,6 +279,16 @@ async def test_members_are_added_promoted_and_removed_and_all_nodes_are_on_one_p
             await memory.wait_for()
 
         await eventually(open_leader, "the leader's page")
+        await cluster.kill("n4")
+        moved = await joining(cluster, "n4")  # with its disk, at other ports
+        await shows(page, "n4 does not answer", ".findings")
+        await page.get_by_role("button", name="Move a member").click()
+        await shows(page, "Start it there with the same disk", OPEN_DIALOG)
+        address = f"127.0.0.1:{moved.plan.listen[1] + 2}"
+        await perform(page, value=f"n4={address}")
+        await shows(page, address, row)
+        await shows(page, "All 4 nodes answer", ".summary")
+
         await page.locator(row).get_by_role("button", name="Promote").click()
         await shows(page, "A majority then needs 3 voters", OPEN_DIALOG)
         await perform(page)

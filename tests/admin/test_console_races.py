@@ -4,21 +4,26 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from playwright.async_api import Route
 
+from replicated_namesrv import __version__
 from replicated_namesrv.routes.commands import PutKVConfig
 from tests.admin.test_console import admin_port, console, one_node
 from tests.admin.test_http import QUEUES, propose, registration
-from tests.support.browser import answers_come_late, browser_page, repeat, shows
+from tests.support.browser import LIMIT_MS, answers_come_late, browser_page, repeat, shows
 from tests.support.nodes import http, running_node
 from tests.support.replicated_processes import eventually, replicated_processes
 
 TYPED = "a-name-that-is-typed-fast"
 KEY_MS = 35
-"""Time between two keys. A search begins 60 ms after the last key, so some begin between two keys."""
+"""Time between two keys. Searches begin every 100 ms while keys are pressed."""
 SLOW_S = 0.6
 """Delay of answers. It is longer than the time between two looks while there are changes, 0.3 s."""
 CHANGE_S = 0.05
 LOOKS = 10
+TABS = 8
+"""More tabs than Chromium opens connections to one node, 6."""
+SHOW = "(is) => { window.isCovered = !is; document.dispatchEvent(new Event('visibilitychange')); }"
 LONG = "very-long-" * 12
 RIGHT_TO_LEFT = "\u05e0\u05d5\u05e9\u05d0"
 OVERRIDE = "\u202egnorw"
@@ -135,6 +140,54 @@ async def test_a_forgotten_token_takes_what_it_showed_with_it(tmp_path: Path) ->
         await page.get_by_role("button", name="Use").click()
         await shows(page, "a value to find", "tbody")
         await shows(page, "live", ".stream")
+        await asyncio.to_thread(token.write_text, "a token that came while the page was open\n")
+        await shows(page, "wrong token", "form.token")
+        await page.get_by_label("Token").fill("a token that came while the page was open")
+        await page.get_by_role("button", name="Use").click()
+        await shows(page, "nothing is wrong", "header")
+        await shows(page, "live", ".stream")
+
+
+async def test_tabs_that_are_not_shown_leave_the_connections_to_others(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (node, port), browser_page() as page:
+        assert page.context.browser is not None
+        window = await page.context.browser.new_context()
+        window.set_default_timeout(LIMIT_MS)
+        tabs = [await window.new_page() for _ in range(TABS)]
+        for tab in tabs:
+            await tab.add_init_script("Object.defineProperty(document, 'hidden', { get: () => window.isCovered === true });")
+            await tab.goto(console(port, "topics"))
+            await shows(tab, "live", ".stream")
+            await tab.evaluate(SHOW, False)
+        for tab in (tabs[0], tabs[-1]):
+            propose(node, registration("broker-c", {f"T{tabs.index(tab)}-new": QUEUES, "T1": QUEUES}))
+            await tab.evaluate(SHOW, True)
+            await shows(tab, f"T{tabs.index(tab)}-new", "tbody")
+            await shows(tab, "live", ".stream")
+
+
+async def test_answers_and_pages_of_other_versions(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (_, port), browser_page() as page:
+        await page.add_init_script("addEventListener('error', (event) => event.preventDefault())")
+        await page.goto(console(port, "topics"))
+        await shows(page, "T1", "tbody")
+        await page.route("**/v1/topics?*", lambda route: route.fulfill(json={"rows": []}))
+        await page.goto(console(port, "topics?q=T"))
+        await shows(page, "This page cannot be shown", ".problem")
+        await page.get_by_role("link", name="KV config").click()
+        await shows(page, "a value to find", "tbody")
+
+        async def newer(route: Route) -> None:
+            answer = await route.fetch()
+            await route.fulfill(
+                response=answer, body=(await answer.text()).replace(f'"version":"{__version__}"', '"version":"9.9.9"')
+            )
+
+        await page.route("**/v1/cluster", newer)
+        await shows(page, f"This page was loaded from version {__version__}, and the node now runs 9.9.9")
+        await page.get_by_role("button", name="Reload").click()
+        await shows(page, "a value to find", "tbody")
+        assert await page.get_by_role("button", name="Reload").count() == 0
 
 
 @pytest.mark.slow

@@ -26,7 +26,11 @@ export const token = {
 
 export const authorized = (more = {}) => (token.get() ? { ...more, Authorization: `Bearer ${token.get()}` } : more);
 
+// A URL with this part means another URL, so a name that is "." or ".." cannot be asked for.
+const DOTS = /(^|\/)\.\.?(?=[/?]|$)/;
+
 export async function ask(path, options = {}) {
+  if (DOTS.test(path)) throw new ApiError(400, { error: "a browser cannot request the names “.” and “..”", remedy: "Use the command namesrv." });
   const ends = new AbortController(), abort = () => ends.abort();
   const timer = setTimeout(abort, options.timeoutMs ?? TIMEOUT_MS);
   options.signal?.addEventListener("abort", abort);

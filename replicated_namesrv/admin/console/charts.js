@@ -6,7 +6,7 @@ import { read, setFields } from "./route.js";
 
 const ms = (value) => (value === null || value === undefined ? "–" : value < 1 ? `${(value * 1000).toPrecision(3)} ms` : `${value.toPrecision(3)} s`);
 const plain = (value) => (value === null || value === undefined ? "–" : value >= 100 ? Math.round(value).toLocaleString("en") : Number(value.toPrecision(3)).toString());
-const perSecond = (value) => `${plain(value)}/s`;
+const perSecond = (value) => (value === null || value === undefined ? "–" : `${plain(value)}/s`);
 const CHARTS = [
   ["Latency of requests, 99th percentile", ["latency:0.99"], ms],
   ["Latency of requests, median", ["latency:0.5"], ms],

@@ -14,10 +14,10 @@ export function summary(cluster) {
   if (cluster.mode === "cp") {
     lines.push(cluster.leader
       ? html`<strong>${cluster.leader} leads</strong> in term ${count(cluster.term)}.`
-      : html`<strong class="bad">No node leads.</strong> Writes and confirmed reads wait for an election.`);
+      : html`<strong class="bad">No node leads.</strong>`);
     if (cluster.digestsEqual === true) lines.push("Nodes at the same log position have equal states.");
     if (cluster.digestsEqual === false) lines.push(html`<strong class="bad">Nodes at the same log position have different states.</strong>`);
-    if (cluster.digestsEqual === null && cluster.nodes.length > 1) lines.push("No two nodes are at the same log position at this moment.");
+    if (cluster.digestsEqual === null && cluster.nodes.length > 1) lines.push("No two nodes of one version are at the same log position at this moment.");
   } else lines.push("Independent nodes (AP): each answers from its own state.");
   lines.push(silent.length
     ? html`<strong class="bad">${plural(silent.length, "node does", "nodes do")} not answer:</strong> ${silent.map((node) => node.nodeId).join(", ")}.`
@@ -73,12 +73,22 @@ function cell(fact, node, cluster) {
   return fact[1](node, cluster);
 }
 
+const NO_LEADER = { level: "bad", problem: "No node leads, so writes and confirmed reads wait.", remedy: "An election takes about a second. If it takes longer, start the nodes that do not answer, or restore the network between the nodes." };
+const UNEQUAL = { level: "bad", problem: "Nodes at the same log position have different states.", remedy: "The nodes in the minority stop. docs/alerts.md (NamesrvDigestMismatch) says what to do." };
+
+// Problems of the whole cluster, then those of each node.
+export function problems(cluster) {
+  const { mode, leader, digestsEqual, nodes } = cluster;
+  return [...(mode === "cp" && !leader ? [NO_LEADER] : []), ...(digestsEqual === false ? [UNEQUAL] : []),
+    ...nodes.flatMap((node) => node.findings.map((finding) => ({ node, ...finding })))];
+}
+
 function Problems({ cluster }) {
-  const found = cluster.nodes.flatMap((node) => node.findings.map((finding) => ({ node, ...finding })));
+  const found = problems(cluster);
   if (found.length === 0) return html`<p class="good">Nothing is wrong.</p>`;
-  return html`<ul class="findings" aria-label="What is wrong">${found.map((finding) => html`<li key=${finding.node.nodeId + finding.problem.slice(0, 20)} class=${finding.level}>
-    ${finding.node.answers && html`<strong>${finding.node.nodeId}</strong>: `}${finding.problem}
-    ${!finding.node.answers && (finding.node.ageMs === null ? " There is no data of it yet." : ` Its data is ${duration(aged(finding.node))} old.`)}
+  return html`<ul class="findings" aria-label="What is wrong">${found.map((finding) => html`<li key=${(finding.node?.nodeId ?? "") + finding.problem.slice(0, 20)} class=${finding.level}>
+    ${finding.node?.answers && html`<strong>${finding.node.nodeId}</strong>: `}${finding.problem}
+    ${finding.node && !finding.node.answers && (finding.node.ageMs === null ? " There is no data of it yet." : ` Its data is ${duration(aged(finding.node))} old.`)}
     <span class="remedy"> ${finding.remedy}</span></li>`)}</ul>`;
 }
 
@@ -119,7 +129,7 @@ function Differences() {
       ${data.nodes.map((node) => html`<th scope="col" key=${node}>${node}</th>`)}<th scope="col">Since</th></tr></thead>
     <tbody>${rows.map((row) => html`<tr key=${row.kind + row.key}><th scope="row">${row.kind} <a href=${link(row.kind === "topic" ? "topics" : "brokers", row.name)}>${row.text}</a></th>
       ${row.values.map((value, at) => html`<td key=${at} class=${value === null ? "bad" : ""}>${value === null ? "missing" : row.kind === "broker" ? `data version ${value.split("/")[0]}` : "there"}</td>`)}
-      <td>${moment(row.sinceMs)}</td></tr>`)}</tbody></table></div>`}`;
+      <td>${moment(row.sinceMs)}${row.orEarlier ? " or earlier" : ""}</td></tr>`)}</tbody></table></div>`}`;
 }
 
 async function download() {

@@ -7,6 +7,7 @@ import { link, read } from "./route.js";
 const ROWS = 100;
 const PERMISSIONS = (perm) => [perm & 4 ? "read" : "", perm & 2 ? "write" : "", perm & 1 ? "inherit" : ""].filter(Boolean).join(", ") || "none";
 const encoded = (name) => encodeURIComponent(name);
+const together = (...names) => JSON.stringify(names); // a name can contain any separator
 
 function paged(path) {
   const { q = "", sort = "", after = "" } = read().fields;
@@ -74,7 +75,7 @@ export function Brokers() {
   const { cluster } = useLive();
   const { data, error } = useData(cluster && ofMode(paged("v1/brokers"), cluster.mode));
   return html`<h1>Brokers</h1><${Search} label="Search brokers" /><${Problem} error=${error} />
-    ${data && html`<${Table} caption="Brokers" columns=${BROKER_COLUMNS} rows=${data.brokers} keyOf=${(row) => `${row.clusterName}|${row.brokerAddr}`} empty=${read().fields.q ? "No broker matches." : "No broker is registered."} />`}
+    ${data && html`<${Table} caption="Brokers" columns=${BROKER_COLUMNS} rows=${data.brokers} keyOf=${(row) => together(row.clusterName, row.brokerAddr)} empty=${read().fields.q ? "No broker matches." : "No broker is registered."} />`}
     <${Pager} answer=${data} shown=${data?.brokers.length} />`;
 }
 
@@ -102,7 +103,7 @@ function BrokerFacts({ name, cluster }) {
     <p class="summary">${flaps.length ? html`<strong class="bad">It flaps:</strong> removed ${Math.max(...flaps.map((row) => row.removals))} times in the last hour.` : "It does not flap."}
       ${data && rows.length === 0 && html`<strong class="bad"> It is not registered on this node.</strong>`}
       ${rows.length > 0 && !rows.some((row) => row.brokerId === 0) && html`<strong class="bad"> It has no master.</strong>`}</p>
-    ${data && html`<${Table} caption=${`Registrations of ${name}`} columns=${columns} rows=${rows} keyOf=${(row) => row.brokerAddr} />`}
+    ${data && html`<${Table} caption=${`Registrations of ${name}`} columns=${columns} rows=${rows} keyOf=${(row) => together(row.clusterName, row.brokerAddr)} />`}
     <h2>Last contact with each node</h2>
     <ul>${cluster.nodes.map((node) => html`<${Contact} key=${node.nodeId} node=${node} cluster=${cluster} path=${path} name=${name} />`)}</ul>
     <p><a href=${link("timeline", "", { q: name })}>Time line of this broker</a></p>
@@ -158,7 +159,7 @@ export function Kv() {
     return put(namespace.trim(), key.join("/").trim())(rest.join("="));
   };
   return html`<h1>KV config</h1><${Search} label="Search namespaces, keys and values" /><${Problem} error=${error} />
-    ${data && html`<${Table} caption="KV config" columns=${columns} rows=${data.entries} keyOf=${(row) => `${row.namespace}|${row.key}`} empty=${read().fields.q ? "No entry matches." : "There is no entry."} />`}
+    ${data && html`<${Table} caption="KV config" columns=${columns} rows=${data.entries} keyOf=${(row) => together(row.namespace, row.key)} empty=${read().fields.q ? "No entry matches." : "There is no entry."} />`}
     <${Pager} answer=${data} shown=${data?.entries.length} />
     <div class="actions"><${Action} label="Put an entry" disabled=${why} title="Put an entry" done=${reload}
       preview=${html`<p>An entry that exists is replaced.</p>`} input=${{ label: "NAMESPACE/KEY=VALUE", rows: 2, value: "" }} run=${async (text) => parse(text)} /></div>`;

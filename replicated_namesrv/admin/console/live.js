@@ -14,7 +14,9 @@ export const live = {
   version: 0, // increases when lists should be read again
   stream: "connecting", // open, connecting, refused
   refusal: "",
+  loadedFrom: null, // version of the node when this page was loaded
 };
+export const versionOf = (cluster) => cluster?.nodes.find((node) => node.nodeId === cluster.asked)?.status?.version ?? null;
 const listeners = new Set();
 const tell = () => listeners.forEach((listener) => listener());
 
@@ -45,6 +47,7 @@ export async function poll() {
       live.failingSince ||= performance.now();
     } else {
       live.cluster = cluster;
+      live.loadedFrom ??= versionOf(cluster);
       live.at = performance.now();
       live.failingSince = 0;
     }
@@ -71,6 +74,7 @@ const pause = (ms) => new Promise((resolve) => {
 
 async function follow() {
   for (;;) {
+    while (document.hidden) await pause(HIDDEN_POLL_MS);
     const own = new AbortController(), { signal } = own, { session } = token;
     attempt = own;
     let silence = setTimeout(() => own.abort(), STREAM_SILENT_MS);
@@ -133,7 +137,14 @@ export function useToken(text) {
 }
 
 export function begin() {
-  document.addEventListener("visibilitychange", () => !document.hidden && poll());
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) { // a browser opens six connections to a node, also for seven tabs
+      attempt?.abort();
+    } else {
+      wake?.();
+      poll();
+    }
+  });
   poll();
   follow();
 }

@@ -1,11 +1,11 @@
 // The frame of the console: navigation, state of this node, token, and the page that the URL names.
 import { render } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useErrorBoundary, useState } from "preact/hooks";
 import { duration, html, plural, token } from "./api.js";
 import { Charts } from "./charts.js";
-import { Cluster } from "./cluster.js";
+import { Cluster, problems } from "./cluster.js";
 import { Broker, Brokers, Clusters, Kv, Settings, Topic, Topics } from "./lists.js";
-import { begin, live, useLive, useToken } from "./live.js";
+import { begin, useLive, useToken, versionOf } from "./live.js";
 import { Problem } from "./parts.js";
 import { link, useRoute } from "./route.js";
 import { TimeLine } from "./timeline.js";
@@ -22,7 +22,7 @@ function State() {
     return html`<span class="badge bad" role="alert">this node does not answer for ${duration(performance.now() - failingSince)}${age}</span>`;
   }
   if (!cluster) return null;
-  const wrong = cluster.nodes.reduce((sum, node) => sum + node.findings.length, 0);
+  const wrong = problems(cluster).length;
   return html`<a class=${`badge ${wrong ? "bad" : "good"}`} href=${link("cluster")}>${wrong ? plural(wrong, "problem") : "nothing is wrong"}</a>`;
 }
 
@@ -57,6 +57,20 @@ function FindTopic() {
     <input placeholder="Topic: show its route" value=${text} onInput=${(event) => set(event.target.value)} /></label></form>`;
 }
 
+// Nodes of other versions can give answers that this page does not expect.
+function Shown({ Page, name }) {
+  const [error] = useErrorBoundary((thrown) => reportError(thrown));
+  const remedy = "Reload the page. If nodes run different versions, open the console of a node with the newest one.";
+  return error ? html`<${Problem} error=${{ message: `This page cannot be shown: ${error.message}`, remedy }} />` : html`<${Page} name=${name} />`;
+}
+
+function Outdated() {
+  const { cluster, loadedFrom } = useLive();
+  const version = versionOf(cluster);
+  if (!version || version === loadedFrom) return null;
+  return html`<p class="warn" role="status">This page was loaded from version ${loadedFrom}, and the node now runs ${version}. <button type="button" onClick=${() => location.reload()}>Reload</button></p>`;
+}
+
 function App() {
   const { page, name } = useRoute();
   const { cluster, stream, error } = useLive();
@@ -71,8 +85,8 @@ function App() {
       <${FindTopic} />
       <span class="weak stream">${error?.status === 0 ? "disconnected" : { open: "live", connecting: "connecting", refused: "not live" }[stream]}</span></header>
     <nav aria-label="Pages"><ul>${PAGES.map(([each, label]) => html`<li key=${each}><a href=${link(each)} aria-current=${each === id ? "page" : undefined}>${label}</a></li>`)}</ul></nav>
-    <${Token} />
-    <main id="main" tabindex="-1">${error && error.status !== 0 && error.status !== 401 && html`<${Problem} error=${error} />`}<${Page} key=${`${token.session}/${id}/${name}`} name=${name} /></main>`;
+    <${Token} /><${Outdated} />
+    <main id="main" tabindex="-1">${error && error.status !== 0 && error.status !== 401 && html`<${Problem} error=${error} />`}<${Shown} key=${`${token.session}/${id}/${name}`} Page=${Page} name=${name} /></main>`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

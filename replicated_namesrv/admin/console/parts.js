@@ -4,7 +4,7 @@ import { ask, count, html } from "./api.js";
 import { live, useLive } from "./live.js";
 import { read, setFields } from "./route.js";
 
-const SEARCH_DELAY_MS = 60;
+const SEARCH_EVERY_MS = 100; // the URL changes at most this often: browsers limit its changes to 100 in 10 s
 
 export function Problem({ error }) {
   if (!error) return null;
@@ -15,7 +15,7 @@ export function Problem({ error }) {
 export function Search({ label }) {
   const given = read().fields.q ?? "";
   const [text, set] = useState(given);
-  const timer = useRef(0), own = useRef(given);
+  const timer = useRef(0), own = useRef(given), last = useRef(-Infinity);
   useEffect(() => {
     if (given === own.current) return;
     clearTimeout(timer.current);
@@ -27,10 +27,14 @@ export function Search({ label }) {
     const q = event.target.value;
     set(q);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => {
+    const search = () => {
+      last.current = performance.now();
       own.current = q;
       setFields({ q, after: "", page: "" }, true);
-    }, SEARCH_DELAY_MS);
+    };
+    const waits = last.current + SEARCH_EVERY_MS - performance.now();
+    if (waits > 0) timer.current = setTimeout(search, waits);
+    else search();
   };
   return html`<label class="search">${label} <input type="search" value=${text} onInput=${typed} /></label>`;
 }

@@ -4,7 +4,7 @@ import { useData } from "./live.js";
 import { Problem, Search } from "./parts.js";
 import { link, read } from "./route.js";
 
-const address = (entry) => html`<bdi>${entry.brokerAddr}</bdi> of <bdi>${entry.clusterName}</bdi>`;
+const address = (entry) => html`<a href=${link("brokers", "", { q: entry.brokerAddr })}><bdi>${entry.brokerAddr}</bdi></a> of <bdi>${entry.clusterName}</bdi>`;
 const broker = (entry) => html`<a href=${link("brokers", entry.brokerName)}><bdi>${entry.brokerName}</bdi></a> ${entry.brokerId === 0 ? "master" : entry.brokerId === undefined ? "" : `slave ${entry.brokerId}`} ${address(entry)}`;
 const topics = (entry) => (!entry.topics?.length ? "" : html` (${entry.topics.map((topic, at) => html`${at ? ", " : ""}<a href=${link("topics", topic)}><bdi>${topic}</bdi></a>`)}${entry.topicCount > entry.topics.length ? ` and ${count(entry.topicCount - entry.topics.length)} more` : ""})`);
 const kv = (entry) => html`<a href=${link("kv", "", { q: entry.key })}><bdi>${entry.namespace}</bdi> / <bdi>${entry.key}</bdi></a>`;
