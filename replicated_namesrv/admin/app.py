@@ -15,7 +15,7 @@ from aiohttp import web
 from replicated_namesrv.address_list import checked_list, unit_lists
 from replicated_namesrv.admin.access import ACCESS, Access, AccessError, Handler, read_token
 from replicated_namesrv.admin.cluster_view import COMPARISON
-from replicated_namesrv.admin.contents import Comparison
+from replicated_namesrv.admin.contents import ContentComparison
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.exposition import EXPOSITION, Exposition
 from replicated_namesrv.admin.http_changes import BodyTooLargeError
@@ -154,7 +154,7 @@ class AdminServer:
         )
         self._samples = app[SAMPLES] = Samples(exposition.collector.collect, time.time)
         self._others = app[OTHER_NODES] = OtherNodes()
-        app[COMPARISON] = Comparison()
+        app[COMPARISON] = ContentComparison()
 
         def notify_leader(leader: str | None, term: int) -> None:
             watchers.notify_leader(leader, term)

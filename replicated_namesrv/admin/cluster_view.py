@@ -8,7 +8,7 @@ from aiohttp import web
 
 from replicated_namesrv.access.roles import ADMINS, OPERATORS, READERS
 from replicated_namesrv.admin.access import ACCESS
-from replicated_namesrv.admin.contents import Comparison, contents_of, differences
+from replicated_namesrv.admin.contents import ContentComparison, contents_of, differences
 from replicated_namesrv.admin.context import CONTEXT
 from replicated_namesrv.admin.diagnosis import NodeView, digests_equal, findings, leader_of
 from replicated_namesrv.admin.json_views import status_fields
@@ -19,7 +19,7 @@ VIEWS = ("brokers", "samples", "contents", "status", "members")
 """Views for which requests to another node are passed on. They need no more permissions than this node has checked."""
 READY_WAIT_S = 0.3
 """Time limit for the check of this node's readiness. It is short, so that the answer comes soon even without a majority."""
-COMPARISON = web.AppKey("comparison", Comparison)
+COMPARISON = web.AppKey("comparison", ContentComparison)
 _STATUS_KEYS = (
     *("nodeId", "mode", "version", "pid", "uptimeSeconds", "ready", "failedLayer", "layers", "drained"),
     *("listen", "advertisedAddress"),

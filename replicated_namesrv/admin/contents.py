@@ -75,7 +75,7 @@ class FirstSeen(NamedTuple):
 
 
 @dataclass
-class Comparison:
+class ContentComparison:
     """The comparison before the present one."""
 
     nodes: Sequence[str] = ()
@@ -84,7 +84,7 @@ class Comparison:
     """By difference."""
 
 
-def differences(by_node: Mapping[str, Mapping[str, Any]], before: Comparison, now_ms: int) -> dict[str, Any]:
+def differences(by_node: Mapping[str, Mapping[str, Any]], before: ContentComparison, now_ms: int) -> dict[str, Any]:
     """Brokers and topics in which the contents of nodes differ, and since when.
 
     A broker's difference began when a node that lacks it removed it or, if it never had it, when the others registered it. For

@@ -289,6 +289,7 @@ async def test_members_are_added_moved_promoted_and_removed_and_all_nodes_are_on
         await shows(page, address, row)
         await shows(page, "All 4 nodes answer", ".summary")
 
+        await eventually(open_leader, "the leader's page")
         await page.locator(row).get_by_role("button", name="Promote").click()
         await shows(page, "A majority then needs 3 voters", OPEN_DIALOG)
         await perform(page)

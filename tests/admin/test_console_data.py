@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from replicated_namesrv.admin import time_line
-from replicated_namesrv.admin.contents import GAP_MAX_MS, Comparison, differences
+from replicated_namesrv.admin.contents import GAP_MAX_MS, ContentComparison, differences
 from replicated_namesrv.admin.diagnosis import NodeView, digests_equal, findings, leader_of
 from replicated_namesrv.admin.open_paths import CONSOLE_FILES
 from replicated_namesrv.admin.other_nodes import addresses
@@ -113,7 +113,7 @@ def contents(brokers: dict[str, list[Any]], topics: dict[str, int], removed: dic
 
 
 def test_differences_name_the_time_at_which_they_began() -> None:
-    before = Comparison()
+    before = ContentComparison()
     has = contents({"C|a|0|x:1": ["1/0", 100], "C|b|0|y:1": ["1/0", 100]}, {"T": 1, "U": 1})
     removed = contents({"C|a|0|x:1": ["2/0", 200]}, {"T": 1}, {"C|y:1": 700})
     found = differences({"one": has, "two": removed}, before, 1_000)
