@@ -118,6 +118,19 @@ def test_closed_by_the_broker() -> None:
     assert list(leader.departures.gone(lambda key: None, leader.now_ms + T)) == []
 
 
+def test_closed_by_the_broker_in_a_list_of_two_parts() -> None:
+    """The first part has the closed connection. The broker is looked at between the parts, when no complete list has it."""
+    leader = Leader()
+    leader.lists(n1=(), n3=())
+    leader.report("n2", entry(LOST), full=True, part=MORE)
+    assert not leader.is_gone()
+    leader.report("n2", entry(HELD)._replace(key=("c", "b:1")), part=LAST)
+    leader.run(GRACE - 250)
+    assert not leader.is_gone()
+    leader.run(250)
+    assert leader.is_gone()
+
+
 def test_released() -> None:
     leader = Leader()
     leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=(entry(RELEASED),))

@@ -199,6 +199,61 @@ def test_a_104_held_between_nodes_is_late_by_its_age_when_it_arrives(skew_ms: in
         assert cluster.is_shown()
 
 
+def ask_two_leaders(cluster: Cluster, skew_s: int) -> tuple[str, str, str]:
+    """A broker has been registered over all nodes for 3 s. The third node receives a 104, and its inquiry does not reach the
+    leader. The second node is elected, and the third asks it before it has answered a report. The result is the nodes' names.
+
+    ``skew_s``: the first leader's clock is ahead of the second's by this. If it is, the broker's process ends afterwards."""
+    leader, (near, far) = cluster.leader(), cluster.followers()
+    clock = cluster.node(leader).liveness._node
+    wall_ms = clock.wall_ms
+    object.__setattr__(clock, "wall_ms", lambda: wall_ms() + skew_s * 1000)
+    wires = [cluster.wire(name) for name in (leader, near, far)]
+    for wire in wires:
+        assert cluster.register(wire, registration(timeout_ms=60_000)).code == 0
+    cluster.run(3)
+    removal = UnregisterBrokers((BrokerRemoval(*KEY, "a", 0, None),))
+    cluster.say(wires[2], lambda server, c: server.node.propose(removal, c))
+    asker, server = cluster.servers.servers[far], cluster.servers.servers[leader]
+    client = asker.node.liveness.client
+    while not client._questions:
+        cluster.world.run_until(cluster.world.now_ns + MS // 50)
+    cluster.network.cut([(far, leader)], hold=True)
+    server.machine.enqueue(lambda process: server.raft.node.transfer_leadership(near, lambda handed_over: None))
+    while asker.node.consensus.leader != near:
+        cluster.world.run_until(cluster.world.now_ns + MS // 50)
+    asker.machine.enqueue(lambda process: client.tick())
+    cluster.world.run_until(cluster.world.now_ns + MS // 50)
+    assert client._leader_clock is not None
+    assert client._leader_clock[0] < asker.node.consensus.term, "the second leader has not answered"
+    for wire in wires[:2] if skew_s > 0 else ():
+        wire.hang_up()
+    return leader, near, far
+
+
+def test_a_104_is_not_late_by_the_difference_between_the_clocks_of_two_leaders() -> None:
+    with virtual_cluster() as cluster:
+        ask_two_leaders(cluster, -600)
+        cluster.until(cluster.is_gone, "removed", 5)
+
+
+def test_a_104_that_is_held_up_on_the_way_to_the_next_leader_is_late() -> None:
+    """The inquiry to the second leader is held up, and the broker is started again meanwhile."""
+    with virtual_cluster() as cluster:
+        leader, near, far = ask_two_leaders(cluster, 600)
+        cluster.network.cut([(far, near)], hold=True)
+        cluster.run(0.2)
+        new = [cluster.wire(name) for name in (leader, near)]
+        for wire in new:
+            assert cluster.register(wire, registration(timeout_ms=60_000)).code == 0
+        cluster.run(3)
+        assert renew_at_once(cluster, new[1], 60_000)
+        cluster.network.mend([(far, near), (far, leader)])
+        cluster.run(1)
+        assert cluster.leader() == near
+        assert cluster.is_shown()
+
+
 def test_broker_that_registers_an_older_version_is_attached() -> None:
     """A broker closes its connections and returns within the grace period with an older data version, restored from a backup. Its
     registrations are answered and have no effect yet. It must not be removed as gone."""
