@@ -278,7 +278,9 @@ class IndependentNode:
             done.add_done_callback(lambda _: self._origins.pop(id(change), None))
         return done
 
-    def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
+    def register(
+        self, registration: RegisterBroker, connection: Connection, received: int | None = None
+    ) -> Result | Future[Result]:
         """Apply at once and attach the broker to ``connection``."""
         registration = with_own_mappings(registration)
         try:

@@ -83,8 +83,6 @@ class BrokerCalls:
         self._conversations = Conversations(monotonic_ms())
         self._late_copies = LateCopies(late_copy_ms)
         self._defences = defences
-        self._refused: dict[tuple[int, Key], int] = {}
-        """By connection and broker: renewals that have to be registered instead, with the revision at which each was received."""
         self._carriers: dict[int, Connection] = {}
         """Connections to which brokers are or were attached."""
         self._pending: dict[tuple[int, Key], Future[Any]] = {}
@@ -105,8 +103,6 @@ class BrokerCalls:
         connection_id = connection.connection_id
         is_peaceful = self._conversations.closed(connection_id, self._monotonic_ms()) or not self._defences.peace
         self._carriers.pop(connection_id, None)
-        for slot in [slot for slot in self._refused if slot[0] == connection_id]:
-            del self._refused[slot]
         by_peer = reason is not CloseReason.OURS and not self._is_leaving()
         self._lose(connection_id, by_peer and is_peaceful)
 
@@ -145,11 +141,14 @@ class BrokerCalls:
 
     # Registrations
 
-    def register(self, registration: RegisterBroker, connection: Connection, grant: Grant | None = None) -> "Future[Result]":
-        """Register a broker: as a renewal if the registration is a no-op, otherwise through the log. ``grant``: its room."""
+    def register(
+        self, registration: RegisterBroker, connection: Connection, grant: Grant | None = None, received: int | None = None
+    ) -> "Future[Result]":
+        """Register a broker: as a renewal if the registration is a no-op, otherwise through the log. ``grant``: its room.
+        ``received``: the revision at which it was received; None: it was received now."""
         key = (registration.cluster_name, registration.broker_addr)
         slot = (connection.connection_id, key)
-        received = self._refused.pop(slot, self._machine.state.revision)
+        received = self._machine.state.revision if received is None else received
         # read now, because the task begins in a later turn, after the next request of the connection
         origin = origin_of(connection)
         task = self._converse(connection, self._register(registration, connection, received, origin, grant))
@@ -237,9 +236,9 @@ class BrokerCalls:
 
     def renew_unchanged(
         self, cluster_name: str, broker_addr: str, connection: Connection
-    ) -> "Result | Future[Result | None] | None":
-        """Renew a registration that the server has recognised as a no-op. The result is None if it cannot be renewed: the caller
-        then has to register the broker."""
+    ) -> "Result | Future[Result | int] | None":
+        """Renew a registration that the server has recognised as a no-op. If it cannot be renewed, the result is None, or the
+        revision at which the registration was received: the caller then has to register the broker."""
         registration = self._machine.state.registration(cluster_name, broker_addr)
         if registration is None:
             return None
@@ -254,15 +253,13 @@ class BrokerCalls:
 
     async def _renew_unchanged(
         self, key: Key, result: Result, generation: int, received: int, connection: Connection
-    ) -> Result | None:
+    ) -> Result | int:
         assert result.epoch is not None, "of a registration"
         async with Budget(REGISTRATION_S):
             if await self._leader.renew(key, result.epoch, generation) == ACCEPTED:
                 self._late_copies.forget(key)
                 return result
-        if self._conversations.is_open(connection.connection_id):
-            self._refused[connection.connection_id, key] = received
-        return None
+        return received
 
     async def _renew(self, key: Key, epoch: int, generation: int, connection: Connection, registers: bool = True) -> int:
         """Renew. Call it in the turn in which the registration was compared with the state."""

@@ -403,18 +403,23 @@ class ReplicatedNode:
     def connection_lost(self, connection: Connection, reason: CloseReason) -> None:
         self.broker_calls.lost(connection, reason)
 
-    def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
-        """Register a broker: as a renewal if the registration is a no-op, otherwise through the log."""
+    def register(
+        self, registration: RegisterBroker, connection: Connection, received: int | None = None
+    ) -> Result | Future[Result]:
+        """Register a broker: as a renewal if the registration is a no-op, otherwise through the log. ``received``: the revision
+        at which it was received, if ``renew_unchanged`` has returned one."""
         registration = with_own_mappings(registration)
         try:
-            return within(self.quotas, registration, lambda grant: self.broker_calls.register(registration, connection, grant))
+            return within(
+                self.quotas, registration, lambda grant: self.broker_calls.register(registration, connection, grant, received)
+            )
         except LimitError:
             self.broker_calls.refused(registration, connection)
             raise
 
     def renew_unchanged(
         self, cluster_name: str, broker_addr: str, connection: Connection
-    ) -> Result | Future[Result | None] | None:
+    ) -> Result | Future[Result | int] | None:
         return self.broker_calls.renew_unchanged(cluster_name, broker_addr, connection)
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:

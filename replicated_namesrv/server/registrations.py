@@ -258,17 +258,19 @@ class RegistrationService(Protocol):
     def state(self) -> RouteInfoManager:
         """The applied state. Do not write to it, except for memos."""
 
-    def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
+    def register(
+        self, registration: RegisterBroker, connection: Connection, received: int | None = None
+    ) -> Result | Future[Result]:
         """Apply a registration, attach the broker to ``connection`` and count it as a heartbeat. The result has no epoch if the
-        registration was not stored. Raises LimitError.
+        registration was not stored. ``received``: what ``renew_unchanged`` returned instead of a result. Raises LimitError.
         """
 
     def renew_unchanged(
         self, cluster_name: str, broker_addr: str, connection: Connection
-    ) -> Result | Future[Result | None] | None:
+    ) -> Result | Future[Result | int] | None:
         """Renew a registration that is known to equal the stored one: attach the broker to ``connection`` and count a heartbeat.
-        The result is the same as that of registering again. It is None if the broker has to be registered, for example because it
-        is unknown.
+        The result is the same as that of registering again. It is None, or the revision at which the request was received, if the
+        broker has to be registered, for example because it is unknown.
         """
 
 
@@ -378,7 +380,7 @@ class Registrations:
         return None
 
     def _renewed(
-        self, request: Request, body: bytes, reading: Reading, done: Future[Answer], outcome: Future[Result | None]
+        self, request: Request, body: bytes, reading: Reading, done: Future[Answer], outcome: Future[Result | int]
     ) -> None:
         """A renewal has an outcome: it was confirmed, or the broker has to be registered."""
         if done.done():
@@ -388,8 +390,8 @@ class Registrations:
             return
         try:
             result = outcome.result()
-            if result is None:
-                settle(done, self.queue.evaluate(request, self._evaluate(request, body, reading)))
+            if isinstance(result, int):
+                settle(done, self.queue.evaluate(request, self._evaluate(request, body, reading, result)))
             else:
                 done.set_result(self._answer(result))
         except asyncio.CancelledError:
@@ -397,8 +399,10 @@ class Registrations:
         except Exception as error:
             done.set_exception(error)
 
-    def _evaluate(self, request: Request, body: bytes | memoryview, reading: Reading | None) -> Evaluation:
-        """Evaluate the registration. If ``reading`` is None, the request is read first."""
+    def _evaluate(
+        self, request: Request, body: bytes | memoryview, reading: Reading | None, received: int | None = None
+    ) -> Evaluation:
+        """Evaluate the registration. If ``reading`` is None, the request is read first. ``received``: the renewal's revision."""
         if reading is None:
             assert isinstance(body, memoryview)
             reading = yield from self._read(request, body)
@@ -413,11 +417,11 @@ class Registrations:
         decoded = yield from decode_register_body(
             body, request.header.version, compressed, self._settings.max_inflated_body_bytes
         )
-        return self._apply(request, reading, decoded)
+        return self._apply(request, reading, decoded, received)
 
     # -- applying ---------------------------------------------------------------------------------------------------------
 
-    def _apply(self, request: Request, reading: Reading, decoded: RegisterBrokerBody) -> Outcome:
+    def _apply(self, request: Request, reading: Reading, decoded: RegisterBrokerBody, received: int | None) -> Outcome:
         command = registration_of(request, decoded, self._wall_clock_ms())
         generation = self._service.state.group_generation(command.broker_name)
         if request.origin is not None:
@@ -425,7 +429,7 @@ class Registrations:
         # set again, because a later request of the connection may have been received meanwhile
         request.connection.origin = request.origin
         try:
-            outcome = self._service.register(command, request.connection)
+            outcome = self._service.register(command, request.connection, received)
         finally:
             request.connection.origin = None
         return then(

@@ -575,7 +575,7 @@ class Brokers:
             renewed = server.node.renew_unchanged(*key, connection)
             if isinstance(renewed, Future):
                 self.counts["renewals"] += 1
-                return or_else(renewed, lambda: server.node.register(command, connection))
+                return or_else(renewed, lambda received: server.node.register(command, connection, received))
         outcome = server.node.register(command, connection)
         if isinstance(outcome, Future):
             outcome.add_done_callback(lambda future: self._remember(server, slot, command, generation, future))
@@ -691,8 +691,8 @@ class Brokers:
             self.invariants.violated("acknowledged means there", text)
 
 
-def or_else(renewed: "Future[Result | None]", register: Callable[[], object]) -> "Future[object]":
-    """The renewal's result, or else that of the registration."""
+def or_else(renewed: "Future[Result | int]", register: Callable[[int], object]) -> "Future[object]":
+    """The renewal's result, or else that of the registration, received at this revision."""
     done: Future[object] = renewed.get_loop().create_future()
 
     def settle(future: "Future[object]") -> None:
@@ -703,11 +703,11 @@ def or_else(renewed: "Future[Result | None]", register: Callable[[], object]) ->
         else:
             done.set_result(future.result())
 
-    def ended(future: "Future[Result | None]") -> None:
-        if future.cancelled() or future.exception() is not None or future.result() is not None:
+    def ended(future: "Future[Result | int]") -> None:
+        if future.cancelled() or future.exception() is not None or not isinstance(received := future.result(), int):
             settle(future)  # type: ignore[arg-type]  # a result is an object
             return
-        outcome = register()
+        outcome = register(received)
         if isinstance(outcome, Future):
             outcome.add_done_callback(settle)
         else:

@@ -6,6 +6,7 @@ import pytest
 
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.commands import UpdateSettings
+from replicated_namesrv.routes.results import Result
 from replicated_namesrv.service import CloseReason
 from replicated_namesrv.simulation.brokers import or_else
 from replicated_namesrv.simulation.route_cluster import WALL_S, NameServer, SimulatedConnection
@@ -328,7 +329,7 @@ def test_a_registration_received_before_the_unregistration_does_not_bring_the_br
     def ask(server: NameServer, connection: SimulatedConnection) -> object:
         renewed = server.node.renew_unchanged(*KEY, connection) if recognised else None
         if isinstance(renewed, Future):
-            return or_else(renewed, lambda: server.node.register(registration(), connection))
+            return or_else(renewed, lambda received: server.node.register(registration(), connection, received))
         return server.node.register(registration(), connection)
 
     with virtual_cluster() as cluster:
@@ -347,6 +348,28 @@ def test_a_registration_received_before_the_unregistration_does_not_bring_the_br
         assert cluster.register(wire, registration()).code == 0
         cluster.run(0.2)
         assert cluster.is_shown(), "received afterwards"
+
+
+def test_a_registration_after_one_that_was_never_evaluated_counts_from_its_own_receipt() -> None:
+    """A request was recognised as a renewal, then had to be registered, and was not, because the node had too much to decode. A
+    later registration over the same connection was received after the unregistration."""
+    with virtual_cluster() as cluster:
+        near, far = cluster.followers()
+        wires = [cluster.wire(name) for name in (near, far)]
+        for wire in wires:
+            assert cluster.register(wire, registration()).code == 0
+        mend = cluster.isolate(far)
+        renewed = cluster.say(wires[1], lambda server, c: server.node.renew_unchanged(*KEY, c))
+        cluster.run(0.1)
+        assert cluster.unregister(wires[0]).code == 0
+        mend()
+        cluster.until(lambda: renewed.ended, "the renewal is refused")
+        assert not isinstance(renewed.result, Result)
+        cluster.until(lambda: not cluster.is_shown(far), "the broker is removed")
+        again = cluster.register(wires[1], registration())
+        assert again is not None, "its connection was closed"
+        assert again.code == 0
+        cluster.until(cluster.is_shown, "it is registered")
 
 
 @pytest.mark.parametrize("where", ["same node", "another node"])

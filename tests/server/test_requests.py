@@ -138,9 +138,11 @@ class CountingNode(IndependentNode):
 
     evaluated = 0
 
-    def register(self, registration: RegisterBroker, connection: Connection) -> "Result | asyncio.Future[Result]":
+    def register(
+        self, registration: RegisterBroker, connection: Connection, received: int | None = None
+    ) -> "Result | asyncio.Future[Result]":
         self.evaluated += 1
-        return super().register(registration, connection)
+        return super().register(registration, connection, received)
 
 
 def test_unchanged_registrations_are_recognised_and_only_those(tmp_path: Path) -> None:
