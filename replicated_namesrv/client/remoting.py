@@ -240,7 +240,9 @@ class RemotingClient:
         except TimeoutError:
             raise UnavailableError(f"no connection to {address} within {timeout_ms} ms") from None
         except asyncio.CancelledError:
-            if task.cancelled():
+            caller = asyncio.current_task()
+            # At the end of an event loop both are cancelled. A caller that retries would not end if its cancellation were lost.
+            if task.cancelled() and not (caller is not None and caller.cancelling()):
                 raise UnavailableError(f"not connected to {address}: this client is closed") from None
             raise
 

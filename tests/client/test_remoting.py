@@ -48,6 +48,31 @@ def test_answers_are_matched_by_opaque_whatever_their_order() -> None:
     asyncio.run(scenario())
 
 
+def test_a_caller_that_retries_ends_when_its_loop_does() -> None:
+    """The loop cancels the caller and the task that connects for it, in any order."""
+
+    async def retry(client: RemotingClient, address: str) -> None:
+        for _ in range(1_000):
+            with contextlib.suppress(UnavailableError):
+                await client.request(address, ASK)
+        raise AssertionError("the cancellation was lost")
+
+    async def scenario(connecting_first: bool) -> None:
+        async with scripted_server() as server:
+            client = RemotingClient()
+            caller = asyncio.create_task(retry(client, server.address))
+            await asyncio.sleep(0)  # one turn: the caller has asked for a connection
+            (connecting,) = client._connecting.values()
+            for task in (connecting, caller) if connecting_first else (caller, connecting):
+                task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await caller
+            await client.close()
+
+    for connecting_first in (True, False):
+        asyncio.run(scenario(connecting_first))
+
+
 @pytest.mark.parametrize("serialize_type", list(SerializeType))
 def test_both_header_encodings_are_spoken(serialize_type: SerializeType) -> None:
     async def scenario() -> None:
