@@ -12,10 +12,12 @@ from replicated_namesrv.cli.log import described
 from replicated_namesrv.raft.file_storage import FileStorage
 from replicated_namesrv.raft.inspection import UntouchedStorage, inspect
 from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.snapshots import PREFIX
 from replicated_namesrv.replication.cluster_restore import encode
 from replicated_namesrv.replication.command_kinds import PIECE
 from replicated_namesrv.routes.commands import PutKVConfig
 from tests.support.operated import operated, run
+from tests.support.waiting import until
 
 KEYS = 30
 
@@ -106,7 +108,8 @@ async def test_snapshots_are_checked_to_their_end(tmp_path: Path, monkeypatch: p
             outcome = cluster.nodes[0].service.propose(PutKVConfig("N", f"k{number}", "v" * 50), None)
             assert isinstance(outcome, asyncio.Future)
             await outcome
-    data = tmp_path / "n1" / "raft"
+        data = tmp_path / "n1" / "raft"
+        await until(lambda: any(path.name.startswith(PREFIX) for path in data.iterdir()), "a snapshot")
     code, found = await inspected(data)
     assert (code, found["damage"]) == (0, [])
     assert found["snapshots"]

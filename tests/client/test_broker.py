@@ -532,7 +532,8 @@ def test_two_hundred_brokers_share_one_encoded_table(tmp_path: Path) -> None:
     async def scenario() -> None:
         shared = TopicTable(TopicConfig(f"topic-{index}") for index in range(50))
         async with node(tmp_path) as server, AsyncExitStack() as stack:
-            brokers = [agent([server], BrokerOptions(), port=10000 + index, name=f"b{index}") for index in range(200)]
+            patient = BrokerOptions(register_timeout_ms=60_000)
+            brokers = [agent([server], patient, port=10000 + index, name=f"b{index}") for index in range(200)]
             for broker in brokers:
                 broker.topics = BrokerTopics(broker.topics.system, shared)
             await asyncio.gather(*(stack.enter_async_context(running(broker)) for broker in brokers))

@@ -145,14 +145,12 @@ def test_commands_that_run_with_other_hosts_are_in_the_table_of_invocations() ->
 
 
 def test_the_page_has_the_numbers_of_lines() -> None:
+    stated = re.search(r"Of about (\d+) command lines of the pages, tests run at least (\d+)", PERFORMANCE.read_text())
+    assert stated is not None
     hows = [row_of(line) or "" for line in commands()]
     run = sum(how.startswith("tests/") for how in hows)
-    reasons = Counter(how for how in hows if not how.startswith("tests/"))
-    assert f"The pages have {len(hows)} command lines. Tests run {run} of them" in PERFORMANCE.read_text(), (
-        len(hows),
-        run,
-        reasons,
-    )
+    assert abs(len(hows) - int(stated[1])) <= 15, len(hows)
+    assert int(stated[2]) <= run, (run, Counter(how for how in hows if not how.startswith("tests/")))
 
 
 def test_every_namesrv_command_is_understood() -> None:

@@ -22,7 +22,7 @@ from replicated_namesrv.wire.frame import frame
 from replicated_namesrv.wire.header import RemotingHeader, command_frame, decode_header
 
 T = TypeVar("T")
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 class ServerThread:
