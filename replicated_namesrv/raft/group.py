@@ -5,7 +5,7 @@ member, the configured nodes are peers, too. Another node can send its list of m
 does not know yet. Votes and acknowledgements are counted by the configuration alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from replicated_namesrv.raft.configuration import Change, Configuration
 from replicated_namesrv.raft.followers import Followers
@@ -62,7 +62,7 @@ class Group:
         self._was_named = False
         """Whether the members have named this incarnation since this process started."""
         self._is_listed = False
-        """Whether this node was a member when the members were last applied."""
+        """Whether this node was a member when the members were last applied, or in a newer snapshot that was received."""
 
     def start(self) -> None:
         """The log and the snapshot have been read."""
@@ -163,7 +163,7 @@ class Group:
         before = self._configuration.applied_members
         self._configuration.apply(log_index, change)
         if isinstance(change, dict):
-            self._note_removal(log_index)
+            self._note_removal(log_index, self._configuration.applied)
             after, until = self._configuration.applied, self._context.now() + self._context.config.leaving_ms / 1000
             for peer in before.keys() - after.keys():
                 self._leaving[peer] = until
@@ -185,14 +185,20 @@ class Group:
             # longer know what this process has proposed.
             self.has_lost_place = True
         if not self._configuration.is_static:
-            self._note_removal(log_index)
+            self._note_removal(log_index, self._configuration.applied)
             self._is_due = True
             self._observer.members_changed()
 
-    def _note_removal(self, log_index: int) -> None:
+    def receiving(self, log_index: int, members: Members | None) -> None:
+        """A received snapshot gets its name next, and replaces the members once it is installed. If the node stops before that,
+        it starts from this snapshot, which does not show whether the node was a member before."""
+        if members is not None:
+            self._note_removal(log_index, members)
+
+    def _note_removal(self, log_index: int, members: Collection[str]) -> None:
         """Durably note whether a MEMBERS entry up to ``log_index`` removed this node."""
         identity = self._identity
-        was_listed, self._is_listed = self._is_listed, self._context.node_id in self._configuration.applied
+        was_listed, self._is_listed = self._is_listed, self._context.node_id in members
         if self._is_listed:
             identity.applied_members(0)
             return

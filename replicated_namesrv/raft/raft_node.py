@@ -216,7 +216,7 @@ class RaftNode(NodeViews):
         )  # fmt: skip  # items grouped by line
         self.receiving = SnapshotReceiving(
             context, core, log, storage, self.syncs, self.state_machine, sessions, configuration, snapshots, self.elections,
-            outbox, self._restored,
+            outbox, lambda log_index, members: self.group.receiving(log_index, members), self._restored,
         )  # fmt: skip  # items grouped by line
         self.compaction = Compaction(context, core, log, self.followers, snapshots, self.taking, stall)
         sending = SnapshotSending(

@@ -13,6 +13,7 @@ from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.elections import Elections
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import RaftState, Restoration, StateMachine, Storage
+from replicated_namesrv.raft.members import Members
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.raft_messages import AppendReply, SnapshotAck, SnapshotChunk
@@ -49,14 +50,16 @@ class SnapshotReceiving:
         snapshots: SnapshotStore,
         elections: Elections,
         outbox: Outbox,
+        publishing: Callable[[int, Members | None], None],
         installed: Callable[[int], None],
     ) -> None:
-        """``installed``: called with the last index of a snapshot that has replaced the state."""
+        """``publishing``: called with the last index and the members of a complete snapshot before it gets its name.
+        ``installed``: called with the last index of a snapshot that has replaced the state."""
         self._context, self._defences = context, context.defences
         self._core, self._log, self._storage, self._syncs = core, log, storage, syncs
         self._state_machine, self._sessions, self._configuration = state_machine, sessions, configuration
         self._snapshots, self._elections, self._outbox = snapshots, elections, outbox
-        self._on_installed = installed
+        self._on_publishing, self._on_installed = publishing, installed
         self._identity: tuple[int, int, int, int] | None = None
         """(index, term, checksum, size) of the file being received; chunks of another file start a new transfer."""
         self._unreadable: tuple[int, int, int, int] | None = None
@@ -186,6 +189,7 @@ class SnapshotReceiving:
             self._damaged(ValueError("it is not the one that was announced"))
             return
         self._reader = None
+        self._on_publishing(metadata.last[0], metadata.members)
         snapshot = self._snapshots.publish(RECEIVING, self._received, checksum, metadata)
         generation = self._generation
         self._request_sync([], True, lambda: self._named(generation, snapshot))
