@@ -32,6 +32,7 @@ class AppliedCommands:
         """Whether the log known at the start has been applied. Commands after that are new."""
         self.perform: Callable[[tuple[Effect, ...]], None] = lambda effects: None
         machine.on_registered = self._on_registered
+        machine.on_backup = self._on_backup
         machine.on_lead = self._on_lead
 
     def _on_registered(self, key: Key, epoch: int | None, content: str) -> None:
@@ -41,8 +42,16 @@ class AppliedCommands:
         """
         role = self._liveness.role
         if self.is_live or role is not None:
-            is_new = self.is_live or (role is not None and role.silence is not None)
-            asyncio.get_running_loop().call_soon(self._liveness.registered, key, epoch if is_new else None, content)
+            asyncio.get_running_loop().call_soon(self._liveness.registered, key, epoch if self._is_new() else None, content)
+
+    def _is_new(self) -> bool:
+        role = self._liveness.role
+        return self.is_live or (role is not None and role.silence is not None)
+
+    def _on_backup(self, epoch: int) -> None:
+        """Report all registrations of a backup at once, because they may be many."""
+        if self._is_new():
+            asyncio.get_running_loop().call_soon(self._liveness.backup_restored, epoch)
 
     def _on_lead(self, term: int) -> None:
         asyncio.get_running_loop().call_soon(self._liveness.lead_applied, term)

@@ -192,6 +192,8 @@ class RouteStateMachine:
         self.on_registered: Callable[[Key, int | None, str], None] = lambda key, epoch, content: None
         """Called for every applied registration, whatever its outcome, with the hash of its content. The epoch is None if the
         registration was refused or ignored. Also called in replay."""
+        self.on_backup: Callable[[int], None] = lambda epoch: None
+        """Called when a backup has become the state, with the epoch of all its registrations. Also called in replay."""
         self.on_suspected: Callable[[list[Key]], None] = lambda keys: None
         """Called with the brokers whose suspicion has changed."""
         self.on_changed: Callable[[Command, str, ChangeOrigin | None], None] | None = None
@@ -462,8 +464,7 @@ class RouteStateMachine:
         mark, registrations = Mark(revision, self.serial, ""), self.state.registrations()
         marks = {(registration.cluster_name, registration.broker_addr): mark for registration in registrations}
         self.marks.put_all(marks, mark_hashes(marks, mark))
-        for key in marks:
-            self.on_registered(key, revision, "")
+        self.on_backup(revision)
         self.on_settings()
 
 

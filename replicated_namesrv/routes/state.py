@@ -351,6 +351,10 @@ class RouteInfoManager:
         """All live entries, in the order in which their brokers first registered."""
         return list(self._tables.live.values())
 
+    def registrations_by_broker(self) -> dict[tuple[str, str], Registration]:
+        """All live entries, by cluster and address. A copy, which takes a single step."""
+        return dict(self._tables.live)
+
     @property
     def broker_count(self) -> int:
         """Number of live entries."""

@@ -28,7 +28,7 @@ def ghosts(node: ReplicatedNode) -> list[str]:
     leading = node.liveness.role
     if leading is not None and not leading.term.is_over:
         silence, departures, revision = leading.silence, leading.departures, node.state.revision
-        told = {f"silence of {key}": key for key in (silence._watched if silence is not None else ())}
+        told = {f"silence of {key}": key for key in ([*silence._watched, *silence._unread] if silence is not None else ())}
         told |= {f"beginning of {key}": key for key in departures._registered_ms}
         told |= {f"suspicion of {key}": key for key in leading._suspicions._doubtful}
         for name, reporter in departures._nodes.items():

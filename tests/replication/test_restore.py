@@ -402,7 +402,7 @@ def test_a_restore_that_goes_on_is_not_abandoned() -> None:
 def test_received_pieces_need_less_memory_than_the_state() -> None:
     """Also if the backup is several times as long as the state, and its texts are random."""
     state, draw = RouteInfoManager(), Random(1)
-    for number in range(20):
+    for number in range(5):
         state.apply(PutKVConfig("n", f"{number}", "".join(draw.choices([chr(i) for i in range(1, 8)], k=60_000))), 0)
     machine, size = RestorableMachine(RouteStateMachine()), 0
     for command in list(commands(state))[:-1]:

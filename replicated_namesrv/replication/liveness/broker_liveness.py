@@ -69,6 +69,11 @@ class BrokerLiveness:
         if self.role is not None:
             self.role.registered(key, epoch if held is not None and held.epoch == epoch else None, content)
 
+    def backup_restored(self, epoch: int) -> None:
+        """A backup became the state, in an earlier turn, and its brokers are registered with this epoch."""
+        if self.role is not None:
+            self.role.restored(epoch)
+
     def removed(self, key: Key) -> None:
         """A registration ended."""
         if self.role is not None:

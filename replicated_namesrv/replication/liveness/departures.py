@@ -105,6 +105,8 @@ class Departures:
         """Registrations with this epoch or a later one began in this term."""
         self._registered_ms: dict[Key, tuple[int, float]] = {}
         """For the registrations that began in this term: their epochs, and the times at which they began."""
+        self._restored = (0, 0.0)
+        """The same for all registrations that began with a backup."""
         self._looks: dict[Key, float] = {}
         """Brokers that closed a connection, each with the time of its next check."""
 
@@ -152,8 +154,13 @@ class Departures:
 
     def registered(self, key: Key, epoch: int, now_ms: float) -> None:
         """A registration was applied in this term."""
-        if epoch >= self._first_epoch and self._registered_ms.get(key, (0, 0.0))[0] != epoch:
+        if epoch >= self._first_epoch and self._registered_ms.get(key, self._restored)[0] != epoch:
             self._registered_ms[key] = (epoch, now_ms)
+
+    def restored(self, epoch: int, now_ms: float) -> None:
+        """A backup became the state in this term. All its registrations have this epoch."""
+        if epoch >= self._first_epoch:
+            self._restored = (epoch, now_ms)
 
     def forget(self, key: Key) -> None:
         """The registration ended."""
@@ -223,7 +230,7 @@ class Departures:
 
     def _registered_at_ms(self, lease: Lease) -> float:
         """When the registration began. -infinity: before this term."""
-        epoch, registered_ms = self._registered_ms.get(lease.key, (0, 0.0))
+        epoch, registered_ms = self._registered_ms.get(lease.key, self._restored)
         return registered_ms if epoch == lease.epoch else -math.inf
 
     # UNREGISTER_BROKER (104)

@@ -89,9 +89,8 @@ class LeaderRole:
 
     def lead_applied(self) -> None:
         """LEAD was applied."""
-        registrations = self._machine.state.registrations()
-        leases = [self._lease_of((r.cluster_name, r.broker_addr)) for r in registrations]
-        self.silence = Silence((lease for lease in leases if lease is not None), self._now_ms())
+        self.silence = Silence((), self._now_ms())
+        self.silence.begin(self._machine.state.registrations_by_broker(), self._now_ms())
         self.departures.lead_applied(self._machine.state.revision)
         self._renewals.has_begun = True
         self._renewals.proceed()
@@ -111,6 +110,13 @@ class LeaderRole:
             self.departures.registered(key, epoch, self._now_ms())
             self._contact(key, epoch)
         self._decide_all(self._admission.applied(key, content))
+
+    def restored(self, epoch: int) -> None:
+        """A backup became the state. All brokers in it count as having registered now, with this epoch."""
+        now = self._now_ms()
+        self.departures.restored(epoch, now)
+        if self.silence is not None:
+            self.silence.begin(self._machine.state.registrations_by_broker(), now)
 
     def removed(self, key: Key) -> None:
         """A registration ended."""

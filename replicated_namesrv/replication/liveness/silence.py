@@ -52,6 +52,7 @@ from replicated_namesrv.replication.command_kinds import SUSPICION_VERSION
 from replicated_namesrv.replication.liveness.liveness_context import Term
 from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.replication.route_machine import ProposalResult, Suspect, encode_suspect
+from replicated_namesrv.routes.broker_group import Registration
 
 SHARES = 3
 """Silence is recorded in thirds, because RocketMQ's brokers register four times, or twice, within their time-out. SHARES thirds
@@ -61,7 +62,8 @@ RETRY_MS = 100.0
 STALE_MAX = 1_000
 """The heap is rebuilt when its void elements exceed the live ones by this number."""
 LOOKS_PER_TURN = 2_000
-"""Brokers checked in one turn, which takes some milliseconds; the other brokers follow in the next turns. Ten turns a second are
+"""Brokers checked in one turn, which takes some milliseconds; the other brokers follow in the next turns. Brokers whose leases a
+new leader reads are among them. Ten turns a second are
 enough for 20,000 brokers with a time-out of 3 s."""
 RECORDED_PER_COMMAND = 500
 """Number of brokers in one command. Such a command takes a node 3 to 6 ms in one step."""
@@ -109,12 +111,38 @@ class Silence:
         self._heap: list[tuple[float, Key]] = []
         self._silent: dict[Key, None] = {}
         """Brokers whose time-out has passed, in the order in which it passed."""
+        self._unread: dict[Key, Registration] = {}
+        """Brokers of ``begin`` whose leases were not read yet."""
+        self._begun_ms = now_ms
+        """The moment of ``begin``, from which the silence of these brokers counts."""
         for lease in leases:
-            third_ms = lease.third_ms
-            since_ms = now_ms - lease.suspicion * third_ms
-            self._watched[lease.key] = _Watched(lease, since_ms, now_ms + third_ms)
-            self._heap.append((now_ms + third_ms, lease.key))
-        heapify(self._heap)
+            self._continue(lease, now_ms)
+
+    def begin(self, registered: dict[Key, Registration], now_ms: float) -> None:
+        """Measure the silence of all these brokers from now on. What is recorded of their silence is added. ``due`` reads their
+        leases, so that a leader with many brokers does this in several turns."""
+        self._unread, self._begun_ms = registered, now_ms
+
+    def _read(self, lease_of: Callable[[Key], Lease | None], now_ms: float) -> int:
+        """Read the leases of some brokers of ``begin``, and return their number. If such a broker has another registration by now
+        for which ``contact`` was not called yet, its silence begins now."""
+        read = 0
+        while self._unread and read < LOOKS_PER_TURN:
+            read += 1
+            key, registration = self._unread.popitem()
+            lease = lease_of(key)
+            if lease is None or key in self._watched:
+                continue
+            if lease.epoch == registration.epoch:
+                self._continue(lease, self._begun_ms)
+            else:
+                self._watch(lease, now_ms)
+        return read
+
+    def _continue(self, lease: Lease, begun_ms: float) -> None:
+        """Measure silence from this moment on, in addition to the recorded silence."""
+        self._watched[lease.key] = watched = _Watched(lease, begun_ms - lease.suspicion * lease.third_ms)
+        self._look_at(watched, begun_ms + lease.third_ms)
 
     def contact(self, lease: Lease, now_ms: float) -> None:
         """The leader has accepted a renewal of this registration, or applied it."""
@@ -126,27 +154,31 @@ class Silence:
 
     def _watch(self, lease: Lease, now_ms: float) -> None:
         self._silent.pop(lease.key, None)
+        self._unread.pop(lease.key, None)
         self._watched[lease.key] = watched = _Watched(lease, now_ms)
         self._look_at(watched, now_ms + lease.third_ms)
 
     def watches(self, key: Key) -> bool:
         """Whether the silence of this broker is measured."""
-        return key in self._watched
+        return key in self._watched or key in self._unread
 
     def forget(self, key: Key) -> None:
         """The registration ended."""
         self._watched.pop(key, None)
         self._silent.pop(key, None)
+        self._unread.pop(key, None)
 
     def age_ms(self, key: Key, now_ms: float) -> float | None:
-        """How long the broker has been silent. None: it is not registered."""
+        """How long the broker has been silent; until its lease is read, without what is recorded. None: it is not registered."""
         watched = self._watched.get(key)
-        return None if watched is None else max(0.0, now_ms - watched.since_ms)
+        if watched is None:
+            return max(0.0, now_ms - self._begun_ms) if key in self._unread else None
+        return max(0.0, now_ms - watched.since_ms)
 
     def due(self, lease_of: Callable[[Key], Lease | None], now_ms: float, can_record: bool = True) -> list[Due]:
         """The silence to record now. ``lease_of``: the registration as it is in the state. ``can_record`` False: return it
         again a third later."""
-        found, looks = [], 0
+        found, looks = [], self._read(lease_of, now_ms)
         while self._heap and self._heap[0][0] <= now_ms and looks < LOOKS_PER_TURN:
             looks += 1
             look_ms, key = heappop(self._heap)
