@@ -12,10 +12,10 @@ allows, and none leads for longer than one time-out. In addition to the invarian
   newest acknowledged version or a newer one.
 - A broker that was acknowledged by any node within half of its time-out is never dropped.
 - A dead broker is dropped within its time-out and a third of it for each change of leader, counting only time with a leader.
-- If a broker was acknowledged before its unregistration reached a node, no node shows the broker after the answer to the
-  unregistration, until a registration has reached a node after that answer. (A registration that is acknowledged in between is
-  concurrent with the unregistration: either may come first.) Exception: the unregistration named an epoch that had already ended,
-  for example because another broker took the id. Then a newer registration of the broker itself may be there.
+- If a broker was acknowledged under its present id before its unregistration reached a node, no node shows the broker after the
+  answer to the unregistration, until a registration has reached a node after that answer. (A registration that is acknowledged in
+  between is concurrent with the unregistration: either may come first.) Exception: the unregistration named an epoch that had
+  already ended, for example because another broker took the id. Then a newer registration of the broker itself may be there.
 - Two nodes that have applied the same entries have the same digest, entry by entry.
 - The leader measures the silence of every registered broker.
 - At the end all nodes are equal and show every live broker with its present content, and no dead one. Each dead one was
@@ -94,7 +94,8 @@ class Broker:
         self.timeout_ms = self.rng.choice(TIMEOUTS_MS)
         self._is_frugal = self.rng.random() < 0.25
         self._period_ns = self.timeout_ms * MS // (3 if self._is_frugal else 5)
-        self.count = 0
+        self.count = self._id_count = 0
+        """``_id_count``: the count with which this process began to use its id."""
         self.lives = 0
         self._changed_ns = 0
         self.topics = self._topics()
@@ -110,6 +111,7 @@ class Broker:
 
     def _begin(self, address: str) -> Life:
         self.lives += 1
+        self._id_count = self.count
         life = Life(self._brokers, self, address)
         self._world.note(f"{self.name} starts at {address}")
         self._world.after(int(self.rng.random() * self._period_ns) + 1, self._round, life)
@@ -242,7 +244,7 @@ class Broker:
             state: dict[str, bool | int | None] = {"over": False, "acknowledged": False, "epoch": None}
 
             def ask(server: NameServer, connection: SimulatedConnection) -> object:
-                state["acknowledged"] = life.acknowledged_count >= 0
+                state["acknowledged"] = life.acknowledged_count >= self._id_count
                 state["epoch"] = server.node.liveness.attachments.registered_epoch(life.key, connection.connection_id)
                 return server.node.propose(command, connection)
 
@@ -293,8 +295,9 @@ class Broker:
         self.is_steady = other.is_steady = False
         self.alone_ns = other.alone_ns = self._world.now_ns
         self.broker_id, other.broker_id = other.broker_id, self.broker_id
-        self.change()
-        other.change()
+        for broker in (self, other):
+            broker.change()
+            broker._id_count = broker.count
 
     # Expectations
 
