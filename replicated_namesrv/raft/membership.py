@@ -46,6 +46,9 @@ accept each other need at most three. If two processes use one name, each answer
 maximum they would answer each other for ever."""
 CONTEST_TIMES = 2
 """How long a report that contests a process counts, in units of the contest time. Connected peers repeat it more often."""
+CONTACT_SECONDS = 3.0
+"""A process that has started makes no promises for at most this long while a peer with which it has contact has not introduced
+itself: longer than an attempt of the peer to connect, and than ``transport.LIVE_SECONDS``."""
 _STANDINGS = frozenset(Standing)
 _PROMISES = frozenset((Vote, VoteReply, AppendReply, SnapshotAck, ReadAck))
 """Messages that others count. Every AppendReply is one of them, because even the answer to a conflicting append renews the
@@ -80,8 +83,10 @@ class Membership:
         self._formed_changed, self._regressed, self._term = formed_changed, regressed, term
         self.process = self._context.rng.getrandbits(63) | 1
         """Nonce of this process, never 0."""
-        self._silent_until = self._now() + self._config.election_min_ms / 1000 if self._defences.introduced_first else NEVER
-        """Time until which this process makes no promises. The time ends early when all peers have accepted the process."""
+        self._is_new = self._defences.introduced_first
+        """Whether this process makes no promises yet, because a peer may remember more of its disk."""
+        self._began_at: float | None = None
+        """Time of the first tick, from which on peers can connect; None: it is still to come."""
         self.opened = Memory(0, 0, 0)
         """The disk's content when it was opened. ``acknowledged`` has its last entry."""
         self.known: dict[str, int] = {}
@@ -96,6 +101,8 @@ class Membership:
         """Why this node, or a peer, cannot take part, for the status; None: there is no problem."""
         self._greetings: dict[str, Greeting] = {}
         """The last greeting of each peer since this process started."""
+        self._greeted_at: dict[str, float] = {}
+        """When each peer greeted last."""
         self._introductions: dict[str, Introduction] = {}
         """The last accepted introduction of each peer."""
         self._newest_received: dict[str, tuple[int, int]] = {}
@@ -194,20 +201,33 @@ class Membership:
 
     @property
     def is_silent(self) -> bool:
-        """Whether a peer that remembers more of this disk may not have answered yet since this process started. Peers that have
-        accepted the process remember no more than the disk has. A peer that is down, or of protocol 0, does not answer, so the
-        silence also ends after a time.
-        """
-        if self._silent_until != NEVER and (
-            self._now() >= self._silent_until or all(self._accepted_by(peer) for peer in self._context.peers)
-        ):
-            self._silent_until = NEVER
-        return self._silent_until != NEVER
+        """Whether this process has started so recently that a peer that remembers more of its disk may not have introduced itself
+        yet. The peers that have accepted it remember no more. A peer with which there is no contact is probably down, so the
+        shortest election time is enough for it. A peer with contact gets more time: it may have to connect first, and over TCP
+        it refuses this process while the connection of an earlier one still counts as live (H8 in ``transport.py``)."""
+        if self._is_new:
+            waiting = [peer for peer in self._context.peers if not self._accepted_by(peer)]
+            if not waiting:
+                self._is_new = False
+            elif self._began_at is not None:
+                age = self._now() - self._began_at
+                limit = CONTACT_SECONDS if any(map(self._may_introduce, waiting)) else self._config.election_min_ms / 1000
+                self._is_new = age < limit
+        return self._is_new
+
+    def _may_introduce(self, peer: str) -> bool:
+        """Whether there is contact with ``peer``, and it may yet introduce itself. Peers of protocol 0 do not. A peer that has
+        not accepted this process greets it in each heartbeat."""
+        if peer in self._foreign or self.greeted_protocol(peer) == 0:
+            return False
+        progress = self._followers.progress.get(peer)
+        is_greeting = self._now() - self._greeted_at.get(peer, NEVER) < self._config.election_min_ms / 1000
+        return is_greeting or (progress is not None and progress.connected)
 
     def may_send(self, peer: str, kind: type[Message]) -> bool:
         if self._contested_until and self.is_contested:
             return False
-        if self._silent_until != NEVER and kind in _PROMISES and self.is_silent:
+        if self._is_new and kind in _PROMISES and self.is_silent:
             return False
         greeting = self._greetings.get(peer)
         # inlined, without a call of ``protocol(peer)``, because this runs for each message
@@ -270,6 +290,8 @@ class Membership:
 
     def tick(self, now: float) -> None:
         """Greet peers that are not accepted yet, and all peers while the cluster is being founded. Repeat introductions."""
+        if self._began_at is None:
+            self._began_at = now
         if now < self.next_wakeup():
             return
         for peer in self._followers.connected_peers:
@@ -296,7 +318,7 @@ class Membership:
 
     def on_greeting(self, peer: str, greeting: Greeting) -> None:
         before = self._greetings.get(peer)
-        self._greetings[peer], self._due_at = greeting, None
+        self._greetings[peer], self._greeted_at[peer], self._due_at = greeting, self._now(), None
         if greeting.protocol == 0:
             self._introductions.pop(peer, None)  # these facts may be from a newer version that the peer ran before
             if self.known.get(peer) != greeting.source:
@@ -450,8 +472,8 @@ class Membership:
     def drop(self, peer: str) -> None:
         """``peer`` is not a member any more."""
         for known in (
-            self.known, self.own_standings, self._judged, self._greetings, self._introductions, self._newest_received,
-            self._greet_at, self._introduce_at, self._answers, self._contested_until,
+            self.known, self.own_standings, self._judged, self._greetings, self._greeted_at, self._introductions,
+            self._newest_received, self._greet_at, self._introduce_at, self._answers, self._contested_until,
         ):  # fmt: skip  # items grouped by line
             known.pop(peer, None)
         self._foreign.discard(peer)

@@ -68,6 +68,7 @@ The tests of each row: ``HANDSHAKE_ROWS`` in ``tests/raft/test_transport.py``.
 """
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
 import os
@@ -446,6 +447,8 @@ class _Accepted(_Frames):
         self.owner.accepted[source] = self
         if older is not None:
             older.abort()
+        if source in self.owner.peers:
+            self.owner.peers[source].has_come.set()
 
     def _refusal(self, source: str) -> str | None:
         """The reason to refuse, if ``source`` is not a member, or another live process speaks for it.
@@ -551,6 +554,8 @@ class PeerState:
     connections: int = 0
     sent_messages: int = 0
     waiting: list[bytes] = field(default_factory=list)
+    has_come: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the peer opens a connection to this node."""
 
 
 class PeerTransport:
@@ -680,6 +685,7 @@ class PeerTransport:
         state, pause = self.peers[peer], DIAL_PAUSE_MIN_SECONDS
         while True:
             connection = None
+            state.has_come.clear()
             try:
                 connection = await self._dial(peer)
                 pause = DIAL_PAUSE_MIN_SECONDS
@@ -698,8 +704,17 @@ class PeerTransport:
                     state.connected = False
                     state.waiting = []
                     self._on_disconnected(peer)
-            await asyncio.sleep(pause * (0.5 + self._random.random()))
+            await self._pause(state, pause * (0.5 + self._random.random()))
             pause = min(pause * 2, DIAL_PAUSE_MAX_SECONDS)
+
+    async def _pause(self, state: PeerState, seconds: float) -> None:
+        """Wait before dialling again. If the peer connects meanwhile, it is reachable: only the minimum pause remains. So the
+        introduction that a restarted peer waits for reaches it soon."""
+        least = min(seconds, DIAL_PAUSE_MIN_SECONDS)
+        await asyncio.sleep(least)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds - least):
+                await state.has_come.wait()
 
     async def _dial(self, peer: str) -> _Dialled:
         self._refresh_tls()

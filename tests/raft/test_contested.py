@@ -1,5 +1,6 @@
 """Directed tests: processes that a peer contests, and nodes that go back, while one peer remembers more than another."""
 
+from replicated_namesrv.raft.membership import CONTACT_SECONDS
 from replicated_namesrv.raft.raft_messages import Append, Introduction, Message, TimeoutNow, VoteReply
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.standing import Standing
@@ -13,7 +14,8 @@ def test_contested_silence(defended: bool) -> None:
     """A disk goes back, and its node restarts at once. The leader, which remembers more, contests the new process until the
     former one has been silent for an election time. Meanwhile the third node, which the leader cannot reach, asks for a vote. The
     node is silent, and gives up its vote as soon as it learns what the leader remembers."""
-    world = world_with("contested_silence", defended, also_off=() if defended else ("remembered_data",))
+    also_off = ("introduced_first",) if defended else ("introduced_first", "remembered_data")  # it would wait, too
+    world = world_with("contested_silence", defended, also_off=also_off)
     leader = world.elect()
     back, third = others(world, leader)
     commit(world, leader, b"old")
@@ -286,6 +288,39 @@ def test_acknowledgements_wait_for_introductions_only() -> None:
     commit(world, leader, b"b")
     assert world.time - started < 0.1
     assert leader.role == "leader"
+
+
+def test_the_silence_begins_when_peers_can_connect() -> None:
+    """A disk goes back, and opening it takes longer than the minimum election time. Then the third node, which lacks command X,
+    reaches the node first, and the leader, which remembers more, 0.1 s later."""
+    world, leader, back, third = three_nodes()
+    settle(world)
+    world.isolate(third.name)
+    world.run(1)
+    image = image_of(back.disk)
+    commit(world, leader, b"X")
+    back.crash()
+    back.disk = image
+    to_leader = {(leader.node_id, back.name), (back.name, leader.node_id)}
+    world.cut = {(leader.node_id, third.name), (third.name, leader.node_id)} | to_leader
+    node = back.start(opening_s=0.5)
+    world.later(0.1, lambda: world.cut.difference_update(to_leader))
+    world.run(1)
+    world.heal()
+    settle(world)
+    assert node.counters["rejoined"] == 1
+    assert [host.machine.commands for host in world.hosts.values()] == [[b"a", b"X"]] * 3
+
+
+def test_the_silence_lasts_longer_for_a_peer_with_contact() -> None:
+    """Nothing that the leader sends arrives. It may be that it cannot connect yet, or that it still refuses the new process."""
+    world, leader, back, _ = three_nodes()
+    back.crash()
+    world.run(1)
+    world.cut = {(leader.node_id, back.name)}
+    node, started = back.start(), world.time
+    world.run_until(lambda: not node.membership.is_silent)
+    assert CONTACT_SECONDS <= world.time - started <= CONTACT_SECONDS + 0.1
 
 
 def test_acknowledgements_do_not_wait_for_a_peer_that_is_down() -> None:

@@ -155,19 +155,22 @@ class Host:
 
         self.world.later(self.sync_delay, complete)
 
-    def start(self, machine: Machine | None = None) -> RaftNode:
+    def start(self, machine: Machine | None = None, opening_s: float = 0.0) -> RaftNode:
+        """``opening_s``: time that passes after the disk was read, before the node can connect."""
         self.life += 1
         self.machine = machine or Machine()
-        self.node = RaftNode(
+        node = RaftNode(
             self.name, self.world.configured(self), "test", self, self.disk, self.machine, self.world.config, self.world.observer,
             self.joins,
         )  # fmt: skip  # items grouped by line
+        self.world.run(opening_s)
+        self.node = node
         for peer in self.world.hosts.values():
             if peer is not self and peer.node is not None:
                 self.world.connect(self.name, peer.name)
                 self.world.connect(peer.name, self.name)
         self.wake()
-        return self.node
+        return node
 
     def crash(self, power: bool = True) -> None:
         self.node = None
