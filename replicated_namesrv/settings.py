@@ -411,7 +411,7 @@ class Settings:
 
     @property
     def health_address(self) -> tuple[str, int] | None:
-        """(host, port) of the health HTTP; None if there is none."""
+        """(host, port) of the health server; None if there is none."""
         return parse_address("healthListen", self.health_listen) if self.health_listen else None
 
     @property

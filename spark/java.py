@@ -32,7 +32,7 @@ class NoJavaError(NamesrvError):
 
 
 def java_home(folder: Path) -> Path:
-    """A value for ``JAVA_HOME``. If the Java needs a shim, the shim is written to ``folder``. Raises NoJavaError."""
+    """A value for ``JAVA_HOME``. If this Java runtime needs a shim, the shim is written to ``folder``. Raises NoJavaError."""
     found = find_java()
     if found is not None and not _is_trimmed(found):
         return found.resolve().parent.parent

@@ -190,7 +190,7 @@ def _back_ns(story: Story, broker: str, gone: BrokerState) -> int:
 
 
 def _listed_until_ns(story: Story, broker: str, gone: BrokerState) -> Callable[[int], int]:
-    """A function of a time: until when a broker that is gone may be listed, as far as known at this time.
+    """A function from a time to the time until which a gone broker may be listed. It ignores what happened after the former.
 
     The time-out runs from the broker's end, or from the last moment that extends it (``_renewing_ns``), whichever is later. A new
     leader may add a third of the time-out; nodes look for silent brokers once per ``scanNotActiveBrokerInterval``. A broker whose

@@ -114,7 +114,7 @@ class RotatedFile:
         self._is_failing = False
 
     def open(self) -> BinaryIO:
-        """Open the file, after a line end if its last line was cut off. Raises OSError."""
+        """Open the file. If its last line was cut off, write a line end first. Raises OSError."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, ONLY_OWNER)
         self._file = open(descriptor, "ab")  # noqa: SIM115 - it stays open
         size = self._file.tell()

@@ -172,7 +172,7 @@ class ObservedService(Protocol):
         recorded, in milliseconds since 1970. Empty in AP."""
 
     def measurements(self) -> Iterator[Measurement]:
-        """Metrics of replication. Empty in AP, and before the node takes part in its group."""
+        """Metrics of replication. Empty in AP, and before the node takes part in its cluster."""
 
     def replication_status(self) -> dict[str, object] | None:
         """Raft status of this node, ready for JSON; None in AP."""

@@ -81,7 +81,7 @@ async def restore(request: web.Request) -> web.Response:
     except NamesrvError:
         await _drop_rest(request)
         raise
-    state.compares_content = service.state.compares_content  # written so that nodes of version 0.1 can read the state, too
+    state.compares_content = service.state.compares_content  # False: the state is written in a form that version 0.1 can read
     result = await service.restore(_lines_of(state), request.get(ORIGIN))
     if result.code:
         remedy = "form a new cluster with empty data directories, or add KV config and settings: namesrv restore --merge FILE"

@@ -191,8 +191,8 @@ class Watchers:
             await response.write(text.encode())
 
     async def _end_slow(self, request: web.Request, response: web.StreamResponse, history: History) -> None:
-        """Write the reason into the buffer, and keep the connection for the time in which a watcher that still reads can get
-        it.
+        """Write the reason into the buffer. The connection stays open for at most ``WRITE_TIMEOUT_S``, in which a watcher that
+        still reads receives the reason.
         """
         try:
             async with asyncio.timeout(0):

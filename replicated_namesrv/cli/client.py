@@ -220,7 +220,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def perm_text(perm: int) -> str:
-    """``rw``, ``r-``, … with ``x`` for INHERIT, as RocketMQ's PermName prints it."""
+    """``RW-``, ``R--``, … with ``X`` for INHERIT, as RocketMQ's PermName prints it."""
     return ("R" if perm & 4 else "-") + ("W" if perm & 2 else "-") + ("X" if perm & 1 else "-")
 
 

@@ -114,7 +114,7 @@ async def _play(
     show: "_Show",
     stories: "list[Demonstration]",
 ) -> None:
-    """Add to ``stories`` each mode that was shown to its end, also if a signal or an error ends the demonstration."""
+    """Add to ``stories`` each mode that was shown to its end, even if a signal or an error ends the demonstration."""
     from replicated_namesrv.chaos.demonstration import NODES, Play
 
     task = asyncio.current_task()

@@ -170,7 +170,7 @@ def _run_readable(scenarios: list[Scenario]) -> int:
 
 
 class _Report:
-    """Progress while runs end, and the summary."""
+    """Prints progress as runs end, and the summary."""
 
     def __init__(self, arguments: argparse.Namespace, total: int) -> None:
         self._json, self._shrink, self._total = arguments.json, not arguments.no_shrink, total

@@ -141,7 +141,7 @@ class Configuration:
         return node not in self.latest and node in self.applied_members and self.applied_members[node].votes
 
     def is_unfinished(self, node: str, incarnation: int) -> bool:
-        """Whether an entry for this incarnation of ``node`` has to be written once it keeps up."""
+        """Whether the log needs another entry for this incarnation of ``node`` once the node keeps up."""
         member = self.members.get(node)
         return member is not None and (member.incarnation != incarnation or member.kind is Kind.LEARNER)
 

@@ -36,8 +36,8 @@ class SnapshotSending:
         """(peer, format) of snapshots that could not be sent. They are remembered so that each is noted only once."""
 
     def pump(self, progress: Progress, heartbeat: bool) -> None:
-        """Send as many chunks as the window allows. Without a chunk to send, a heartbeat is an empty chunk: its answer has the
-        follower's offset, which shows losses, and it lets a follower that has everything install the snapshot."""
+        """Send as many chunks as the window allows. If no chunk can be sent, a heartbeat is an empty chunk. The answer to it has
+        the follower's offset, which shows losses. It also lets a follower that has everything install the snapshot."""
         config = self._config
         transfer = progress.transfer
         if transfer is None:

@@ -1,4 +1,6 @@
-"""Decides which process may represent an incarnation of a peer: a restarted one, but none that lost data, and no second one.
+"""Decides which process may represent an incarnation of a peer.
+
+A restarted process may. A process that lost data may not, and a second process may not either.
 
 An incarnation is one data directory. Raft relies on its acknowledgements and votes. So a directory that was rolled back to an
 older image (restored volume, virtual machine reset to a snapshot) must not vote any more, and of two processes on copies of one

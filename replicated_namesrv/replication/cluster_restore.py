@@ -4,8 +4,9 @@ A backup may be larger than a command, and reading it may take longer than an el
 from which every node builds a second state. The last command replaces the current state, on all nodes at the same log index. The
 received pieces are part of the replicated state, and so of its snapshots and digests.
 
-If the restoring node dies, the restore is abandoned through the log: by the next restore, which it would block, or by the
-leader after ``IDLE_MS_MAX`` without a piece. Until then its pieces are in every state and snapshot.
+If the restoring node dies, its restore would block the next one. Therefore a command in the log abandons it. The next restore
+proposes this command, or the leader does after ``IDLE_MS_MAX`` without a piece. Until then the pieces are in every state and
+snapshot.
 
 Only a fresh cluster, without brokers, topics and KV entries, accepts a backup. This is checked at the first and the last piece,
 because restoring over data would undo acknowledged writes. Revisions continue far above those of the backup

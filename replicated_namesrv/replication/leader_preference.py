@@ -66,7 +66,7 @@ def preferred_leaders(settings: Settings, members: Sequence[str]) -> list[str]:
 
 
 class LeaderPreference:
-    """Chooses on one node, while it leads."""
+    """Decides, on a node that leads, when and to which node to transfer leadership."""
 
     def __init__(self, node_id: str, preferred: Sequence[str]) -> None:
         self._before_us = list(preferred[: preferred.index(node_id)]) if node_id in preferred else list(preferred)

@@ -36,7 +36,7 @@ last confirmation:
     row  caught up  fenced  event         silence          outcome   reason
     F1   no         -       tick          -                none      it does not serve yet
     F2   yes        no      tick          <= fenceAfterMs  none      an election takes less
-    F3   yes        no      tick          > fenceAfterMs   none      if a read index is confirmed and only waits for its turn
+    F3   yes        no      tick          > fenceAfterMs   none      only if a confirmed read index waits for its turn; else F4
     F4   yes        no      tick          > fenceAfterMs   fence     clients and brokers move to a node with a majority
     F5   -          yes     tick          -                none      it is fenced already
     F6   -          yes     confirmation  -                unfence   the node reaches a leader with a majority

@@ -145,7 +145,7 @@ def encode_suspect(suspects: Iterable[Suspect], time_ms: int, term: int, serial:
 
 
 def encode_lead(settings: RouteSettings, time_ms: int, term: int) -> bytes:
-    """The first command of the leader of ``term``; the first of all sets the settings."""
+    """The first command of the leader of ``term``. The first such command in a new cluster sets the settings."""
     return _encode([LEAD, term], UpdateSettings(asdict(settings)), time_ms)
 
 

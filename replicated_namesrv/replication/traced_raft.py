@@ -1,8 +1,7 @@
 """TracedRaft: Raft of one node with spans of proposals. Exists only with ``traceEndpoint``.
 
-The state machine and the driver of Raft are wrapped, so Raft itself knows nothing of spans. A proposal is recognised when it is
-applied by the bytes of its command. If several equal commands are proposed at once, the first one applied counts as the first
-one proposed.
+The state machine and the driver of Raft are wrapped, so Raft itself knows nothing of spans. When a command is applied, its bytes
+identify the proposal. If several equal commands are proposed at once, the first one applied counts as the first one proposed.
 """
 
 import time

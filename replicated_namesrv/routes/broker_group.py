@@ -103,7 +103,7 @@ class BrokerGroup:
         return self.topics
 
     def share(self) -> dict[str, QueueData]:
-        """``topics`` as they are now, which do not change until ``release``."""
+        """``topics`` as they are now. The returned dictionary does not change until ``release``."""
         self.readers += 1
         return self.topics
 

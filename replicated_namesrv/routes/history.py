@@ -145,8 +145,8 @@ class History:
         self.add(revision, RESTORED, time_ms, {})
 
     def after(self, revision: int, bytes_max: int) -> list[Change]:
-        """The first changes after ``revision``, about ``bytes_max`` of them and at least one if there is any. Raises
-        CompactedError."""
+        """The first changes after ``revision``, of about ``bytes_max`` bytes in all, but at least one change if there is any.
+        Raises CompactedError."""
         if revision < self.oldest:
             raise CompactedError(revision, self.oldest)
         position = bisect_right(self._changes, revision, lo=self._first, key=attrgetter("revision"))

@@ -95,7 +95,7 @@ class SortedNames:
 
 
 class KVIndex:
-    """The index of one KV table, which reports every change."""
+    """The index of one KV table. ``moved`` must be called for every change of the table."""
 
     def __init__(self, kv: Mapping[str, Mapping[str, str | None]]) -> None:
         self._kv = kv

@@ -63,7 +63,7 @@ class _GroupViews:
             self._views.append(_GroupView(group, head, group.is_overridden, group.share()))
 
     def each(self) -> Iterator[_GroupView]:
-        """Every group; a view must not be read after the next one."""
+        """Every group. A view must not be read after the next view was requested."""
         while self._views:
             yield self._views[0]
             self._release()

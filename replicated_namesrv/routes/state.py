@@ -180,7 +180,7 @@ class RouteInfoManager:
         """Treat everything as changed at ``revision``, and every registration as begun at it. This invalidates everything cached
         at earlier revisions, also by other processes. ``is_stamped``: the reader of the state has done so (``SnapshotReader``).
 
-        The state comes from a backup, whose version may have left no record of overrides, so every group counts as overridden."""
+        The version that wrote the backup may not have recorded overrides. Therefore every group counts as overridden."""
         self._tables.begin_anew(revision, is_stamped)
         if self.compares_content:
             self.override_all()
@@ -209,14 +209,14 @@ class RouteInfoManager:
         nothing and gives an equal result. Argument: the branches and comparisons of R depend on
 
         1. the group: its flag, zone, members and their live entries, queue entries; each changes only in methods of Tables that
-           stamp ``generation`` with the revision in progress, and a group that was dropped and made again starts from a
-           later revision, which no earlier one equals;
+           stamp ``generation`` with the revision in progress. A group that was dropped and created again starts from a later
+           revision, so its generation differs from every earlier one;
         2. whether the cluster lists the name: adding stamps the group, and removal happens only together with the group;
         3. the live entry of R's own cluster and address. If R was accepted, it is a member of this group, and so part of 1. If
            R was refused it is not looked at before the refusal, which depends on 1 and on R alone;
-        4. static topic mappings: if R's data version differs from the live entry's, or R takes a free id, R would have changed
-           the live entry. Otherwise they are compared only for a master. The mappings of a name change only with a registration
-           of this name, which stamps the group, or with the removal of the group;
+        4. static topic mappings: with another data version than the live entry's, or with a free id, R would have changed the
+           live entry. In all other cases the mappings are compared only for a master. The mappings of a name change only with a
+           registration of this name, which stamps the group, or with the removal of the group;
         5. settings, whose revision is part of the value.
         """
         group = self._tables.groups.get(broker_name)

@@ -9,8 +9,8 @@ RocketMQ's six tables (``RouteInfoManager.java``), arranged so that what belongs
     filterServerTable           filter_servers of each Registration
     topicQueueMappingInfoTable  mappings[bname], and  topic_mappings  topic -> TopicQueueMappingInfo of each name
 
-A queue entry belongs to its group, and its group is reachable from its topic, so that neither adding a group's missing entries
-nor dropping a group visits the topics of others. Static topic mappings are arranged in the same way.
+A queue entry belongs to its group, and its group is reachable from its topic. Therefore adding a group's missing entries does not
+visit the topics of other groups, and dropping a group does not either. Static topic mappings are arranged in the same way.
 
 **Invariant: the cost of a command depends on what it names, not on the size of the state.** The cost of a command that concerns a
 whole group (its addresses, its write permission, its removal) depends on the topics of this group. These are changed by
@@ -23,8 +23,8 @@ never expire. Here both are removed together.
 
 Every change goes through a method of this class, which stamps the revision in progress on everything on which a reader or a later
 command may depend: on ``topic_revisions`` for answers to route queries, and on ``BrokerGroup.generation`` for registrations of
-the group. Dictionaries are shared with a snapshot until it has written them: ``own`` makes a group's copy if it changes before
-that.
+the group. Dictionaries are shared with a snapshot until the snapshot has written them. If a group changes before that, ``own``
+copies its dictionary.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

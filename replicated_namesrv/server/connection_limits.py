@@ -88,7 +88,7 @@ class Sources:
             del self._connections[address]
 
     def may_handshake(self, address: str, now_s: float) -> bool:
-        """Count a TLS handshake that ``address`` begins, unless it began too many in this second."""
+        """Count a TLS handshake that ``address`` begins. False: it began too many in this second. A proxy has no limit."""
         if int(now_s) != self._second:
             self._second = int(now_s)
             self._handshakes.clear()

@@ -188,8 +188,8 @@ class RegistrationQueue:
             self._schedule_turn()
 
     def _serve(self, queue: deque[Job], until_ns: int) -> None:
-        """Evaluate the oldest registration of ``queue``. If the address of a registration has debts, a registration whose
-        evaluation has not begun leaves the queue until the debts are paid."""
+        """Evaluate the registrations of ``queue``, the oldest first. If an address has used up its share, its registrations leave
+        the queue until its debt is paid (``turn_shares.py``). A registration whose evaluation has begun stays."""
         while queue and perf_counter_ns() < until_ns:
             job = queue[0]
             share = job.connection.share

@@ -481,9 +481,9 @@ class Nemesis:
         self._later(2 * SECOND, strike)
 
     def _depose_unnoticed(self, rng: Random, leader: Machine, victim: Machine, knowing: list[Machine], lag: list[Link]) -> None:
-        """``leader`` transfers leadership to one of ``knowing``, and ``lag`` is cut before it notices this. The disk of
-        ``victim`` goes back to before the election. Then the deposed leader reaches the victim at once, and the new leader
-        reaches it soon afterwards."""
+        """``leader`` transfers leadership to one of ``knowing``. The links ``lag`` are cut before ``leader`` has the new term.
+        The disk of ``victim`` goes back to before the election. Then the deposed leader reaches the victim at once, and the new
+        leader reaches it soon afterwards."""
         image, successor = victim.disk.image(), knowing[0]
         term = leader.raft.term if leader.raft is not None else 0
         late = {name for link in lag for name in link} - {victim.name} - {m.name for m in knowing}

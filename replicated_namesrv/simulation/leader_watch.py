@@ -27,7 +27,7 @@ LOOK_NS = 30 * MS
 
 
 class LeaderWatch:
-    """Looks at all machines of a run; ``bound_ns`` is the time limit for a majority."""
+    """Looks at all machines of a run. ``bound_ns``: time within which a majority that can elect must have a leader."""
 
     def __init__(
         self, machines: list[Machine], network: Network, invariants: Invariants, bound_ns: int, members_change: bool = False

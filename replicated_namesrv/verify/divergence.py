@@ -71,7 +71,7 @@ def known_answers(looks: Iterable[Look[_Answer]]) -> Iterator[Known[_Answer]]:
 
 
 class NodeAnswer(NamedTuple):
-    """``Known`` of one node: it answered ``state``, members as ``name@version``."""
+    """A span (``Known``) in which one node answered ``state``. Each member of ``state`` is ``name@version``."""
 
     node: str
     from_ns: int
@@ -164,7 +164,7 @@ class _Bounds:
         self._known: dict[tuple[Standing, Standing], tuple[float, float]] = {}
 
     def greatest(self, standings: Iterable[Standing]) -> tuple[float, float]:
-        """The greatest of the least distances of two standings, and the greatest of the greatest ones."""
+        """Over all pairs of ``standings``: the maximum of their least distances, and the maximum of their greatest distances."""
         certain = possible = 0.0
         for one, other in combinations(set(standings), 2):
             low, high = self._of(one, other)

@@ -150,8 +150,8 @@ def _until(judged: Sequence[_Judged], end_ns: int) -> list[_Judged]:
 
 
 def _shortest_failing_prefix(judged: Sequence[_Judged], failed: int, bounds: Bounds) -> list[_Judged]:
-    """Bisect over the returns before the one at which the search failed. The search looks ahead, so the failing prefix may be
-    longer.
+    """The shortest prefix that fails, by bisection over the returns from the one at which the search failed. The search looks
+    ahead, so this prefix may end after that return.
     """
     first = judged[failed].end_ns or 0
     ends = sorted({item.end_ns for item in judged if item.end_ns is not None and item.end_ns >= first})

@@ -10,8 +10,8 @@ The following rules keep the number of configurations small. They lose no legal 
 no effect:
 
 - An open read that is legal in the present state takes effect at once.
-- A write takes effect before another operation returns only if it is that operation, if an open read demands its token, or
-  if a second write of the same token exists. Otherwise it can take effect later.
+- When an operation returns, an open write needs to take effect before it only in three cases: the write is that operation, an
+  open read demands its token, or a second write of the same token exists. Otherwise the write can take effect later.
 - A write whose token no later read demands (a *burden*) takes effect directly before the next write to its component.
 - A configuration that overwrites a token which a later read demands and no remaining write produces is dead.
 - Indeterminate writes stay open for ever. Those never read are left out, and equal ones take effect in order. If two

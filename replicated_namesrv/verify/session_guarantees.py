@@ -111,7 +111,7 @@ def _newer(left: Version, right: Version) -> Version:
 
 
 def _seen(session: Sequence[SessionAccess]) -> list[tuple[float, Version]]:
-    """The ends of the reads that require a version, each with this version, in the order of time."""
+    """The ends of the reads that require a version, each with this version, the latest end first."""
     found = [(one.end_ns, one.version) for one in session if one.reads and one.is_certain and one.version is not None]
     return sorted(found, key=lambda pair: pair[0], reverse=True)
 

@@ -1,9 +1,9 @@
 """Bodies other than registrations: the bodies of a name server's answers, and the two small ones that it reads.
 
 Encoders write the values of ``model`` in the order of their members. If Java's order is defined, the bytes equal Java's for the
-same content. Object members are ordered by name. Whole numbers and small text tables are in the order of a Java HashMap in the
-default dialect, and ascending in the standard one. Only ``GET_ROUTEINFO_BY_TOPIC`` (105) has a standard dialect. All other bodies
-are in the default one, with whole-number keys unquoted, which all clients can read.
+same content. Object members are ordered by name. Maps with whole-number keys, and small maps with text keys, have the order of a
+Java HashMap in the default dialect, and ascending order in the standard one. Only ``GET_ROUTEINFO_BY_TOPIC`` (105) has a standard
+dialect. All other bodies are in the default one, with whole-number keys unquoted, which all clients can read.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

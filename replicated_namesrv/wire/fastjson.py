@@ -75,7 +75,7 @@ _SIMPLE_ESCAPES = dict(zip("01234567btnvfFr\"'/\\", "\0\1\2\3\4\5\6\7\b\t\n\v\f\
 def loads(data: bytes | bytearray | memoryview) -> object:
     """The value of one JSON text in UTF-8, read in one step; for texts of moderate size.
 
-    Raises MalformedJsonError, also for more than ``MAX_BYTES_AT_ONCE`` bytes or, if it is not plain JSON, more than
+    Raises MalformedJsonError, also for more than ``MAX_BYTES_AT_ONCE`` bytes. A text that is not plain JSON may have at most
     ``MAX_MEMBERS_AT_ONCE`` members.
     """
     if len(data) > MAX_BYTES_AT_ONCE:

@@ -3,7 +3,7 @@
 Reading is exactly as lenient as fastjson in RocketMQ 5.x: if Java fails and closes the connection, FrameError is raised. There
 is one additional limit, ``MAX_HEADER_FIELDS``, so that no header costs more than a few milliseconds.
 
-A server can answer a request that differs only in its opaque from an earlier one without reading it. The bytes around the
+If a request differs from an earlier one only in its opaque, a server can answer it without reading it. The bytes around the
 opaque identify the request, and ``AnswerParts`` is the answer around its opaque. In a binary header the opaque has a fixed
 place (``BINARY_OPAQUE``). In a JSON header a plain text search finds a number after ``"opaque":``. ``opaque_is_certain`` then
 proves, once for each pair (before, after), that this number is the opaque and nothing else: it reads the header with two

@@ -142,7 +142,7 @@ class Brokers:
 
 
 async def run(arguments: argparse.Namespace, folder: Path) -> int:
-    """Run one round. Returns the number of steps after which the term was another one."""
+    """Run one round. Returns the number of steps after which the term had changed."""
     cluster = ReplicatedProcesses(folder, 3, arguments.settings)
     cluster.plan_kind = OtherVersion if arguments.old else NodePlan
     print(f"{arguments.topics} topics, load average {os.getloadavg()[0]:.1f}", flush=True)

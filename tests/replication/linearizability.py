@@ -1,5 +1,4 @@
-"""Checks with clients, faults and the checker that answers of three processes are linearizable while they are killed, stopped and
-cut off.
+"""Checks that the answers of three processes are linearizable while the processes are killed, stopped and cut off.
 
     python -m tests.replication.linearizability --operations 20000 --faults 20 --out history.jsonl
 

@@ -166,7 +166,8 @@ def newest_connection(cluster: Cluster) -> bool:
 
 
 def released_connection(cluster: Cluster) -> bool:
-    """As above, but the 104 arrives while there is no leader. Then the nodes fence themselves and close all connections."""
+    """As ``newest_connection``, but the ``UNREGISTER_BROKER`` (104) arrives while there is no leader. Then the nodes fence
+    themselves and close all connections."""
     before = registered(cluster, LONG_MS)
     cluster.run(1.2)
     registered(cluster, LONG_MS)

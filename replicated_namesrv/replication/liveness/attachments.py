@@ -235,8 +235,8 @@ class Conversations:
         return connection_id in self._open
 
     def opened_ms(self, connection_id: int) -> float | None:
-        """The time at which the node accepted the connection; after a stall, the start of the stall. None: the connection has
-        ended."""
+        """The time at which the node accepted the connection. For a connection that waited during a stall, the start of the
+        stall. None: the connection has ended."""
         talk = self._open.get(connection_id)
         return None if talk is None else talk.opened_ms
 

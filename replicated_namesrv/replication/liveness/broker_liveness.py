@@ -63,8 +63,8 @@ class BrokerLiveness:
     # From the log
 
     def registered(self, key: Key, epoch: int | None, content: str) -> None:
-        """A registration was applied, in an earlier turn. ``epoch``: that of the registration. It counts as a contact, unless
-        it was removed since."""
+        """A registration was applied, in an earlier turn. It counts as a contact, unless it was removed since. ``epoch``: that of
+        the registration."""
         held = self._node.machine.state.registration(*key)
         if self.role is not None:
             self.role.registered(key, epoch if held is not None and held.epoch == epoch else None, content)

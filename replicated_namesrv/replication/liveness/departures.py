@@ -257,7 +257,7 @@ class Departures:
 
 
 def _continues(node: _Node, report: NodeReport) -> bool:
-    """Whether a report that does not begin a whole list makes sense after the earlier ones."""
+    """Whether a report that does not begin the whole list can follow the earlier reports, as a part of the list or a change."""
     return node.arriving is not None or (node.is_complete and report.part == ALONE)
 
 

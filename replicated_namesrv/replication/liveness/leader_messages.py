@@ -51,7 +51,7 @@ AGE_MAX = 0xFFFFFFFF
 
 
 class ReportEntry(NamedTuple):
-    """One broker as a node sees it. In a report that is not full, an entry with HELD is a contact."""
+    """One broker as a node sees it. In a report that is not part of the whole list, an entry with HELD is a contact."""
 
     key: Key
     state: int

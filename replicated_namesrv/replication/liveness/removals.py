@@ -89,7 +89,7 @@ class Removals:
             count = sum(self._is_ended(*life) for life in lives)
             self.lost_count += count if is_gone else 0
             self.expired_count += 0 if is_gone else count
-            if count == len(lives):  # otherwise a registration was applied before; other parts must process it first
+            if count == len(lives):  # otherwise a registration preceded the removal in the log; other parts must process it first
                 self._on_expired()
 
         self._decide(lambda: data, ended)

@@ -176,8 +176,8 @@ class Silence:
         return max(0.0, now_ms - watched.since_ms)
 
     def due(self, lease_of: Callable[[Key], Lease | None], now_ms: float, can_record: bool = True) -> list[Due]:
-        """The silence to record now. ``lease_of``: the registration as it is in the state. ``can_record`` False: return it
-        again a third later."""
+        """The silence to record now. ``lease_of``: the registration as it is in the state. ``can_record`` False: nothing is
+        returned, and each broker is checked again after another third of its time-out."""
         found, looks = [], self._read(lease_of, now_ms)
         while self._heap and self._heap[0][0] <= now_ms and looks < LOOKS_PER_TURN:
             looks += 1
