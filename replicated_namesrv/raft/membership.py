@@ -46,7 +46,7 @@ accept each other need at most three. If two processes use one name, each answer
 maximum they would answer each other for ever."""
 CONTEST_TIMES = 2
 """How long a report that contests a process counts, in units of the contest time. Connected peers repeat it more often."""
-CONTACT_SECONDS = 3.0
+CONTACT_SECONDS = 2.2
 """A process that has started makes no promises for at most this long while a peer with which it has contact has not introduced
 itself: longer than an attempt of the peer to connect, and than ``transport.LIVE_SECONDS``."""
 _STANDINGS = frozenset(Standing)
