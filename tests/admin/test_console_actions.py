@@ -188,9 +188,9 @@ async def test_rows_are_sorted_and_return_to_the_order_of_names(tmp_path: Path) 
         await page.get_by_role("button", name="Cluster ▲").click()
         await first("C")
         await page.goto(console(port, "settings?sort=-Setting"))
-        await first("writeBufferLowWaterMark")
+        await first("zoneAwareAddresses")
         await page.reload()
-        await first("writeBufferLowWaterMark")
+        await first("zoneAwareAddresses")
         propose(node, registration("a-broker-b", {"T2": QUEUES}))  # thousands of such brokers do not hide broker-b
         async with page.expect_response(lambda answer: "/v1/brokers?" in answer.url) as answered:
             await page.goto(console(port, "brokers/broker-b"))

@@ -67,13 +67,12 @@ def _watch_attachments(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
 
 
 def _watch_silence(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
-    begin, contact, due = Silence.__init__, Silence.contact, Silence.due
+    continues, contact, due = Silence._continue, Silence.contact, Silence.due
 
-    def watched_begin(self: Silence, leases: Any, now_ms: float) -> None:
-        known = list(leases)
-        if any(lease.suspicion for lease in known):
+    def watched_continue(self: Silence, lease: Lease, begun_ms: float) -> None:
+        if lease.suspicion:
             taken.add("silence B2")
-        begin(self, known, now_ms)
+        continues(self, lease, begun_ms)
 
     def watched_contact(self: Silence, lease: Lease, now_ms: float) -> None:
         taken.add("silence B1")
@@ -90,7 +89,7 @@ def _watch_silence(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
                     taken.add(f"silence {('S2' if share == 1 else 'S3') if share > lease.suspicion else 'S4'}")
         return due(self, lease_of, now_ms, can_record)
 
-    patch.setattr(Silence, "__init__", watched_begin)
+    patch.setattr(Silence, "_continue", watched_continue)
     patch.setattr(Silence, "contact", watched_contact)
     patch.setattr(Silence, "due", watched_due)
 
