@@ -36,7 +36,7 @@ from replicated_namesrv.raft.raft_messages import (
     VoteReply,
 )
 from replicated_namesrv.raft.snapshots import VERSION as SNAPSHOT_VERSION
-from replicated_namesrv.raft.standing import Memory, PeerMemories, Standing
+from replicated_namesrv.raft.standing import NOTHING, Memory, PeerMemories, Standing
 
 INTRODUCTION_HEARTBEATS = 4
 """Number of heartbeats between two introductions to a peer. So a peer's memory of a disk is at most this old."""
@@ -87,6 +87,8 @@ class Membership:
         """Whether this process makes no promises yet, because a peer may remember more of its disk."""
         self._began_at: float | None = None
         """Time of the first tick, from which on peers can connect; None: it is still to come."""
+        self._reports: dict[str, Memory] = {}
+        """What each peer remembers of this disk, as its introductions report, also those to an earlier process of the disk."""
         self.opened = Memory(0, 0, 0)
         """The disk's content when it was opened. ``acknowledged`` has its last entry."""
         self.known: dict[str, int] = {}
@@ -454,20 +456,26 @@ class Membership:
                 f"{peer} has contact with another process under the name {self.identity.node}: a copy of this data directory, "
                 "or another one, is in use; stop one of the two processes"
             )
-        if standing is Standing.REGRESSED or (about_us and self._lacks(said)):
+        remembered = Memory(said.remembered_number, said.remembered_term, said.remembered_index)
+        self._reports[peer] = self._reports.get(peer, NOTHING).merged(remembered)
+        reporter = self._who_remembers_more(peer) if about_us else None
+        if standing is Standing.REGRESSED or reporter is not None:
+            remembered = remembered if reporter is None else self._reports[reporter]
             self._regressed(
-                f"{peer} remembers {said.remembered_number} records, and entry {said.remembered_index} in term "
-                f"{said.remembered_term}, of this data directory; it was opened with {self.opened.number} records, term "
+                f"{reporter or peer} remembers {remembered.number} records, and entry {remembered.acknowledged} in term "
+                f"{remembered.term}, of this data directory; it was opened with {self.opened.number} records, term "
                 f"{self.opened.term}, entry {self.opened.acknowledged}, and has {self._log.durable_number} records now"
             )
 
-    def _lacks(self, said: Introduction) -> bool:
-        """Whether this node lacks what the peer remembers of it. A peer that contests this process may be lost before it reports
-        a regression, and a machine may be reset with its memory. The compared values never decrease within a process."""
+    def _who_remembers_more(self, peer: str) -> str | None:
+        """The peer, ``peer`` first, that remembers more of this disk than is on it. A peer that contests this process, or has no
+        contact with it yet, may be lost before it reports a regression, and a machine may be reset with its memory. The compared
+        values never decrease within a process."""
         if not (self._defences.regressions and self._defences.remembered_data):
-            return False
-        remembered = Memory(said.remembered_number, said.remembered_term, said.remembered_index)
-        return remembered.missing_in(Memory(self._log.durable_number, self._term(), self._log.last_index))
+            return None
+        own = Memory(self._log.durable_number, self._term(), self._log.last_index)
+        names = (peer, *self._reports) if self._defences.earlier_reports else (peer,)
+        return next((name for name in names if self._reports[name].missing_in(own)), None)
 
     def drop(self, peer: str) -> None:
         """``peer`` is not a member any more."""
@@ -482,6 +490,7 @@ class Membership:
     def rejoined(self) -> None:
         """This node continues as another incarnation, so every peer has to accept it again."""
         self.own_standings.clear()
+        self._reports.clear()
         for peer in self._context.peers:
             self.greet(peer)
 

@@ -67,6 +67,9 @@ class Defences:
     acknowledgements, and does not campaign in a transfer of leadership."""
     remembered_data: bool = True
     """A node that lacks data that a peer remembers of it rejoins at once, whatever standing the peer reports."""
+    earlier_reports: bool = True
+    """What a peer has reported to an earlier process of this disk counts, too, because the peer may be lost before it has contact
+    with this process."""
     own_numbers: bool = True
     """Proposal numbers and sequence numbers of requests start at a random place, and a node that applies a number of its own that
     it did not issue stops."""

@@ -290,6 +290,31 @@ def test_acknowledgements_wait_for_introductions_only() -> None:
     assert leader.role == "leader"
 
 
+@both
+def test_earlier_reports(defended: bool) -> None:
+    """A disk goes back. The leader, which remembers more, reaches the node, but the node does not reach the leader. So what the
+    leader reports is about the earlier process. Then the leader is lost, and the third node accepts the new process."""
+    world = world_with("earlier_reports", defended)
+    leader = world.elect()
+    back, third = others(world, leader)
+    commit(world, leader, b"a")
+    settle(world)
+    world.isolate(third.name)
+    world.run(1)
+    image = image_of(back.disk)
+    commit(world, leader, b"X")
+    world.run(0.5)  # until the leader has learned from an introduction how many records are on the disk
+    back.crash()
+    back.disk = image
+    world.cut = {(leader.node_id, third.name), (third.name, leader.node_id), (back.name, leader.node_id)}
+    node = back.start()
+    world.run(0.1)
+    world.hosts[leader.node_id].crash()
+    world.run(5)
+    assert any(other.role == "leader" for other in world.nodes) == (not defended), "without X"
+    assert node.counters["rejoined"] == int(defended)
+
+
 def test_the_silence_begins_when_peers_can_connect() -> None:
     """A disk goes back, and opening it takes longer than the minimum election time. Then the third node, which lacks command X,
     reaches the node first, and the leader, which remembers more, 0.1 s later."""
