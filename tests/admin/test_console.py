@@ -16,7 +16,7 @@ from replicated_namesrv.process import ServingNode
 from replicated_namesrv.routes.commands import BrokerRemoval, PutKVConfig, UnregisterBrokers
 from tests.access.files import token_line, write_access_file
 from tests.admin.test_http import QUEUES, propose, registration
-from tests.support.browser import browser_page, seconds_until, shows
+from tests.support.browser import browser_page, give_token, seconds_until, shows
 from tests.support.nodes import http, running_node
 from tests.support.ports import free_port
 from tests.support.replicated_processes import ReplicatedProcesses, replicated_processes
@@ -134,11 +134,9 @@ async def test_console_asks_for_the_token_and_uses_it(tmp_path: Path) -> None:
     async with one_node(tmp_path / "data", adminTokenFile=str(token)) as (_, port), browser_page() as page:
         await page.goto(console(port))
         await shows(page, "This node needs its token", "form.token")
-        await page.get_by_label("Token").fill("a token that is long but wrong")
-        await page.get_by_role("button", name="Use").click()
+        await give_token(page, "a token that is long but wrong")
         await shows(page, "wrong token", "form.token")
-        await page.get_by_label("Token").fill("a token that is long enough")
-        await page.get_by_role("button", name="Use").click()
+        await give_token(page, "a token that is long enough")
         await shows(page, "ready", "table.facts")
         await shows(page, "live", ".stream")
 
@@ -212,8 +210,7 @@ async def test_markup_in_names_stays_text(tmp_path: Path) -> None:
         path = f"/v1/kv/{quote(MARKUP, safe='')}/{quote(MARKUP, safe='')}"
         assert (await http(port, path, "PUT", MARKUP.encode(), {"Authorization": f"Bearer {MARKUP_TOKEN}"})).status == 200
         await page.goto(console(port))
-        await page.get_by_label("Token").fill(MARKUP_TOKEN)
-        await page.get_by_role("button", name="Use").click()
+        await give_token(page, MARKUP_TOKEN)
         for place, selector, count in (
             ("cluster", "header .title", 1),
             ("topics", "tbody", 2),

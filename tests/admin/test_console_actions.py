@@ -16,7 +16,7 @@ from tests.access.files import write_access_file
 from tests.admin.test_console import PAGES, admin_port, console, one_node
 from tests.admin.test_http import QUEUES, propose, registration
 from tests.admin.test_roles_over_http import FILE, TOKENS
-from tests.support.browser import LIMIT_MS, browser_page, shows
+from tests.support.browser import LIMIT_MS, browser_page, give_token, shows
 from tests.support.nodes import http
 from tests.support.ports import free_port
 from tests.support.replicated_processes import ReplicatedProcesses, eventually, replicated_processes
@@ -114,8 +114,7 @@ async def test_who_may_not_change_anything_is_told_why(tmp_path: Path) -> None:
     flags = {"accessPolicy": "enforce", "accessFile": str(write_access_file(tmp_path, FILE))}
     async with one_node(tmp_path / "data", **flags) as (_, port), browser_page() as page:
         await page.goto(console(port))
-        await page.get_by_label("Token").fill(TOKENS[Role.READ])
-        await page.get_by_role("button", name="Use").click()
+        await give_token(page, TOKENS[Role.READ])
         for place, label, role in (
             ("cluster", "Drain", "admin"),
             ("cluster", "Back up", "admin"),

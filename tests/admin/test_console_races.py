@@ -10,7 +10,7 @@ from replicated_namesrv import __version__
 from replicated_namesrv.routes.commands import PutKVConfig
 from tests.admin.test_console import admin_port, console, one_node
 from tests.admin.test_http import QUEUES, propose, registration
-from tests.support.browser import LIMIT_MS, answers_come_late, browser_page, repeat, shows
+from tests.support.browser import LIMIT_MS, answers_come_late, browser_page, give_token, repeat, shows
 from tests.support.nodes import http, running_node
 from tests.support.replicated_processes import eventually, replicated_processes
 
@@ -121,8 +121,7 @@ async def test_a_forgotten_token_takes_what_it_showed_with_it(tmp_path: Path) ->
     token.write_text("a token that is long enough\n")
     async with one_node(tmp_path / "data", adminTokenFile=str(token)) as (node, port), browser_page() as page:
         await page.goto(console(port, "kv"))
-        await page.get_by_label("Token").fill("a token that is long enough")
-        await page.get_by_role("button", name="Use").click()
+        await give_token(page, "a token that is long enough")
         await shows(page, "a value to find", "tbody")
         await shows(page, "live", ".stream")
         asked = await answers_come_late(page, "**/v1/kv?*", SLOW_S)
@@ -136,14 +135,12 @@ async def test_a_forgotten_token_takes_what_it_showed_with_it(tmp_path: Path) ->
         await shows(page, "This node needs its token", "form.token")
         await page.locator("text=a value to find").first.wait_for(state="detached")
         await asyncio.to_thread(token.write_text, "another token that is long enough\n")
-        await page.get_by_label("Token").fill("another token that is long enough")
-        await page.get_by_role("button", name="Use").click()
+        await give_token(page, "another token that is long enough")
         await shows(page, "a value to find", "tbody")
         await shows(page, "live", ".stream")
         await asyncio.to_thread(token.write_text, "a token that came while the page was open\n")
         await shows(page, "wrong token", "form.token")
-        await page.get_by_label("Token").fill("a token that came while the page was open")
-        await page.get_by_role("button", name="Use").click()
+        await give_token(page, "a token that came while the page was open")
         await shows(page, "nothing is wrong", "header")
         await shows(page, "live", ".stream")
 

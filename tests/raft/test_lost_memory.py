@@ -359,14 +359,7 @@ def test_own_sequence_numbers(defended: bool) -> None:
     image = image_of(back.disk)
     back.crash()
     earlier = back.start()
-    kept: list[ReadReply] = []
-
-    def keep(source: str, target: str, message: Message) -> bool:
-        if isinstance(message, ReadReply) and target == back.name:
-            kept.append(message)
-        return False
-
-    world.drop = keep
+    kept = world.keep(ReadReply, target=back.name)
     world.run_until(lambda: earlier.leader_id == leader.node_id)
     answered = world.read(back.name)
     world.run_until(lambda: answered and kept)
@@ -651,14 +644,7 @@ def test_late_answers_do_not_keep_a_leader_that_is_cut_off(kind: str) -> None:
     commit(world, leader, b"a")
     follower = others(world, leader)[0].node
     assert follower is not None
-    seen: list[AppendReply] = []
-
-    def watch(source: str, target: str, message: Message) -> bool:
-        if isinstance(message, AppendReply) and source == follower.node_id:
-            seen.append(message)
-        return False
-
-    world.drop = watch
+    seen = world.keep(AppendReply, source=follower.node_id)
     world.run_until(lambda: seen)
     world.isolate(leader.node_id)
     reply = seen[-1]

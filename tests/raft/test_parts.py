@@ -263,8 +263,8 @@ def test_leader_on_a_stalled_disk_hands_over_and_then_steps_down(bench: Bench) -
     assert bench.core.calls == [("step_down",)]
 
 
-def test_read_is_ready_when_a_majority_has_confirmed_the_leader(bench: Bench) -> None:
-    """Dissertation, 6.4."""
+def leader_asks(bench: Bench) -> tuple[ReadIndex, list[ReadOutcome], ReadProbe]:
+    """A leader with a committed entry of its term asks for a read: the reads, the outcomes and the message to the others."""
     bench.core.is_leader = True
     bench.log.add(b"\x01", 1, TERM)
     reads, outcomes = bench.reads(), list[ReadOutcome]()
@@ -272,6 +272,12 @@ def test_read_is_ready_when_a_majority_has_confirmed_the_leader(bench: Bench) ->
     reads.tick(bench.world.time)
     probe = bench.take_sent()[0][1]
     assert isinstance(probe, ReadProbe)
+    return reads, outcomes, probe
+
+
+def test_read_is_ready_when_a_majority_has_confirmed_the_leader(bench: Bench) -> None:
+    """Dissertation, 6.4."""
+    reads, outcomes, probe = leader_asks(bench)
     assert outcomes == []
     reads.on_ack("b", ReadAck(1, 1, TERM, probe.sequence))
     reads.tick(bench.world.time)
@@ -281,13 +287,7 @@ def test_read_is_ready_when_a_majority_has_confirmed_the_leader(bench: Bench) ->
 
 def test_confirmations_of_another_term_do_not_count(bench: Bench) -> None:
     """An acknowledgement counts for the leader's present term only."""
-    bench.core.is_leader = True
-    bench.log.add(b"\x01", 1, TERM)
-    reads, outcomes = bench.reads(), list[ReadOutcome]()
-    reads.ask(outcomes.append)
-    reads.tick(bench.world.time)
-    probe = bench.take_sent()[0][1]
-    assert isinstance(probe, ReadProbe)
+    reads, outcomes, probe = leader_asks(bench)
     for term, count in ((TERM - 1, 0), (TERM + 1, 0), (TERM, 1)):
         reads.on_ack("b", ReadAck(1, 1, term, probe.sequence))
         reads.tick(bench.world.time)

@@ -13,19 +13,6 @@ from tests.raft.test_members import add, make, remove, wait_for
 from tests.support.raft_world import Disk, World
 
 
-def kept_forwards(world: World, name: str) -> list[Forward]:
-    """Forwards that ``name`` sends from now on. They arrive; a test can repeat them."""
-    kept: list[Forward] = []
-
-    def keep(source: str, target: str, message: Message) -> bool:
-        if isinstance(message, Forward) and source == name:
-            kept.append(message)
-        return False
-
-    world.drop = keep
-    return kept
-
-
 @both
 def test_current_forwards(defended: bool) -> None:
     """A node proposes X, then gets a new disk and proposes Y, then gets its complete first disk back. The network repeats the
@@ -33,7 +20,7 @@ def test_current_forwards(defended: bool) -> None:
     world = world_with("current_forwards", defended, also_off=("lost_places",))
     leader = world.elect()
     moved = others(world, leader)[0]
-    kept = kept_forwards(world, moved.name)
+    kept = world.keep(Forward, source=moved.name)
     assert moved.node is not None
     first = moved.node
     commit(world, first, b"X")
@@ -60,36 +47,49 @@ def test_current_forwards(defended: bool) -> None:
     commit(world, back, b"Z")
 
 
+class DisplacedProcess:
+    """A follower's process that proposed X and lost its connections. Another process with a new disk took its place and proposed
+    Y."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.leader = world, world.elect()
+        self.host = host = others(world, self.leader)[0]
+        forwards = world.keep(Forward, source=host.name)
+        assert host.node is not None
+        self.node, self.incarnation = host.node, host.node.incarnation
+        commit(world, self.node, b"X")
+        self.repeated = forwards[-1]
+        """The forward of X, which a test can repeat."""
+        settle(world)
+        self._disk, self._machine = host.disk, host.machine
+        host.crash(power=False)
+        for peer in world.names:
+            self.node.on_disconnected(peer)
+        host.disk = Disk()
+        second = host.start()
+        world.run_until(lambda: self.leader.voters[host.name] == second.incarnation)
+        commit(world, second, b"Y")
+        settle(world)
+
+    def come_back(self) -> None:
+        """The first process and its disk are in their place again."""
+        self.host.disk, self.host.machine, self.host.node = self._disk, self._machine, self.node
+        for peer in self.world.names:
+            self.world.connect(self.host.name, peer)
+            self.world.connect(peer, self.host.name)
+
+
 @both
 def test_lost_places(defended: bool) -> None:
     """As above, but the first process only loses its connections while another process with a new disk has its place. When the
     first process is back, it has the boot that sent the forward of X."""
     world = world_with("lost_places", defended)
-    leader = world.elect()
-    moved = others(world, leader)[0]
-    kept = kept_forwards(world, moved.name)
-    assert moved.node is not None
-    first = moved.node
-    incarnation = first.incarnation
-    commit(world, first, b"X")
-    repeated = kept[-1]
-    settle(world)
-    first_disk, first_machine = moved.disk, moved.machine
-    moved.crash(power=False)  # the process stays: ``first``
-    for peer in world.names:
-        first.on_disconnected(peer)
-    moved.disk = Disk()
-    second = moved.start()
-    world.run_until(lambda: leader.voters[moved.name] == second.incarnation)
-    commit(world, second, b"Y")
-    settle(world)
+    displaced = DisplacedProcess(world)
+    leader, moved, first, repeated = displaced.leader, displaced.host, displaced.node, displaced.repeated
     moved.crash()
-    moved.disk, moved.machine, moved.node = first_disk, first_machine, first
-    for peer in world.names:
-        world.connect(moved.name, peer)
-        world.connect(peer, moved.name)
+    displaced.come_back()
     world.run_until(lambda: leader.voters[moved.name] == first.incarnation)
-    assert (first.incarnation != incarnation) == defended
+    assert (first.incarnation != displaced.incarnation) == defended
     assert (leader.role, leader.term) == ("leader", repeated.term)
     leader.on_message(moved.name, repeated)
     leader.tick()
@@ -108,24 +108,8 @@ def test_lost_places_in_a_snapshot(defended: bool, added: str) -> None:
     """As above, but the node is then removed and added again, and the log is compacted. The first process receives a snapshot in
     which its node is a learner without an incarnation, or no member."""
     world = world_with("lost_places", defended, compact_entries=20, compact_margin_entries=0)
-    leader = world.elect()
-    moved = others(world, leader)[0]
-    kept = kept_forwards(world, moved.name)
-    assert moved.node is not None
-    first = moved.node
-    incarnation = first.incarnation
-    commit(world, first, b"X")
-    repeated = kept[-1]
-    settle(world)
-    first_disk, first_machine = moved.disk, moved.machine
-    moved.crash(power=False)  # the process stays: ``first``
-    for peer in world.names:
-        first.on_disconnected(peer)
-    moved.disk = Disk()
-    second = moved.start()
-    world.run_until(lambda: leader.voters[moved.name] == second.incarnation)
-    commit(world, second, b"Y")
-    settle(world)
+    displaced = DisplacedProcess(world)
+    leader, moved, first, repeated = displaced.leader, displaced.host, displaced.node, displaced.repeated
     make(world, remove(moved.name))
     moved.crash()
     if added == "before the snapshot":
@@ -134,15 +118,12 @@ def test_lost_places_in_a_snapshot(defended: bool, added: str) -> None:
         commit(world, leader, b"%d" % number)
     assert (leader.role, leader.term) == ("leader", repeated.term)
     assert leader.first_index > first.last_index + 1
-    moved.disk, moved.machine, moved.node = first_disk, first_machine, first
-    for peer in world.names:
-        world.connect(moved.name, peer)
-        world.connect(peer, moved.name)
+    displaced.come_back()
     world.run_until(lambda: first.receiving.installed == 1)
     if added == "after the snapshot":
         make(world, add(moved.name))
     world.run_until(lambda: leader.voters.get(moved.name) == first.incarnation)
-    assert (first.incarnation != incarnation) == defended
+    assert (first.incarnation != displaced.incarnation) == defended
     leader.on_message(moved.name, repeated)
     leader.tick()
     world.run(1)
@@ -206,7 +187,7 @@ def test_a_forward_that_waits_at_a_leader_ends_with_its_term() -> None:
     proposed the command again; an entry at the index in its reply may have been cut."""
     world, leader = elected()
     host = others(world, leader)[0]
-    kept = kept_forwards(world, host.name)
+    kept = world.keep(Forward, source=host.name)
     assert host.node is not None
     commit(world, host.node, b"X")
     settle(world)

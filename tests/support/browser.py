@@ -45,6 +45,12 @@ async def shows(page: Page, text: str, selector: str = "body") -> None:
     await page.locator(selector, has_text=text).first.wait_for()
 
 
+async def give_token(page: Page, token: str) -> None:
+    """Type the token into the console's form."""
+    await page.get_by_label("Token").fill(token)
+    await page.get_by_role("button", name="Use").click()
+
+
 async def seconds_until(condition: Callable[[], Awaitable[object]]) -> float:
     """The time that ``condition`` took to return."""
     began = asyncio.get_running_loop().time()

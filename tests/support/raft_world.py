@@ -7,12 +7,14 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import Message, decode, encode
 from replicated_namesrv.raft.raft_node import RaftNode
+
+M = TypeVar("M", bound=Message)
 
 
 class Inode:
@@ -260,6 +262,18 @@ class World:
     def leader(self) -> RaftNode | None:
         leaders = [n for n in self.nodes if n.role == "leader" and not n.stopped]
         return max(leaders, key=lambda n: n.term, default=None)
+
+    def keep(self, kind: type[M], source: str | None = None, target: str | None = None) -> list[M]:
+        """The messages of this kind from ``source`` to ``target`` (None: any) that are sent from now on. They arrive."""
+        kept: list[M] = []
+
+        def keep(sender: str, receiver: str, message: Message) -> bool:
+            if isinstance(message, kind) and source in (None, sender) and target in (None, receiver):
+                kept.append(message)
+            return False
+
+        self.drop = keep
+        return kept
 
     def run_until(self, condition: Callable[[], Any], seconds: float = 30.0) -> None:
         """Let time pass until ``condition`` is true; AssertionError if it is not within ``seconds`` of virtual time."""
