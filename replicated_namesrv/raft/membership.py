@@ -88,7 +88,8 @@ class Membership:
         self._began_at: float | None = None
         """Time of the first tick, from which on peers can connect; None: it is still to come."""
         self._reports: dict[str, Memory] = {}
-        """What each peer remembers of this disk, as its introductions report, also those to an earlier process of the disk."""
+        """What each peer remembers of this disk, as its introductions report; if peers are authenticated, also those to an
+        earlier process of the disk."""
         self.opened = Memory(0, 0, 0)
         """The disk's content when it was opened. ``acknowledged`` has its last entry."""
         self.known: dict[str, int] = {}
@@ -457,7 +458,8 @@ class Membership:
                 "or another one, is in use; stop one of the two processes"
             )
         remembered = Memory(said.remembered_number, said.remembered_term, said.remembered_index)
-        self._reports[peer] = self._reports.get(peer, NOTHING).merged(remembered)
+        if about_us or (self._defences.earlier_reports and self._config.authenticated_peers):
+            self._reports[peer] = self._reports.get(peer, NOTHING).merged(remembered)
         reporter = self._who_remembers_more(peer) if about_us else None
         if standing is Standing.REGRESSED or reporter is not None:
             remembered = remembered if reporter is None else self._reports[reporter]
@@ -474,8 +476,7 @@ class Membership:
         if not (self._defences.regressions and self._defences.remembered_data):
             return None
         own = Memory(self._log.durable_number, self._term(), self._log.last_index)
-        names = (peer, *self._reports) if self._defences.earlier_reports else (peer,)
-        return next((name for name in names if self._reports[name].missing_in(own)), None)
+        return next((name for name in (peer, *self._reports) if self._reports[name].missing_in(own)), None)
 
     def drop(self, peer: str) -> None:
         """``peer`` is not a member any more."""

@@ -146,6 +146,10 @@ class RaftConfig:
     lease_reads: bool = False
     """Whether ``lease_read`` may answer from the lease. Otherwise it requests a read index. The lease depends on the promises of
     the others: ``election_min_ms`` and ``clock_drift_max`` must be the same on all nodes."""
+    authenticated_peers: bool = True
+    """Whether a message can only come from the node that it names. If not, an introduction counts only with the nonce of this
+    process, because any process on the machine could otherwise take this node's vote with a false report (``earlier_reports``).
+    The service sets it."""
     leaving_ms: int = 10_000
     """After a removal, the other nodes continue to send the removed node the log for this time, so that it learns of its
     removal."""

@@ -119,7 +119,12 @@ class RaftService:
         and OSError if the address cannot be bound."""
         self.loop = asyncio.get_running_loop()
         self.storage = FileStorage(self._directory)
-        self._config = replace(self._config, segment_bytes=min(self._config.segment_bytes, self.storage.segment_bytes_max))
+        authenticated = self.settings.secret is not None or self.transport.tls is not None
+        self._config = replace(
+            self._config,
+            segment_bytes=min(self._config.segment_bytes, self.storage.segment_bytes_max),
+            authenticated_peers=authenticated,
+        )
         try:
             self.node = await self.loop.run_in_executor(None, self._open)
             await self.loop.run_in_executor(None, self.storage.fill_ballast)
@@ -127,7 +132,7 @@ class RaftService:
         except BaseException:
             self.storage.close()
             raise
-        if self.settings.secret is None and self.transport.tls is None:
+        if not authenticated:
             logger.warning("peers are not authenticated: bound to loopback %s only", self.settings.listen[0])
         self._log_syncer = Syncer(self, f"raft-log-sync-{self.settings.node_id}")
         self._snapshot_syncer = Syncer(self, f"raft-snapshot-sync-{self.settings.node_id}")

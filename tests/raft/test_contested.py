@@ -1,12 +1,26 @@
 """Directed tests: processes that a peer contests, and nodes that go back, while one peer remembers more than another."""
 
 from replicated_namesrv.raft.membership import CONTACT_SECONDS
+from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import Append, Introduction, Message, TimeoutNow, VoteReply
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.standing import Standing
 from tests.raft.test_defences import both, commit, hand_over, world_with
 from tests.raft.test_lost_memory import Copied, image_of, others, settle
+from tests.support.extreme_messages import Facts, plausible
 from tests.support.raft_world import Host, World
+
+
+def put_back_to_before_a_commit(world: World, leader: RaftNode, back: Host, third: Host, afterwards_s: float = 0.0) -> None:
+    """``leader`` and ``back`` commit X while ``third`` is isolated. ``afterwards_s`` later, ``back`` stops and has the disk from
+    before. In half a second the leader learns from an introduction how many records are on the disk."""
+    world.isolate(third.name)
+    world.run(1)
+    image = image_of(back.disk)
+    commit(world, leader, b"X")
+    world.run(afterwards_s)
+    back.crash()
+    back.disk = image
 
 
 @both
@@ -20,12 +34,7 @@ def test_contested_silence(defended: bool) -> None:
     back, third = others(world, leader)
     commit(world, leader, b"old")
     settle(world)
-    world.isolate(third.name)
-    world.run(1)
-    image = image_of(back.disk)
-    commit(world, leader, b"X")
-    back.crash()
-    back.disk = image
+    put_back_to_before_a_commit(world, leader, back, third)
     world.cut = {(leader.node_id, third.name), (third.name, leader.node_id)}
     node = back.start()
     world.run(5)
@@ -125,12 +134,7 @@ def test_remembered_data(defended: bool) -> None:
     back, third = others(world, leader)
     commit(world, leader, b"old")
     settle(world)
-    world.isolate(third.name)
-    world.run(1)
-    image = image_of(back.disk)
-    commit(world, leader, b"X")
-    back.crash()
-    back.disk = image
+    put_back_to_before_a_commit(world, leader, back, third)
     node = back.start()
     world.run_until(lambda: node.counters["rejoined" if defended else "contested"] > 0)
     world.hosts[leader.node_id].crash()
@@ -171,12 +175,7 @@ def test_introduced_first(defended: bool) -> None:
     ended: list[bool] = []
     leader.transfer_leadership(third.name, ended.append)
     world.run_until(lambda: ended == [False])
-    world.isolate(third.name)
-    world.run(1)
-    image = image_of(back.disk)
-    commit(world, leader, b"X")
-    back.crash()
-    back.disk = image
+    put_back_to_before_a_commit(world, leader, back, third)
     world.cut = {(leader.node_id, third.name), (third.name, leader.node_id)}
     slow_s = 0.06
     node = back.start()
@@ -299,13 +298,7 @@ def test_earlier_reports(defended: bool) -> None:
     back, third = others(world, leader)
     commit(world, leader, b"a")
     settle(world)
-    world.isolate(third.name)
-    world.run(1)
-    image = image_of(back.disk)
-    commit(world, leader, b"X")
-    world.run(0.5)  # until the leader has learned from an introduction how many records are on the disk
-    back.crash()
-    back.disk = image
+    put_back_to_before_a_commit(world, leader, back, third, afterwards_s=0.5)
     world.cut = {(leader.node_id, third.name), (third.name, leader.node_id), (back.name, leader.node_id)}
     node = back.start()
     world.run(0.1)
@@ -315,17 +308,33 @@ def test_earlier_reports(defended: bool) -> None:
     assert node.counters["rejoined"] == int(defended)
 
 
+def test_forged_reports_to_an_earlier_process_do_not_count() -> None:
+    """Without a secret, any process on the machine can send introductions, but it does not know the nonce of the receiver's
+    process. After such a report two of three nodes gave up their votes, and no leader could be elected any more."""
+    for authenticated in (False, True):
+        world = World(3, RaftConfig(authenticated_peers=authenticated))
+        world.start_all()
+        leader = world.elect()
+        commit(world, leader, b"a")
+        settle(world)
+        node, peer = (host.node for host in others(world, leader))
+        assert node is not None
+        assert peer is not None
+        facts = Facts(peer.incarnation, node.incarnation, node.term, 2, node.term, 2, {}, sender_process=1, receiver_process=1)
+        forged = plausible(Introduction, facts)
+        assert isinstance(forged, Introduction)
+        node.on_message(peer.node_id, forged._replace(remembered_number=255))
+        world.run(1)
+        assert node.counters["rejoined"] == int(authenticated)
+        assert node.membership.own_standings[peer.node_id] is Standing.ACCEPTED
+
+
 def test_the_silence_begins_when_peers_can_connect() -> None:
     """A disk goes back, and opening it takes longer than the minimum election time. Then the third node, which lacks command X,
     reaches the node first, and the leader, which remembers more, 0.1 s later."""
     world, leader, back, third = three_nodes()
     settle(world)
-    world.isolate(third.name)
-    world.run(1)
-    image = image_of(back.disk)
-    commit(world, leader, b"X")
-    back.crash()
-    back.disk = image
+    put_back_to_before_a_commit(world, leader, back, third)
     to_leader = {(leader.node_id, back.name), (back.name, leader.node_id)}
     world.cut = {(leader.node_id, third.name), (third.name, leader.node_id)} | to_leader
     node = back.start(opening_s=0.5)
@@ -382,14 +391,7 @@ def test_a_leader_remembers_what_was_acknowledged_in_an_earlier_term() -> None:
     settle(world)
     back, third = others(world, leader)
     assert third.node is not None
-    introduced: list[Message] = []
-
-    def watch(source: str, target: str, message: Message) -> bool:
-        if (source, target) == (back.name, leader.node_id) and isinstance(message, Introduction):
-            introduced.append(message)
-        return False
-
-    world.drop = watch
+    introduced = world.keep(Introduction, source=back.name, target=leader.node_id)
     world.run_until(lambda: introduced)
     world.run(0.01)  # the next introduction is due later than the commit
     world.isolate(third.name)
