@@ -22,7 +22,7 @@ from replicated_namesrv.admin.http_changes import BodyTooLargeError
 from replicated_namesrv.admin.http_listener import HttpListener, ListenerTls
 from replicated_namesrv.admin.json_views import advertised_address
 from replicated_namesrv.admin.open_paths import IMPORT_MAP_HASH
-from replicated_namesrv.admin.other_nodes import OTHER_NODES, OtherNodes, addresses, has_members
+from replicated_namesrv.admin.other_nodes import OTHER_NODES, OtherNodes, addresses
 from replicated_namesrv.admin.paced import in_share
 from replicated_namesrv.admin.paths import HEALTH_ROUTES, ROUTES
 from replicated_namesrv.admin.responses import json_error
@@ -217,18 +217,23 @@ class AdminServer:
         settings, bound = self._context.settings, self._listener.address
         if bound is None:
             return
-        advertised = advertised_address(self._context)
         tls = None
         if settings.admin_tls_cert_path:
             tls = ssl.create_default_context()
             tls.load_verify_locations(settings.admin_tls_cert_path)
-        ports = bound[1], int(advertised.rpartition(":")[2])
 
         def find() -> list[tuple[str | None, str]]:
-            members = self._context.service.members() if has_members(settings) else ()
-            return addresses(settings, members, *ports, advertised)
+            advertised = advertised_address(self._context)
+            return addresses(settings, self._members(), bound[1], int(advertised.rpartition(":")[2]), advertised)
 
-        self._others.begin(find, tls, has_members(settings) or "nameServerAddresses" not in settings.run_time)
+        self._others.begin(find, tls, self._members() is not None or "nameServerAddresses" not in settings.run_time)
+
+    def _members(self) -> list[dict[str, object]] | None:
+        """The members of the cluster; None: this node belongs to none, even if ``peers`` is still in its file."""
+        try:
+            return self._context.service.members()
+        except SettingError:
+            return None
 
 
 def _wall_ms() -> int:

@@ -18,6 +18,7 @@ from replicated_namesrv import __version__
 from replicated_namesrv.address_list import advertised_host
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.health import LAYER_TIMEOUT_S, as_json, readiness
+from replicated_namesrv.admin.other_nodes import OTHER_NODES
 from replicated_namesrv.admin.paging import Page, PageRequest, build_rows, cut, page_request
 from replicated_namesrv.admin.responses import json_error, json_response
 from replicated_namesrv.errors import BodyError
@@ -84,7 +85,8 @@ async def status(request: web.Request) -> web.Response:
     wait = request.query.get("waitMs", str(int(LAYER_TIMEOUT_S * 1000)))
     if not wait.isascii() or not wait.isdigit() or not 1 <= int(wait[:9]) <= LAYER_TIMEOUT_S * 1000:
         raise BodyError(f"waitMs={wait[:40]}: give 1 to {LAYER_TIMEOUT_S * 1000:g}, the time that a readiness check may take")
-    return json_response(await status_fields(request.app[CONTEXT], int(wait) / 1000))
+    fields = await status_fields(request.app[CONTEXT], int(wait) / 1000)
+    return json_response(fields | {"otherAdminAddresses": request.app[OTHER_NODES].trusted_addresses()})
 
 
 async def status_fields(context: AdminContext, layer_timeout_s: float) -> dict[str, Any]:

@@ -68,16 +68,12 @@ class OtherNode:
         return self.name or self.address
 
 
-def has_members(settings: Settings) -> bool:
-    """Whether this node belongs to a cluster, whose members are the other nodes."""
-    return bool(settings.peers or settings.join)
-
-
 def addresses(
-    settings: Settings, members: Sequence[Mapping[str, Any]], admin_port: int, remoting_port: int, advertised: str
+    settings: Settings, members: Sequence[Mapping[str, Any]] | None, admin_port: int, remoting_port: int, advertised: str
 ) -> list[tuple[str | None, str]]:
-    """(node id if known, admin address) of the other nodes. ``members``: the rows of ``/v1/members``."""
-    if has_members(settings):
+    """(node id if known, admin address) of the other nodes. ``members``: the rows of ``/v1/members``; None: this node belongs to
+    no cluster."""
+    if members is not None:
         peers = {row["nodeId"]: row["peerAddress"] for row in members}
         own = peers.pop(settings.node_id, None)  # None: this node was removed
         distance = admin_port - _port(own or "")
@@ -122,6 +118,10 @@ class OtherNodes:
         for gone in known.values():
             if gone.task is not None:
                 gone.task.cancel()
+
+    def trusted_addresses(self) -> list[str]:
+        """The admin addresses of the nodes; empty if they are not trusted with tokens of callers."""
+        return [address for _, address in self._find()] if self._sends_tokens else []
 
     async def stop(self) -> None:
         """Close all connections."""

@@ -218,19 +218,8 @@ def _without_scheme(address: str, admin: Admin) -> str:
 
 
 def neighbours(address: str, status: dict[str, Any]) -> tuple[str, ...]:
-    """Admin addresses of the nodes in a node's address list, its own first, derived from the distance between its own two
-    ports."""
-    distance = _port(address) - _port(status["advertisedAddress"])
-    others = [
-        f"{other.rpartition(':')[0]}:{_port(other) + distance}"
-        for other in status["nameServerAddresses"]
-        if other != status["advertisedAddress"]
-    ]
-    return (address, *others)
-
-
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2])
+    """Admin addresses that the node at ``address`` knows, its own first. A node of version 0.1.0 tells only its own."""
+    return (address, *status.get("otherAdminAddresses", ()))
 
 
 def ask_all(addresses: Sequence[str], ask: Callable[[str], T]) -> list[T | NamesrvError]:

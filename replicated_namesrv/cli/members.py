@@ -22,6 +22,7 @@ from replicated_namesrv.cli.admin import (
     admin_addresses,
     admin_of,
     ask_all,
+    neighbours,
 )
 from replicated_namesrv.cli.client import positive, print_json, print_table
 from replicated_namesrv.cli.leader import leader_among
@@ -32,6 +33,10 @@ from replicated_namesrv.settings import parse_address
 HELP = "show the members of a cluster; add, remove, replace, promote and move them"
 WITHIN_S = 120
 LOOK_PAUSE_S = 0.2
+SILENT_S = 2.0
+"""After this time without a leader, the command says for what it waits."""
+ADDRESSES_MAX = 64
+"""Maximum number of nodes that are asked for the leader."""
 
 _EXAMPLES = """\
   namesrv members list
@@ -144,6 +149,7 @@ class _Change:
 
     def _leader(self) -> str:
         """Admin address of the leader."""
+        began = time.monotonic()
         while True:
             nodes = look_at(self._admin, self._addresses)
             leader = leader_among(nodes)
@@ -151,13 +157,22 @@ class _Change:
                 return str(leader["admin"])
             if any(node.get("mode") == "ap" for node in nodes):
                 raise SettingError("independent nodes (mode=ap) have no members; list the nodes with 'namesrv status'")
-            problem = "no node that answered leads; give the admin addresses of all members with --admin"
-            if not any(node["answers"] for node in nodes):
+            answering = [node for node in nodes if node["answers"]]
+            problem = f"none of {', '.join(self._addresses)} leads; give the admin addresses of all members with --admin"
+            if not answering:
                 problem = "; ".join(f"{node['admin']}: {node['problem']}" for node in nodes)
                 if all(node["refused"] for node in nodes):
                     raise SettingError(problem)
+            self._find_others()
+            if not answering or time.monotonic() >= began + SILENT_S:
                 self._tell(problem)
             self._pause(problem)
+
+    def _find_others(self) -> None:
+        """Add the nodes that the known ones tell, because a node that was added after this command began may lead."""
+        told = ask_all(self._addresses, lambda address: neighbours(address, self._admin.ask(address, "/v1/status")))
+        found = [address for answer in told if not isinstance(answer, NamesrvError) for address in answer]
+        self._addresses = tuple(dict.fromkeys((*self._addresses, *found)))[:ADDRESSES_MAX]
 
     def _request(self, action: str, name: str, address: str | None = None, *, observer: bool = False) -> list[dict[str, Any]]:
         """Have the leader make a change. Returns the members. Raises AdminRefusedError."""

@@ -105,7 +105,7 @@ def test_admin_addresses_are_as_far_from_the_listed_ports_as_on_this_node() -> N
         settings = load_settings(flags={"mode": "cp", "nodeId": "n1", **given}, environment={})
         assert addresses(settings, members, 9886, 9876, "h1:9876") == [("n2", "h2:9886"), ("n3", "[::1]:9887")]
     settings = load_settings(flags={"nameServerAddresses": "h1:9876; h2:9877"}, environment={})
-    assert addresses(settings, [], 9886, 9876, "h1:9876") == [(None, "h2:9887")]
+    assert addresses(settings, None, 9886, 9876, "h1:9876") == [(None, "h2:9887")]
 
 
 def contents(brokers: dict[str, list[Any]], topics: dict[str, int], removed: dict[str, int] | None = None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.operated import Output, run
-from tests.support.ports import free_ports
+from tests.support.ports import free_port
 from tests.support.replicated_processes import eventually
 from tests.support.waiting import until
 
@@ -23,10 +23,10 @@ class Processes:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        ports = free_ports(3 * len(NAMES))
-        self.peer = {name: f"127.0.0.1:{ports[at]}" for at, name in enumerate(NAMES)}
-        self.listen = {name: f"127.0.0.1:{ports[at + 6]}" for at, name in enumerate(NAMES)}
-        self.admin = {name: f"127.0.0.1:{ports[at + 12]}" for at, name in enumerate(NAMES)}
+        first = free_port(*range(1, 3 * len(NAMES)))
+        self.peer, self.listen, self.admin = (
+            {name: f"127.0.0.1:{first + part * len(NAMES) + at}" for at, name in enumerate(NAMES)} for part in range(3)
+        )
         self.running: dict[str, asyncio.subprocess.Process] = {}
         self.secret = folder / "secret"
         self.secret.write_text("a-Secret-of-7-words")
@@ -121,3 +121,22 @@ async def test_a_new_node_that_is_not_started_is_named_with_the_remedy(tmp_path:
         assert "Start it with --join" in late.err
         undone = await nodes.members("remove", "n4")
         assert undone.code == 0, undone
+
+
+@pytest.mark.slow
+async def test_the_leader_is_found_through_any_member(tmp_path: Path) -> None:
+    """A node that was added later may lead, and the address list in the settings of the others lacks it."""
+    async with founded(tmp_path) as nodes:
+        leader = await nodes.leader()
+        follower = next(name for name in NAMES[:3] if name != leader)
+        added = await run("members", "add", "n5", nodes.peer["n5"], "--observer", "--admin", nodes.admin[follower])
+        assert added.code == 0, added
+        assert rows((await nodes.members("list")).out)["n5"] == "observer"
+        others = [name for name in NAMES[:3] if name != follower]
+        for name in others:
+            nodes.running[name].send_signal(signal.SIGSTOP)
+        late = await run("members", "remove", "n5", "--admin", nodes.admin[follower], "--within", "6")
+        for name in others:
+            nodes.running[name].send_signal(signal.SIGCONT)
+        assert late.code == 2, late
+        assert f"none of {nodes.admin[follower]}" in late.err

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.cli import watch
-from replicated_namesrv.cli.admin import neighbours
 from replicated_namesrv.cli.main import main
 from replicated_namesrv.cli.status import assess
 from replicated_namesrv.process import ServingNode
@@ -104,6 +103,15 @@ async def test_status_of_independent_nodes(tmp_path: Path) -> None:
         assert "independent node" in refused.json["error"]
 
 
+async def test_an_independent_node_ignores_the_peers_in_its_file(tmp_path: Path) -> None:
+    """They stay there after a change of the mode. The console and the commands found no other node."""
+    peers = "n1=127.0.0.1:1,n2=127.0.0.1:2"
+    async with operated(tmp_path, 1, "ap", peers=peers, nameServerAddresses="10.0.0.9:9876") as nodes:
+        status = (await http(nodes.admin_ports[0], "/v1/status")).json
+        distance = nodes.admin_ports[0] - int(status["listen"].rpartition(":")[2])
+        assert status["otherAdminAddresses"] == [f"10.0.0.9:{9876 + distance}"]
+
+
 def test_different_states_are_an_alarm() -> None:
     def row(name: str, digest: str, applied: int = 7, version: str = "1") -> dict[str, object]:
         return {
@@ -154,11 +162,6 @@ def test_a_node_without_a_majority_knows_no_leader_and_proves_no_equality() -> N
     facts = assess([alone]).facts
     assert (facts["leader"], facts["digestsEqual"], facts["mayFail"], facts["serving"]) == (None, None, 0, 0)
     assert "no node leads" in facts["problems"]
-
-
-def test_other_nodes_are_found_by_the_distance_of_ports() -> None:
-    status = {"advertisedAddress": "10.0.0.1:9876", "nameServerAddresses": ["10.0.0.2:9876", "10.0.0.1:9876", "10.0.0.1:9877"]}
-    assert neighbours("10.0.0.1:9886", status) == ("10.0.0.1:9886", "10.0.0.2:9886", "10.0.0.1:9887")
 
 
 async def test_the_leader_is_shown_and_hands_over(tmp_path: Path) -> None:

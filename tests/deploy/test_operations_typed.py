@@ -36,6 +36,7 @@ TYPED = {
     "A disk is lost": NONE,
     "A majority fails": NONE,
     "Switch modes": NONE,
+    "Change the number of nodes": NONE,
 }
 """Sections whose lines are typed, each with the lines that are left out."""
 
@@ -226,7 +227,7 @@ def test_page_of_operations_works_as_typed(machines: Machines) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_page_of_operations_works_as_typed_after_losses(machines: Machines) -> None:
+def test_page_of_operations_works_as_typed_after_losses_and_changes(machines: Machines) -> None:
     machines.start()
     machines.run("n1", "namesrv kv put ORDER_TOPIC_CONFIG orders broker-0:4")
     for line in blocks("A disk is lost"):
@@ -238,6 +239,8 @@ def test_page_of_operations_works_as_typed_after_losses(machines: Machines) -> N
     a_majority_fails(machines)
     switched_there_and_back(machines)
     assert machines.run("n3", "namesrv kv get ORDER_TOPIC_CONFIG orders") == "broker-0:4\n"
+    members_change(machines)
+    assert machines.run("n6", "namesrv kv get ORDER_TOPIC_CONFIG orders -n 10.0.0.6:9876") == "broker-0:4\n"
 
 
 @pytest.mark.slow
@@ -289,3 +292,19 @@ def switched_there_and_back(machines: Machines) -> None:
         if match := re.search(r"(n\d)\$ namesrv backup (\S+)", line):
             machines.copy(match[2], match[1], *NAMES)
     machines.well()
+
+
+def members_change(machines: Machines) -> None:
+    """Add n4, remove n2, and replace n3, which is dead, by n6."""
+    machines.install(*ADDED)
+    machines.copy_secrets(*ADDED)
+    for line in blocks("Change the number of nodes"):
+        if "replace n3" in line:
+            machines.run("n3", "systemctl stop namesrv")
+        machines.type(line)
+    listed = machines.run("n1", "namesrv members list")
+    assert [name for name in ("n1", "n2", "n3", "n4", "n6") if re.search(rf"^{name} ", listed, re.MULTILINE)] == [
+        "n1",
+        "n4",
+        "n6",
+    ]

@@ -55,7 +55,6 @@ CHECKED = (
     ("docs/operations.md", r"namesrv cluster|export", TOUR),
     ("docs/operations.md", r"curl", CURL),
     ("docs/operations.md", r"until namesrv", TYPED_BY),
-    ("docs/operations.md", r"namesrv members", "needs five machines; tests/cli/test_members_command.py changes members on one"),
     ("docs/operations.md", r"mkdir|python3 -m venv|/opt/|install|systemctl|\(umask|scp|sed|rm|mv|head|chown", INSTALLED),
     ("docs/operations.md", r"docker|kubectl|helm", "needs a container engine; tests/packaging/test_deploy.py checks the files"),
     ("docs/admin-http.md", r"curl -N", "never ends; tests/admin/test_watch.py reads the same stream"),
