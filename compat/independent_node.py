@@ -16,7 +16,7 @@ import asyncio
 import logging
 import time
 from asyncio import Future
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from uuid import uuid4
@@ -168,7 +168,7 @@ class IndependentNode:
     async def announce(self, request: str, target: str | None, origin: ChangeOrigin | None) -> None:
         """No-op: there are no other nodes."""
 
-    def restore(self, snapshot: AsyncIterator[bytes], origin: ChangeOrigin | None = None) -> Future[Result]:
+    def restore(self, snapshot: Iterable[bytes], origin: ChangeOrigin | None = None) -> Future[Result]:
         """Raises SettingError."""
         raise SettingError(NO_RESTORE)
 

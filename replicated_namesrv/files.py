@@ -254,6 +254,14 @@ def _write_synced(path: Path, parts: Sequence[bytes], mode: int | None) -> None:
         os.fsync(file.fileno())
 
 
+def give_to_owner(folder: Path, *written: Path) -> None:
+    """Make the owner of ``folder`` the owner of what root wrote, so that the user of the node can change it. Raises OSError."""
+    if os.geteuid() == 0:
+        owner = folder.stat()
+        for path in written:
+            os.chown(path, owner.st_uid, owner.st_gid)
+
+
 def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

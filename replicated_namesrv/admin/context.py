@@ -1,7 +1,7 @@
 """The interfaces through which the admin side uses a node."""
 
 from asyncio import Future
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -60,7 +60,7 @@ class OperatedService(Protocol):
         """Record an operation of ``origin`` in the audit log of every node of a cluster, before it is executed. Raises
         UnavailableError, OutcomeUnknownError, NoPermissionError."""
 
-    def restore(self, snapshot: AsyncIterator[bytes], origin: ChangeOrigin | None = None) -> "Future[Result]":
+    def restore(self, snapshot: Iterable[bytes], origin: ChangeOrigin | None = None) -> "Future[Result]":
         """Replace a fresh cluster's state by the snapshot of a backup. A result code other than 0 means that the restore was
         refused.
 

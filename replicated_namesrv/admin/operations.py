@@ -82,7 +82,7 @@ async def restore(request: web.Request) -> web.Response:
         await _drop_rest(request)
         raise
     state.compares_content = service.state.compares_content  # False: the state is written in a form that version 0.1 can read
-    result = await service.restore(_lines_of(state), request.get(ORIGIN))
+    result = await service.restore(state.snapshot(), request.get(ORIGIN))
     if result.code:
         remedy = "form a new cluster with empty data directories, or add KV config and settings: namesrv restore --merge FILE"
         return json_error(409, result.remark or "refused", remedy)
@@ -111,11 +111,6 @@ async def _state_in(request: web.Request, quotas: Quotas) -> RouteInfoManager:
     except RouteFormatError as error:
         raise BodyError(f"the backup cannot be read: {error}") from None
     return state
-
-
-async def _lines_of(state: RouteInfoManager) -> AsyncIterator[bytes]:
-    for part in state.snapshot():
-        yield part
 
 
 async def _snapshot_in(request: web.Request) -> AsyncIterator[bytes]:

@@ -28,6 +28,7 @@ from replicated_namesrv.cli.admin import (
 )
 from replicated_namesrv.cli.client import ProgressLine, print_json
 from replicated_namesrv.errors import SettingError, StorageError
+from replicated_namesrv.files import sync_folder
 from replicated_namesrv.routes.backup import BackupError, BackupReader, Head
 from replicated_namesrv.routes.encoding import RouteFormatError
 from replicated_namesrv.routes.state import RouteInfoManager
@@ -101,7 +102,7 @@ def saving(file: Path) -> Iterator[BinaryIO]:
             output.flush()
             os.fsync(output.fileno())
         aside.rename(file)
-        _sync_folder(file.parent)
+        sync_folder(file.parent)
     finally:
         aside.unlink(missing_ok=True)
 
@@ -186,14 +187,6 @@ def _state_of(parts: Iterator[bytes]) -> RouteInfoManager:
     reader.finish()
     state.restore(lines)
     return state
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _report(as_json: bool, facts: dict[str, Any], verb: str) -> None:

@@ -6,15 +6,13 @@ logs cannot be mixed. Nothing is deleted.
 """
 
 import asyncio
-import os
 import secrets
 import shutil
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 from replicated_namesrv.errors import SettingError, StorageError
-from replicated_namesrv.files import sync_folder
+from replicated_namesrv.files import give_to_owner, sync_folder
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.routes.state import RouteInfoManager
@@ -44,9 +42,7 @@ def make(data_dir: Path, node: str, cluster_id: str, state: RouteInfoManager) ->
             shutil.rmtree(aside)
         aside.mkdir()
         asyncio.run(_found(aside, node, cluster_id, state))
-        owner = data_dir.stat()
-        for path in (aside / RAFT, *(aside / RAFT).rglob("*")) if os.geteuid() == 0 else ():
-            os.chown(path, owner.st_uid, owner.st_gid)
+        give_to_owner(data_dir, aside / RAFT, *(aside / RAFT).rglob("*"))
         (data_dir / RAFT).rename(data_dir / OLD)
         (aside / RAFT).rename(data_dir / RAFT)
         sync_folder(data_dir)
@@ -67,13 +63,8 @@ async def _found(folder: Path, node: str, cluster_id: str, state: RouteInfoManag
     await service.start()
     try:
         state.compares_content = service.state.compares_content
-        result = await service.restore(_lines(state))
+        result = await service.restore(state.snapshot())
         if result.code:
             raise StorageError(f"the state was refused by the new cluster: {result.remark}; nothing was changed")
     finally:
         await service.stop()
-
-
-async def _lines(state: RouteInfoManager) -> AsyncIterator[bytes]:
-    for part in state.snapshot():
-        yield part

@@ -20,7 +20,6 @@ and that is not older than they are: a key, or a shared setting in a CP log. Aft
 """
 
 import argparse
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +29,7 @@ from replicated_namesrv.cli.client import print_json
 from replicated_namesrv.cli.kv_import import entries_of, is_backup
 from replicated_namesrv.compat.kv_file import read_kv_file, write_kv_file
 from replicated_namesrv.errors import BodyError, NamesrvError, SettingError, StorageError
-from replicated_namesrv.files import write_atomically
+from replicated_namesrv.files import give_to_owner, sync_folder, write_atomically
 from replicated_namesrv.raft.raft_errors import RaftError
 from replicated_namesrv.raft.recovery import check_unused, recover
 from replicated_namesrv.replication.cluster_restore import RestorableMachine
@@ -333,27 +332,13 @@ class _Steps:
                 for (namespace, key), value in self._winner.table.items():
                     table.setdefault(namespace, {})[key] = value
                 write_kv_file(self._kv_file, table)
-                self._own(self._kv_file)
+                give_to_owner(self._directory, self._kv_file)
             if self._before != self._after:
                 write_atomically(self._run_time, store_properties(self._after))
-                self._own(self._run_time)
+                give_to_owner(self._directory, self._run_time)
             if (raft := self._directory / RAFT) in self._moved:
                 raft.rename(self._names[raft])
             for folder in {self._directory, self._kv_file.parent}:
-                _sync(folder)
+                sync_folder(folder)
         except OSError as cause:
             raise StorageError(f"{self._directory}: {cause.strerror or cause}; correct it and repeat the command") from None
-
-    def _own(self, path: Path) -> None:
-        """Make the user of the node the owner of a file that root wrote."""
-        if os.geteuid() == 0:
-            owner = self._directory.stat()
-            os.chown(path, owner.st_uid, owner.st_gid)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -17,7 +17,7 @@ with old ones.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from hashlib import blake2b
 from typing import Any
 from uuid import uuid4
@@ -67,7 +67,7 @@ def decode(data: bytes) -> tuple[int, str, int, bytes, ChangeOrigin | None]:
 
 
 async def restore(
-    propose: Propose, snapshot: AsyncIterator[bytes], origin: ChangeOrigin | None = None, is_named: bool = False
+    propose: Propose, snapshot: Iterable[bytes], origin: ChangeOrigin | None = None, is_named: bool = False
 ) -> Result:
     """Send the snapshot of a backup through the log. An error of ``snapshot`` abandons the restore and is raised again.
     ``is_named``: the commands name ``origin``."""
@@ -80,7 +80,7 @@ async def restore(
             await _abandon(propose, begun.leftover)
         return begun.result
     try:
-        async for piece in _pieces(snapshot):
+        for piece in _pieces(snapshot):
             result = (await propose(encode(PIECE, restore_id, number, piece))).result
             if result.code:
                 return result
@@ -98,10 +98,10 @@ async def _abandon(propose: Propose, restore_id: str) -> None:
         await propose(encode(ABANDON, restore_id))
 
 
-async def _pieces(snapshot: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+def _pieces(snapshot: Iterable[bytes]) -> Iterator[bytes]:
     """The snapshot in pieces of PIECE_BYTES, the last one shorter."""
     rest = b""
-    async for part in snapshot:
+    for part in snapshot:
         rest += part
         whole = len(rest) - len(rest) % PIECE_BYTES
         for position in range(0, whole, PIECE_BYTES):

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import time
 from asyncio import Future
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random, SystemRandom
 
 from replicated_namesrv.config_writer import checked_update, route_settings
@@ -390,7 +390,7 @@ class ReplicatedNode:
     def check_restore(self) -> None:
         """No-op: whether the cluster is fresh is decided in the log."""
 
-    def restore(self, snapshot: AsyncIterator[bytes], origin: ChangeOrigin | None = None) -> Future[Result]:
+    def restore(self, snapshot: Iterable[bytes], origin: ChangeOrigin | None = None) -> Future[Result]:
         """Replace a fresh cluster's state by the snapshot of a backup. A result with a code other than 0: refused."""
         is_named = self._applied.is_live and self.consensus.command_version >= OPERATION_VERSION
         return asyncio.ensure_future(restore(self.proposer.propose, snapshot, origin, is_named))

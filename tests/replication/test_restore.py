@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.access.access_control import CheckedOrigin
-from replicated_namesrv.admin.operations import _lines_of
 from replicated_namesrv.errors import NoPermissionError, OutcomeUnknownError, UnavailableError
 from replicated_namesrv.model import ChangeOrigin, DataVersion, QueueData
 from replicated_namesrv.raft.raft_errors import UnknownCommandError
@@ -299,7 +298,7 @@ async def test_a_backup_that_breaks_off_is_abandoned() -> None:
     async def propose(data: bytes) -> ProposalResult:
         return machine.apply(data)
 
-    async def breaking() -> AsyncIterator[bytes]:
+    def breaking() -> Iterator[bytes]:
         yield b"".join(origin().snapshot())[:100_000]
         assert machine.incoming is not None
         raise ConnectionError("gone")
@@ -308,11 +307,7 @@ async def test_a_backup_that_breaks_off_is_abandoned() -> None:
         await restore(propose, breaking())
     assert machine.incoming is None
 
-    async def whole() -> AsyncIterator[bytes]:
-        for line in origin().snapshot():
-            yield line
-
-    assert (await restore(propose, whole())).changed
+    assert (await restore(propose, origin().snapshot())).changed
     assert answers(machine.machine.state) == answers(origin())
     assert json.loads(machine.machine.history.after(machine.machine.state.revision - 1, 1)[0].data)["kind"] == "restored"
 
@@ -339,16 +334,12 @@ async def test_a_restore_ends_when_its_caller_loses_the_right() -> None:
     async def propose(command: bytes) -> ProposalResult:
         return machine.apply(command)
 
-    async def parts() -> AsyncIterator[bytes]:
-        for piece in pieces(origin()):
-            yield piece
-
     caller.recheck = recheck
     with pytest.raises(NoPermissionError):
-        await restore(propose, parts(), caller, is_named=True)
+        await restore(propose, pieces(origin()), caller, is_named=True)
     assert (seen, machine.incoming) == ([("restore-begin", caller), ("restore-abandon", None)], None)
     left[0] = 2
-    assert (await restore(propose, parts(), caller, is_named=True)).code == 0
+    assert (await restore(propose, pieces(origin()), caller, is_named=True)).code == 0
     assert seen[2:] == [("restore-begin", caller), ("restore-finish", caller)]
     assert version_of(encode(BEGIN, "r", origin=caller)) == OPERATION_VERSION > version_of(encode(BEGIN, "r"))
 
@@ -360,11 +351,7 @@ async def test_a_restore_that_is_refused_drops_what_a_dead_node_left() -> None:
     async def propose(data: bytes) -> ProposalResult:
         return machine.apply(data)
 
-    async def whole() -> AsyncIterator[bytes]:
-        for line in origin().snapshot():
-            yield line
-
-    refused = await restore(propose, whole())
+    refused = await restore(propose, origin().snapshot())
     assert "not fresh" in (refused.remark or "")
     assert machine.incoming is None
     used = fresh()
@@ -460,7 +447,7 @@ async def test_no_step_of_a_restore_grows_with_the_length_of_a_line(monkeypatch:
             steps.append(work_of(lambda: results.append(machine.apply(data))))
             return results[0]
 
-        assert (await restore(propose, _lines_of(read))).changed
+        assert (await restore(propose, read.snapshot())).changed
         assert answers(machine.machine.state) == answers(before)
         most.append((max(step.lines for step in steps), max(step.bytes for step in steps)))
     (work, size), (work_of_twice, size_of_twice) = most
