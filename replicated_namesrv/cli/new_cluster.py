@@ -13,6 +13,8 @@ from pathlib import Path
 
 from replicated_namesrv.errors import SettingError, StorageError
 from replicated_namesrv.files import give_to_owner, sync_folder
+from replicated_namesrv.raft.raft_errors import RaftError
+from replicated_namesrv.raft.recovery import check_unused
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.routes.state import RouteInfoManager
@@ -22,14 +24,15 @@ RAFT, OLD, NEW = "raft", "raft.before-new-cluster", "new-cluster"
 _LOOPBACK = "127.0.0.1"
 
 
-def check_place(data_dir: Path, old_id: str, new_id: str) -> None:
-    """Raise SettingError if the new cluster cannot be made in this data directory."""
+def check_place(directory: Path, data_dir: Path, old_id: str, new_id: str) -> None:
+    """Raise SettingError if the new cluster cannot be made in this data directory. ``directory``: the folder of the log that was
+    read."""
+    if directory.resolve() != (data_dir / RAFT).resolve():
+        raise SettingError(f"{directory}: --force-new-cluster takes the dataDir of the node, or the folder {RAFT} in it")
     if new_id == old_id:
         raise SettingError(
             f"--force-new-cluster {new_id} is the id of the old cluster; give another one, so that its other nodes are refused"
         )
-    if not (data_dir / RAFT).is_dir():
-        raise SettingError(f"{data_dir} has no folder {RAFT}; give the dataDir of the node")
     if (data_dir / OLD).exists():
         raise SettingError(f"{data_dir / OLD} exists, from an earlier recovery; move it away first")
 
@@ -43,10 +46,13 @@ def make(data_dir: Path, node: str, cluster_id: str, state: RouteInfoManager) ->
         aside.mkdir()
         asyncio.run(_found(aside, node, cluster_id, state))
         give_to_owner(data_dir, aside / RAFT, *(aside / RAFT).rglob("*"))
+        check_unused(data_dir / RAFT)  # the node may have been started since its log was read
         (data_dir / RAFT).rename(data_dir / OLD)
         (aside / RAFT).rename(data_dir / RAFT)
         sync_folder(data_dir)
         shutil.rmtree(aside)
+    except RaftError as error:
+        raise StorageError(f"nothing was changed: {error}") from None
     except OSError as cause:
         raise StorageError(
             f"{data_dir}: {cause.strerror or cause}; correct it and repeat the command. If {RAFT} is missing there, first rename "

@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise StorageError(f"{error}; 'namesrv log inspect {directory}' shows what is there") from None
     facts = _facts(found, machine.state)
     if new_id is not None:
-        check_place(data_dir, found.cluster, new_id)
+        check_place(directory, data_dir, found.cluster, new_id)
         if not found.votes:
             raise StorageError(f"{directory}: this node had no vote, and may lack much of the state; use another disk, or FILE")
     if not arguments.json:

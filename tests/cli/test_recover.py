@@ -1,17 +1,22 @@
 """The state of one survivor: a stale backup of a running node, and ``namesrv recover`` on a stopped node's disk."""
 
+import asyncio
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from replicated_namesrv.cli.new_cluster import make
+from replicated_namesrv.errors import StorageError
 from replicated_namesrv.process import ServingNode, StartError
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.recovery import recover
 from replicated_namesrv.replication import replicated_node
 from replicated_namesrv.replication.cluster_restore import RestorableMachine
 from replicated_namesrv.replication.route_machine import RouteStateMachine
+from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.settings import load_settings
 from tests.support.nodes import http
 from tests.support.operated import operated, run
@@ -90,6 +95,12 @@ async def test_the_survivor_becomes_the_first_node_of_a_new_cluster(tmp_path: Pa
     same = await run("recover", str(folder), "--force-new-cluster", "namesrv")
     assert same.code == 1
     assert "is the id of the old cluster" in same.err
+    aside = folder / "raft.before-ap"
+    shutil.copytree(folder / "raft", aside)
+    refused = await run("recover", str(aside), "--force-new-cluster", "rescued")
+    assert refused.code == 1
+    assert f"{aside}: --force-new-cluster takes the dataDir of the node" in refused.err
+    assert not (folder / "raft.before-new-cluster").exists(), "the log in raft was not the one that was read"
     done = await run("recover", str(folder), "--force-new-cluster", "rescued")
     assert done.code == 0, done
     assert done.out.index("lost: every change") < done.out.index("n3 is the only member of the new cluster rescued")
@@ -114,6 +125,14 @@ async def test_the_survivor_becomes_the_first_node_of_a_new_cluster(tmp_path: Pa
         assert answer.status == 200, answer.text
     finally:
         await node.stop()
+
+
+async def test_a_node_that_was_started_meanwhile_keeps_its_log(tmp_path: Path) -> None:
+    async with operated(tmp_path, 1):
+        with pytest.raises(StorageError, match=r"nothing was changed: .* stop the node first"):
+            await asyncio.to_thread(make, tmp_path / "n1", "n1", "rescued", RouteInfoManager())
+        assert (tmp_path / "n1" / "raft" / "identity").exists()
+        assert not (tmp_path / "n1" / "raft.before-new-cluster").exists()
 
 
 def _has_revision(node: ServingNode, revision: int) -> bool:
