@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from replicated_namesrv.chaos.effects import Effect, Link, Stream
+from replicated_namesrv.chaos.records import majority_side
 from replicated_namesrv.chaos.scenario import PROCESS_KINDS, FaultKind, FaultSpec
 from replicated_namesrv.errors import SettingError
 
@@ -243,12 +244,6 @@ def sides(nodes: Sequence[str], broken: Collection[Link], gone: Collection[str])
 def connected(one: str, other: str, broken: Collection[Link]) -> bool:
     """Whether both links between two nodes are intact."""
     return Link(one, other) not in broken and Link(other, one) not in broken
-
-
-def majority_side(parts: Iterable[Sequence[str]], voters: Iterable[Collection[str]]) -> Sequence[str]:
-    """The side that has a majority of the voters, whichever of the sets ``voters`` is in force; empty if there is none."""
-    sets = [frozenset(one) for one in voters]
-    return next((side for side in parts if all(2 * len(one.intersection(side)) > len(one) for one in sets)), ())
 
 
 def exposed(topology: Topology, broken: Collection[Link], gone: Collection[str], members: RunMembers | None = None) -> set[str]:

@@ -12,7 +12,7 @@ of one monotonic clock of the machine (``time.monotonic_ns``), which all process
 import dataclasses
 import os
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
@@ -415,3 +415,9 @@ def invocations(records: list[TraceRecord]) -> Iterator[tuple[Invoke, Complete |
     for record in records:
         if isinstance(record, Invoke):
             yield record, completions.get(record.op)
+
+
+def majority_side(parts: Iterable[Sequence[str]], voters: Iterable[Collection[str]]) -> Sequence[str]:
+    """The side that has a majority of the voters, whichever of the sets ``voters`` is in force; empty if there is none."""
+    sets = [frozenset(one) for one in voters]
+    return next((side for side in parts if all(2 * len(one.intersection(side)) > len(one) for one in sets)), ())

@@ -41,7 +41,7 @@ class RunRecords:
     @cached_property
     def timeline(self) -> Timeline:
         """The phases of the run, and the sides of its nodes."""
-        return Timeline(self.of("phase", "phase"), self.of("fault", "edge", "sides"))
+        return Timeline(self.of("phase", "phase"), self.of("fault", "edge", "sides", "voters"))
 
     def members(self, text: str | None) -> Members:
         """The brokers of an answer. The result is cached, because most answers repeat."""

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from replicated_namesrv.chaos.records import majority_side
+
 NOWHERE = "none"
 """Side of an operation whose node is not known."""
 
 JUDGED_PHASES = ("steady", "fault", "heal", "final")
 
 WHOLE, MAJORITY, MINORITY = "whole", "majority", "minority"
-"""Sides. whole: all nodes are connected. majority: the connected part has more than half of the nodes. minority: the rest."""
+"""Sides. whole: all nodes are connected. majority: the connected part has more than half of the voters. While members change, it
+has more than half of one of the sets of voters that may be in force. minority: the rest."""
 FOREVER_NS = 2**63 - 1
 
 Row = dict[str, Any]
@@ -81,9 +84,10 @@ def _sides(faults: Sequence[Row]) -> list[SideSpan]:
     found = []
     for place, row in enumerate(edges):
         until_ns = edges[place + 1]["time_ns"] if place + 1 < len(edges) else FOREVER_NS
-        nodes = sum(map(len, row["sides"]))
+        nodes = [node for part in row["sides"] for node in part]
+        majorities = [majority_side(row["sides"], [voters]) for voters in row["voters"] or [nodes]]
         if until_ns > row["time_ns"]:
             for part in row["sides"]:
-                side = WHOLE if len(part) == nodes else MAJORITY if 2 * len(part) > nodes else MINORITY
+                side = WHOLE if len(part) == len(nodes) else MAJORITY if part in majorities else MINORITY
                 found += [SideSpan(node, side, row["time_ns"], until_ns) for node in part]
     return found

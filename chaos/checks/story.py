@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from replicated_namesrv.chaos.effects import Effect, Link
-from replicated_namesrv.chaos.fault_plans import majority_side
 from replicated_namesrv.chaos.records import (
     Complete,
     ExpiryRecord,
@@ -24,6 +23,7 @@ from replicated_namesrv.chaos.records import (
     TraceRecord,
     Truth,
     invocations,
+    majority_side,
 )
 from replicated_namesrv.chaos.run_modes import foreign, promises_of
 from replicated_namesrv.chaos.scenario import OPERATOR_KINDS

@@ -20,8 +20,7 @@ from replicated_namesrv.chaos.checks.story import (
     unless_stalled,
 )
 from replicated_namesrv.chaos.effects import Link
-from replicated_namesrv.chaos.fault_plans import majority_side
-from replicated_namesrv.chaos.records import FaultRecord, Member, Observe, RecordedTrace
+from replicated_namesrv.chaos.records import FaultRecord, Member, Observe, RecordedTrace, majority_side
 from replicated_namesrv.verify import Verdict
 from replicated_namesrv.verify.divergence import (
     Convergence,

@@ -10,8 +10,8 @@ from replicated_namesrv.chaos.checks.operator_actions import check_operator
 from replicated_namesrv.chaos.checks.story import Story
 from replicated_namesrv.chaos.checks.timing import check_availability
 from replicated_namesrv.chaos.effects import Effect, Link
-from replicated_namesrv.chaos.fault_plans import RunMembers, exposed, majority_side, plan
-from replicated_namesrv.chaos.records import FaultRecord
+from replicated_namesrv.chaos.fault_plans import RunMembers, exposed, plan
+from replicated_namesrv.chaos.records import FaultRecord, majority_side
 from replicated_namesrv.chaos.scenario import FaultKind, FaultSpec, WorkloadSpec, available, load
 from replicated_namesrv.chaos.suite import SMOKE_SEED, smoke_plans
 from replicated_namesrv.chaos.workload import Cast

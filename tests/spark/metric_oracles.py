@@ -73,12 +73,15 @@ class Run:
         return [phase for phase, begin in self.marks.items() if begin <= at][-1]
 
     def side_of(self, node: str | None, at: int) -> str:
-        """The side of a node by the latest change of the links."""
+        """The side of a node by the latest change of the links or members."""
         if node is None:
             return "none"
-        changes = [row["sides"] for row in self.of("fault") if row["time_ns"] <= at]
-        part = next(part for part in changes[-1] if node in part) if changes else NODES
-        return "whole" if len(part) == len(NODES) else "majority" if 2 * len(part) > len(NODES) else "minority"
+        changes = [row for row in self.of("fault") if row["time_ns"] <= at]
+        part = next(part for part in changes[-1]["sides"] if node in part) if changes else NODES
+        if len(part) == len(NODES):
+            return "whole"
+        voters = changes[-1].get("voters") or [NODES]
+        return "majority" if any(2 * len(set(part).intersection(one)) > len(one) for one in voters) else "minority"
 
     @cached_property
     def ops(self) -> list[Op]:

@@ -50,7 +50,8 @@ def _faults(chooser: random.Random) -> list[Row]:
         sides = chooser.choice((whole, [nodes[:2], nodes[2:]], [nodes[:2], nodes[2:]], [[node] for node in nodes]))
         last = number == len(moments) - 1
         edge = "end" if last or chooser.random() < 0.3 else "start"
-        rows.append({"record": "fault", "time_ns": at, "edge": edge, "sides": whole if last else sides})
+        voters = chooser.choice((None, whole, whole, [nodes[:2]], [nodes[:2], nodes]))
+        rows.append({"record": "fault", "time_ns": at, "edge": edge, "sides": whole if last else sides, "voters": voters})
     return rows
 
 
