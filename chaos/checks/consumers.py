@@ -15,7 +15,7 @@ QUEUES_PER_BROKER = 4
 
 
 class Sharing(NamedTuple):
-    """Queue counts over all probes. Each probe's queues are shared among one consumer per node."""
+    """Queue counts over all probes. Each probe's queues are shared among one consumer per node that was asked."""
 
     queues: int
     doubled: int
@@ -34,7 +34,7 @@ def sharing(story: Story) -> Sharing:
     for answers in probes.values():
         views = [_queues(op) for op in sorted(answers, key=lambda op: op.node or "") if op.ok]
         if views:
-            found.update(_shared([*views, *views[:1] * (len(story.nodes) - len(views))]))
+            found.update(_shared([*views, *views[:1] * (len(answers) - len(views))]))
     return Sharing(**found)
 
 

@@ -651,6 +651,18 @@ def test_clients_of_five_nodes_may_wait_for_two_more_time_outs() -> None:
     assert check_availability(story).verdict is Verdict.VALID
 
 
+def test_a_client_that_caches_routes_may_wait_for_its_next_poll() -> None:
+    """It may wait for 6 s and 1.5 s, and the finding says so."""
+    waited = with_renewals(Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000))
+    waited.kinds["c1"] = "cache"
+    assert check_availability(waited).verdict is Verdict.VALID
+    too_long = with_renewals(Script().busy("c1", 1000, 3000).busy("c1", 10_600, 12_000))
+    too_long.kinds["c1"] = "cache"
+    found = check_availability(too_long)
+    assert found.verdict is Verdict.VIOLATED
+    assert "7.5 s are promised" in found.findings[0]
+
+
 def test_ap_is_judged_by_what_it_promises() -> None:
     """Different views at one revision violate no promise of AP, but one of CP."""
     script = Script("ap").saw(1000, "n1", BOTH, 5).saw(1010, "n2", BOTH[:1], 5)
@@ -696,25 +708,6 @@ def test_divergence_of_generated_traces_is_what_they_were_made_with(tmp_path: Pa
         assert found.seconds == pytest.approx(known["divergent_ns"] / 1e9)
         assert found.greatest == (1.0 if made["mode"] == "ap" else 0.0)
         assert found.seconds > 0 or made["mode"] == "cp"
-
-
-def probed(views: dict[str, list[tuple[str, int]] | None]) -> Script:
-    """All nodes asked for one topic at once; None: no answer."""
-    script = Script()
-    for node, members in views.items():
-        outcome = None if members is not None else "indeterminate"
-        script.op(2000, 2010, "probe", "route", "t", node=node, members=members, outcome=outcome, probe=1)
-    return script
-
-
-def test_consumers_with_different_routes_read_queues_twice_or_not_at_all() -> None:
-    """Two brokers of four queues, three consumers: with equal routes they take three, three and two of them."""
-    same = figures(probed(dict.fromkeys(NODES, BOTH)).story)
-    assert (same.queues_doubled, same.queues_orphaned) == (0, 0)
-    split = figures(probed({"n1": BOTH, "n2": BOTH, "n3": BOTH[:1]}).story)
-    assert (split.queues_doubled, split.queues_orphaned) == (1 / 8, 2 / 8)
-    moved_on = figures(probed({"n1": BOTH, "n2": BOTH, "n3": None}).story)
-    assert (moved_on.queues_doubled, moved_on.queues_orphaned) == (0, 0), "who gets no answer asks another node"
 
 
 def test_a_check_with_nothing_to_judge_says_so_and_passes_nothing() -> None:
