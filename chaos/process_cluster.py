@@ -176,10 +176,11 @@ class ProcessCluster:
             leader = await self.leader()
             if leader is not None:
                 url = f"http://{self.nodes[leader].admin}/v1/members/{node.name}/move?address={node.peer}"
-                async with self.session.post(url) as answer:
-                    missing = await answer.text()
-                    if answer.status == 200:
-                        break
+                with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                    async with self.session.post(url) as answer:
+                        missing = await answer.text()
+                        if answer.status == 200:
+                            break
             await asyncio.sleep(0.1)
         else:
             raise NotReadyError(f"the members were not written to the log within {START_TIMEOUT_S:.0f} s: {missing}")
@@ -188,7 +189,8 @@ class ProcessCluster:
         for name in self.founders:
             while (await self.status(name) or {"replication": {"appliedIndex": -1}})["replication"]["appliedIndex"] < index:
                 if time.monotonic() > deadline:
-                    raise NotReadyError(f"{name} did not apply the members within {START_TIMEOUT_S:.0f} s, see {node.log_file}")
+                    log = self.nodes[name].log_file
+                    raise NotReadyError(f"{name} did not apply the members within {START_TIMEOUT_S:.0f} s, see {log}")
                 await asyncio.sleep(0.05)
 
     async def _start_founders(self) -> None:

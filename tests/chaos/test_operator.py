@@ -1,7 +1,10 @@
 """The operator of a run: which nodes are members, which brokers may be dropped while members change, and what is judged."""
 
 import random
+from pathlib import Path
+from types import SimpleNamespace
 
+import aiohttp
 import pytest
 
 from replicated_namesrv.chaos.checks import judge
@@ -11,6 +14,7 @@ from replicated_namesrv.chaos.checks.story import Story
 from replicated_namesrv.chaos.checks.timing import check_availability
 from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.fault_plans import RunMembers, exposed, plan
+from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.records import FaultRecord, majority_side
 from replicated_namesrv.chaos.scenario import FaultKind, FaultSpec, WorkloadSpec, available, load
 from replicated_namesrv.chaos.suite import SMOKE_SEED, smoke_plans
@@ -117,3 +121,24 @@ def test_scenarios_with_an_operator_leave_the_seeds_of_the_others() -> None:
     assert [plan.seed for plan in smoke_plans(["cp"]) if plan.scenario.name in names] == [
         SMOKE_SEED + number for number in range(len(names))
     ]
+
+
+async def test_a_slow_answer_to_the_first_change_of_members_is_asked_again(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    cluster = ProcessCluster(tmp_path, 1, "cp", [], [], random.Random(1), None, spares=1)
+    posted = []
+
+    async def first_is_late(_: aiohttp.ClientSession, __: SimpleNamespace, request: aiohttp.TraceRequestStartParams) -> None:
+        if request.method == "POST":
+            posted.append(request.url.path)
+            if len(posted) == 1:
+                raise TimeoutError
+
+    watched = aiohttp.TraceConfig()
+    watched.on_request_start.append(first_is_late)
+    async with cluster:
+        await cluster.session.close()
+        cluster.session = aiohttp.ClientSession(trace_configs=[watched], trust_env=False)
+        await cluster.start()
+        assert await cluster.leader() == "n1"
+    assert posted == ["/v1/members/n1/move"] * 2
