@@ -405,6 +405,8 @@ def _check_fault(fault: FaultSpec, longest_s: float) -> None:
         if getattr(fault, name) not in choices:
             known = ", ".join(choice for choice in choices if choice is not None)
             raise ValueError(f"{name} = {getattr(fault, name)!r}: one of {known} is expected")
+    if fault.target == "all" and fault.kind in (FaultKind.REMOVE_NODE, FaultKind.REPLACE_NODE):
+        raise ValueError(f"target = 'all': one node is expected for {fault.kind}")
     _check_direction(fault)
     end_s = fault.at_s + (fault.for_s or 0.0)
     if not 0 <= fault.at_s < longest_s or (fault.for_s is not None and fault.for_s <= 0) or end_s > longest_s:

@@ -99,6 +99,11 @@ def test_the_suites_are_as_large_as_they_say() -> None:
         ('title = "x"\n[workload]\nregister_period_ms = 3000', "register_period_ms = 3000: less than"),
         ('title = "x"\n[workload]\nkv_writes = "some"', "kv_writes = 'some': all or one is expected"),
         ('title = "x"\n[[fault]]\nkind = "add-node"', "spares = 0: one for each fault that adds or replaces a node"),
+        ('title = "x"\n[[fault]]\nkind = "remove-node"\ntarget = "all"', "target = 'all': one node is expected for remove-node"),
+        (
+            'title = "x"\nspares = 1\n[[fault]]\nkind = "replace-node"\ntarget = "all"',
+            "target = 'all': one node is expected for replace-node",
+        ),
         ('title = "x"\n[[fault]]\nkind = "drain"\nobserver = true', "observer = True: has no meaning for drain"),
         ('title = "x"\nsettings = ["fenceAfterMs"]', "'fenceAfterMs' is not key=value"),
         ("title = ", "not TOML"),
