@@ -72,7 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def report(stories: "list[Demonstration]", modes: Sequence[str], stopped: str | None, as_json: bool) -> int:
-    """Print the result. ``stopped``: why the demonstration ended early; then ``stories`` has only the modes before that."""
+    """Print the result. ``stopped``: why the demonstration ended early; then ``stories`` has only the modes before that.
+    A stop after the last mode does not count."""
+    if len(stories) == len(modes):
+        stopped = None
     if as_json and stopped is None:
         print(json.dumps({"summary": [facts(story) for story in stories], "stories": [asdict(story) for story in stories]}))
     elif stories and not as_json:

@@ -65,6 +65,10 @@ def test_a_demo_that_is_cut_short_names_the_modes_it_did_not_show(capsys: pytest
     assert err == "namesrv demo: stopped by a signal; not shown to the end: AP\n"
     assert report(shown, ("cp", "ap"), "n1 ended", as_json=True) == 2
     assert capsys.readouterr() == ("", "namesrv demo: n1 ended; not shown to the end: AP\n")
+    assert report(shown, ("ap",), "stopped by a signal", as_json=True) == 0, "every mode was shown"
+    out, err = capsys.readouterr()
+    assert [one["mode"] for one in json.loads(out)["summary"]] == ["ap"]
+    assert err == ""
 
 
 def test_ctrl_c_ends_the_demo_with_a_line(tmp_path: Path) -> None:
