@@ -46,7 +46,6 @@ class Cast:
         """``spares``: how many of the nodes, the last ones, start when a fault adds them."""
         self.nodes = tuple(nodes)
         self.spares = self.nodes[len(self.nodes) - spares :]
-        self.founders = self.nodes[: len(self.nodes) - spares]
         self.topics = {f"topic-{number + 1}": number for number in range(spec.topics)}
         self.brokers: dict[str, list[str]] = {
             f"g{number + 1}/0": [topic for topic, place in self.topics.items() if (number - place) % spec.topics in (0, 1)]
@@ -120,9 +119,8 @@ class Workload:
             self._mqadmin = Mqadmin(self.clients["mqadmin"], self.clients["probe"], *told)
         kv_clients = [self.clients[f"kv-{number + 1}"] for number in range(spec.kv_clients)]
         self._kv = [KvLoop(client, cast.kv_keys, to_all=spec.kv_writes == "all") for client in kv_clients]
-        self._listed: Sequence[str] = cast.nodes
-        if cast.spares:
-            self.use_nodes(cast.founders)
+        self._listed: Sequence[str]
+        self.use_nodes(cluster.founders)
 
     def use_nodes(self, nodes: Sequence[str]) -> None:
         """Give brokers and clients another list of name servers."""

@@ -81,6 +81,18 @@ def test_the_loop_writes_as_it_was_told(tmp_path: Path) -> None:
     writer.close()
 
 
+def test_each_client_keeps_its_own_order_when_its_list_changes(tmp_path: Path) -> None:
+    """RocketMQ's clients shuffle their list, so two clients that write to all nodes write in different orders."""
+    writer = TraceWriter(tmp_path / "trace.jsonl")
+    addresses = {node: f"127.0.0.1:{port}" for port, node in enumerate(("n3", "n1", "n4", "n2"), 1)}
+    client = Client("kv-1", "failover", addresses, Recorder(writer), random.Random(0), 100)
+    client.use_nodes(("n1", "n2", "n3"))
+    assert list(client.nodes) == ["n3", "n1", "n2"]
+    client.use_nodes(("n1", "n2", "n4"))
+    assert list(client.nodes) == ["n1", "n4", "n2"]
+    writer.close()
+
+
 def two_writers(*reads: tuple[float, str]) -> Script:
     """Two clients write one key to all nodes at the same time, and the requests to the last node come in the other order."""
     script = Script()
