@@ -102,11 +102,12 @@ class ClusterNemesis:
         old = self.members
         leaving = () if spec.kind is FaultKind.ADD_NODE else made.nodes
         added = () if spec.kind is FaultKind.REMOVE_NODE else (next(self._spares),)
-        voters = old.voters[-1]
-        after = RunMembers(_changed(old.nodes, added, leaving), (_changed(voters, () if spec.observer else added, leaving),))
-        during = RunMembers((*old.nodes, *added), tuple(dict.fromkeys((voters, _changed(voters, added, ()), *after.voters))))
+        voters, voting = old.voters[-1], () if spec.observer else added
+        changed = _changed(voters, voting, leaving)
+        after = RunMembers(_changed(old.nodes, added, leaving), (changed,))
         made, began_ns = made._replace(nodes=(*leaving, *added)), self._recorder.now_ns()
-        self.members = during if not spec.observer else during._replace(voters=(voters,))
+        in_force = dict.fromkeys((voters, _changed(voters, voting, ()), changed))
+        self.members = RunMembers((*old.nodes, *added), tuple(in_force))
         self._forewarn()
         self._edge(number, "start", began_ns, spec, made)
         if spec.kind is FaultKind.REPLACE_NODE:

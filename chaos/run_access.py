@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from replicated_namesrv.client.credentials import NO_CREDENTIALS, Credentials
 
-FILE = "access.toml"
+FILE, TOKEN_FILE = "access.toml", "operator-token"
 
 
 class RunAccess(NamedTuple):
@@ -22,6 +22,8 @@ class RunAccess(NamedTuple):
     clients: Credentials = NO_CREDENTIALS
     token: str | None = None
     """Token for the admin ports, which the run itself uses."""
+    token_file: Path | None = None
+    """The file with this token, for the operator's commands."""
 
 
 OPEN = RunAccess()
@@ -31,7 +33,7 @@ OPEN = RunAccess()
 def enforced(folder: Path) -> RunAccess:
     """Roles for a run in ``folder``: brokers have the role broker, clients operator, and the run itself admin."""
     brokers, clients = (Credentials(None, f"run-{name}", secrets.token_hex(16).encode()) for name in ("brokers", "clients"))
-    token, path = secrets.token_urlsafe(32), folder.absolute() / FILE
+    token, path, token_file = secrets.token_urlsafe(32), folder.absolute() / FILE, folder.absolute() / TOKEN_FILE
     text = f"""\
 [identities.brokers]
 roles = ["broker"]
@@ -46,6 +48,8 @@ access_keys = {{ {clients.access_key} = ["{clients.secret.decode()}"] }}
 roles = ["admin"]
 tokens = ["sha256:{sha256(token.encode()).hexdigest()}"]
 """
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-    return RunAccess(("accessPolicy=enforce", f"accessFile={path}", "accessKeysInPlainText=true"), brokers, clients, token)
+    for name, content in ((path, text), (token_file, token)):
+        with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(content)
+    settings = "accessPolicy=enforce", f"accessFile={path}", "accessKeysInPlainText=true"
+    return RunAccess(settings, brokers, clients, token, token_file)

@@ -9,8 +9,6 @@ Each command is an operation in the trace. The commands use the admin ports, whi
 """
 
 import asyncio
-import contextlib
-import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -95,8 +93,9 @@ class RunOperator:
             self._set_list((*self._list, name))
 
     async def follow_list(self) -> None:
-        """Give brokers and clients each new list of the nodes, until cancelled. While no node leads, they keep the old one."""
-        while self._cluster.has_members:
+        """Give brokers and clients each new list of the nodes, until cancelled. While no node leads, they keep the old
+        one. Only for a cluster with members."""
+        while True:
             leader = await self._cluster.leader()
             found = tuple(await self._cluster.server_list(leader)) if leader is not None else ()
             if found and set(found) != set(self._list):
@@ -116,7 +115,8 @@ class RunOperator:
         op = self._recorder.invoke(NAME, "members", f"{action} {operands[0]}", value=" ".join((action, *operands)))
         admin = ";".join(node.admin for node in self._cluster.nodes.values() if node.process.running)
         command = [sys.executable, "-m", "replicated_namesrv", "members", action, *operands, "--admin", admin]
-        command += ["--within", str(WITHIN_S), *self._token()]
+        token_file = self._cluster.access.token_file
+        command += ["--within", str(WITHIN_S), *([] if token_file is None else ["--token-file", str(token_file)])]
         self._commands += 1
         log = self._folder / "logs" / f"operator-{self._commands}.log"
         child = ChildProcess(NAME, command, log)
@@ -129,14 +129,6 @@ class RunOperator:
         why = None if status == 0 else " | ".join(child.last_lines(1))
         self._recorder.complete(op, Ended(_OUTCOMES.get(status, INDETERMINATE), error=why))
         return status == 0
-
-    def _token(self) -> list[str]:
-        if self._cluster.access.token is None:
-            return []
-        file = self._folder / "operator-token"
-        with contextlib.suppress(FileExistsError), open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
-            made.write(self._cluster.access.token)
-        return ["--token-file", str(file)]
 
     def _without(self, name: str) -> tuple[str, ...]:
         return tuple(node for node in self._list if node != name)
