@@ -117,6 +117,8 @@ HELLO_BYTES_MAX = 1024
 HELLO_SECONDS = 3.0
 DIAL_SECONDS = 2.0
 DIAL_PAUSE_MIN_SECONDS, DIAL_PAUSE_MAX_SECONDS = 0.05, 1.0
+EAGER_SECONDS = LIVE_SECONDS + 1
+"""Time after the start with the minimum pause, because peers may refuse a process for ``LIVE_SECONDS`` (row H8)."""
 UNACKNOWLEDGED_MS_MAX = 3_000
 """TCP closes a connection when sent bytes are unacknowledged for this long. After a cut, a new connection is faster than TCP's
 retries."""
@@ -598,6 +600,7 @@ class PeerTransport:
         self._port = settings.listen[1]
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._random = Random()
+        self._eager_until = 0.0
         self._dirty: list[str] = []
         self.refused_count = 0
         self.forged_frames = 0
@@ -618,6 +621,7 @@ class PeerTransport:
             reuse_address=True,
         )
         self._port = int(self._server.sockets[0].getsockname()[1])
+        self._eager_until = loop.time() + EAGER_SECONDS
         self._tasks = {peer: loop.create_task(self._dial_forever(peer)) for peer in self.peers}
 
     def set_peers(self, addresses: Mapping[str, tuple[str, int]]) -> None:
@@ -705,7 +709,8 @@ class PeerTransport:
                     state.waiting = []
                     self._on_disconnected(peer)
             await self._pause(state, pause * (0.5 + self._random.random()))
-            pause = min(pause * 2, DIAL_PAUSE_MAX_SECONDS)
+            if asyncio.get_running_loop().time() >= self._eager_until:
+                pause = min(pause * 2, DIAL_PAUSE_MAX_SECONDS)
 
     async def _pause(self, state: PeerState, seconds: float) -> None:
         """Wait before dialling again. If the peer connects meanwhile, it is reachable: only the minimum pause remains. So the

@@ -1,10 +1,14 @@
 """When a node dials its peers."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from tests.raft.test_transport import both_connected, pair_of_settings, started
+from replicated_namesrv.raft.membership import CONTACT_SECONDS
+from replicated_namesrv.raft.transport import DIAL_PAUSE_MIN_SECONDS, LIVE_SECONDS, PeerState
+from tests.raft.test_transport import MESSAGE, Peer, both_connected, pair_of_settings, started
+from tests.support.ports import free_ports
 from tests.support.waiting import until
 
 
@@ -20,3 +24,31 @@ def test_a_peer_that_connects_is_dialled_at_once(monkeypatch: pytest.MonkeyPatch
                 await both_connected(a, b)
 
     asyncio.run(scenario())
+
+
+async def test_a_new_process_is_accepted_before_it_stops_waiting_for_introductions() -> None:
+    """The machine of ``a`` lost its power, and its connection is still open at ``b``. While that counts as in contact, ``b``
+    refuses the new process. The pauses grew to 1.5 s, so the process made promises before ``b`` could tell what it remembers."""
+    first, second = pair_of_settings()
+    async with started(first, second) as (former, b):
+        await both_connected(former, b)
+        former.send("b")
+        await until(lambda: b.received == [("a", MESSAGE)], "the last message")
+        again = Peer(replace(first, listen=("127.0.0.1", free_ports(1)[0])))
+        pauses: list[float] = []
+        pause = again.transport._pause
+
+        async def recorded(state: PeerState, seconds: float) -> None:
+            pauses.append(seconds)
+            await pause(state, seconds)
+
+        again.transport._pause = recorded  # type: ignore[method-assign]
+        began = asyncio.get_running_loop().time()
+        await again.transport.start()
+        try:
+            await until(lambda: again.connected("b"), "the new process")
+        finally:
+            await again.transport.stop()
+        assert asyncio.get_running_loop().time() - began > LIVE_SECONDS / 2, "it was refused at first"
+        assert max(pauses) <= 1.5 * DIAL_PAUSE_MIN_SECONDS
+        assert LIVE_SECONDS + max(pauses) < CONTACT_SECONDS
