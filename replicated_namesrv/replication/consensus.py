@@ -418,11 +418,11 @@ class CommandProposer:
         tasks: Tasks,
         budget_ms: int,
         is_fenced: Callable[[], bool],
+        quotas: Quotas,
         node_count: int = 1,
-        quotas: Quotas | None = None,
     ) -> None:
         """``budget_ms``: time limit of a proposal, including the wait for heavy ones before it. ``node_count``: nodes that apply
-        each command. ``quotas``: None: the size of a command is not checked."""
+        each command."""
         self._node_count, self._quotas = node_count, quotas
         self._consensus, self._tasks, self._budget_ms, self._is_fenced = consensus, tasks, budget_ms, is_fenced
         self._waiting: dict[Future[Outcome], Future[Outcome]] = {}
@@ -451,8 +451,7 @@ class CommandProposer:
         (NoPermissionError)."""
         if origin is not None and self._consensus.command_version >= ORIGIN_VERSION:
             data = encode_attributed(data, origin)
-        if self._quotas is not None:
-            self._quotas.check_command(len(data))
+        self._quotas.check_command(len(data))
         if connection is not None and not self._is_fenced():
             connection.charge(self._node_count * (topics * NS_PER_TOPIC + len(data) * NS_PER_COMMAND_BYTE))
         if topics <= HEAVY_TOPICS and len(data) <= HEAVY_BYTES:
@@ -518,6 +517,5 @@ class CommandProposer:
         for waiting, proposed in list(self._waiting.items()):
             if not waiting.done() and not proposed.done():
                 waiting.set_exception(OutcomeUnknownError(reason))
-        queued, self._queued = self._queued, {}
-        for budget in queued:
+        for budget in self._queued:
             budget.use_up(reason)

@@ -160,7 +160,7 @@ class ReplicatedNode:
             self._change_serving,
         )
         self.barrier = self.reads.barrier
-        self.proposer = CommandProposer(consensus, self._tasks, budget_ms, lambda: self.reads.fenced, len(members), self.quotas)
+        self.proposer = CommandProposer(consensus, self._tasks, budget_ms, lambda: self.reads.fenced, self.quotas, len(members))
         self.liveness = BrokerLiveness(
             LivenessContext(
                 settings.node_id,

@@ -37,9 +37,10 @@ class Budget:
         self._error, self._reason = error, "the leader did not decide in time"
 
     def use_up(self, reason: str) -> None:
-        """End the time now. Call it at most once, while the work is in progress."""
+        """End the time now, if it has not ended."""
         self._reason = reason
-        self._timeout.reschedule(asyncio.get_running_loop().time())
+        if not self._timeout.expired():  # a timeout that ends in this turn of the loop cannot be rescheduled
+            self._timeout.reschedule(asyncio.get_running_loop().time())
 
     async def __aenter__(self) -> None:
         await self._timeout.__aenter__()

@@ -21,6 +21,7 @@ from replicated_namesrv.replication.route_machine import (
 )
 from replicated_namesrv.replication.tasks import Tasks
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, PutKVConfig
+from replicated_namesrv.routes.quotas import Quotas
 from replicated_namesrv.routes.results import Result
 from tests.replication.virtual import virtual_cluster
 
@@ -108,7 +109,7 @@ class _Consensus:
 @pytest.mark.parametrize("version", [SUSPICION_VERSION, ORIGIN_VERSION])
 async def test_an_origin_is_proposed_only_when_every_member_knows_such_commands(version: int) -> None:
     consensus = _Consensus(version)
-    proposer = CommandProposer(consensus, Tasks(), 1_000, lambda: False)  # type: ignore[arg-type]  # the part that it uses
+    proposer = CommandProposer(consensus, Tasks(), 1_000, lambda: False, Quotas({}, lambda command: ()))  # type: ignore[arg-type]  # the part that it uses
     data = encode_plain(PUT, 0)
     await proposer.propose(data, origin=ORIGIN)
     await proposer.propose(data)

@@ -23,6 +23,7 @@ from replicated_namesrv.replication.liveness.liveness_context import LivenessCon
 from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine, encode_plain
 from replicated_namesrv.replication.tasks import Tasks
 from replicated_namesrv.routes.commands import BrokerRemoval, PutKVConfig, UnregisterBrokers
+from replicated_namesrv.routes.quotas import Quotas
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.state import RouteSettings
 from replicated_namesrv.service import CloseReason
@@ -89,7 +90,7 @@ async def turns() -> None:
 
 
 async def test_a_connection_is_charged_for_the_work_of_all_nodes() -> None:
-    proposer, tasks = CommandProposer(FakeConsensus(), Tasks(), 1_000, lambda: False, 3), Tasks()
+    proposer, tasks = CommandProposer(FakeConsensus(), Tasks(), 1_000, lambda: False, Quotas({}, lambda command: ()), 3), Tasks()
     for size, topics in ((10, 0), (1_000, 0), (10, 1_000)):
         data, connection = encode_plain(PutKVConfig("n", "k", "v" * size), 1), FakeConnection()
         tasks.keep(proposer.propose(data, topics=topics, connection=connection))
@@ -100,7 +101,7 @@ async def test_a_connection_is_charged_for_the_work_of_all_nodes() -> None:
 
 async def test_proposals_end_with_the_outcome_in_the_log() -> None:
     consensus = FakeConsensus()
-    proposer = CommandProposer(consensus, Tasks(), 1_000, lambda: False)
+    proposer = CommandProposer(consensus, Tasks(), 1_000, lambda: False, Quotas({}, lambda command: ()))
     endings: list[tuple[Outcome, type[Exception]]] = [
         (Rejected("no leader"), UnavailableError),
         (Indeterminate("leader lost"), OutcomeUnknownError),
@@ -118,7 +119,7 @@ async def test_proposals_end_with_the_outcome_in_the_log() -> None:
 
 async def test_a_fenced_node_proposes_nothing_and_gives_up_what_waits() -> None:
     consensus, fenced = FakeConsensus(), False
-    proposer = CommandProposer(consensus, Tasks(), 1_000, lambda: fenced)
+    proposer = CommandProposer(consensus, Tasks(), 1_000, lambda: fenced, Quotas({}, lambda command: ()))
     waiting = asyncio.ensure_future(proposer.propose(COMMAND))
     await turns()
     fenced = True
@@ -130,13 +131,35 @@ async def test_a_fenced_node_proposes_nothing_and_gives_up_what_waits() -> None:
     assert len(consensus.proposed) == 1
 
 
+async def test_a_fence_ends_what_waits_also_if_its_time_ends_in_the_same_turn() -> None:
+    """The exception left the node half fenced, so it kept its connections."""
+    consensus = FakeConsensus()
+    proposer = CommandProposer(consensus, Tasks(), 20, lambda: False, Quotas({}, lambda command: ()))
+    waiting = [asyncio.ensure_future(proposer.propose(LONG)) for _ in range(2)]
+    await turns()
+    loop = asyncio.get_running_loop()
+    fenced = loop.create_future()
+
+    def fence() -> None:
+        proposer.give_up("no majority")
+        fenced.set_result(None)
+
+    (budget,) = proposer._queued
+    budget._timeout.reschedule(loop.time())  # its time ends in the turn of the fence, before it
+    loop.call_soon(fence)
+    await fenced
+    for each in waiting:
+        with pytest.raises((UnavailableError, OutcomeUnknownError), match="no majority"):
+            await each
+
+
 LONG = encode_plain(PutKVConfig("n", "k", "v" * HEAVY_BYTES), 0)
 
 
 @pytest.mark.parametrize(("command", "topics"), [(COMMAND, HEAVY_TOPICS + 1), (LONG, 0)])
 async def test_heavy_commands_are_proposed_one_after_the_other_and_others_beside_them(command: bytes, topics: int) -> None:
     consensus = FakeConsensus()
-    proposer = CommandProposer(consensus, Tasks(), 60_000, lambda: False)
+    proposer = CommandProposer(consensus, Tasks(), 60_000, lambda: False, Quotas({}, lambda command: ()))
     heavy = [asyncio.ensure_future(proposer.propose(command, topics=topics)) for _ in range(2)]
     light = asyncio.ensure_future(proposer.propose(COMMAND))
     await turns()
@@ -151,7 +174,7 @@ async def test_heavy_commands_are_proposed_one_after_the_other_and_others_beside
 async def test_a_heavy_command_keeps_its_turn_until_raft_has_an_outcome() -> None:
     """At a fence the callers get answers at once. Raft still has the command in progress."""
     consensus, fenced = FakeConsensus(), False
-    proposer = CommandProposer(consensus, Tasks(), 60_000, lambda: fenced)
+    proposer = CommandProposer(consensus, Tasks(), 60_000, lambda: fenced, Quotas({}, lambda command: ()))
     heavy = [asyncio.ensure_future(proposer.propose(LONG)) for _ in range(3)]
     await turns()
     fenced = True
@@ -186,7 +209,7 @@ class Parts:
         self.now_ms = 0.0
         self.consensus, self.tasks = FakeConsensus(), Tasks()
         machine = self.consensus.machine
-        proposer = CommandProposer(self.consensus, self.tasks, 1_000, lambda: False)
+        proposer = CommandProposer(self.consensus, self.tasks, 1_000, lambda: False, Quotas({}, lambda command: ()))
         self.liveness = BrokerLiveness(
             LivenessContext(
                 "n1",
