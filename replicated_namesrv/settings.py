@@ -730,7 +730,7 @@ _AT_LEAST = {
     "max_broker_bytes": 65_536,
     "disk_reserve_bytes": 0,
 }
-_AT_MOST = {"max_state_bytes": 1 << 36}  # the state takes about twice as many bytes of memory
+AT_MOST = {"max_state_bytes": 1 << 36}  # the state takes about twice as many bytes of memory
 
 _RUN_TIME_RANGES = {
     "client_request_thread_pool_queue_capacity": (1_000, 1_000_000),
@@ -758,7 +758,7 @@ def check(settings: Settings) -> None:
                 continue
             raise SettingError(f"{_described(settings, attribute)}: give one of {', '.join(choices)}")
     for attribute, least in _AT_LEAST.items():
-        value, most = getattr(settings, attribute), _AT_MOST.get(attribute)
+        value, most = getattr(settings, attribute), AT_MOST.get(attribute)
         if value < least or (most is not None and value > most):
             raise SettingError(f"{_described(settings, attribute)}: give {least} {f'to {most}' if most else 'or more'}")
     checked_zone(settings.zone)

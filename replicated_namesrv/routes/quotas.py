@@ -331,7 +331,7 @@ class Quotas:
         """``limits``: bytes by bound. ``check``: the needs of a command; it raises LimitError for a text that is too long."""
         self.limits: dict[str, Callable[[], int]] = {ORDER_TOPICS: lambda: ORDER_TOPICS_BYTES_MAX, **limits}
         self.sources = [check]
-        self.refused: dict[str, int] = {}
+        self.refused: Counter[str] = Counter()
         """Number of refused commands, by limit."""
         self._pending = PendingNeeds()
         self._disk_bytes: Callable[[Command, int], int] = lambda command, growth: 0
@@ -341,12 +341,6 @@ class Quotas:
         that a command adds to the disk if it adds ``growth`` bytes to the state."""
         self.limits[DISK] = room
         self._disk_bytes = disk_bytes
-
-    def grant(self, command: Command) -> Grant:
-        """Room for ``command``, held once. Raises LimitError if a string is too long or there is no room."""
-        grant = self.check(command)
-        grant.hold()
-        return grant
 
     def check(self, command: Command) -> Grant:
         """Room for ``command``, not held yet. Raises LimitError if a string is too long or there is no room."""
@@ -362,7 +356,7 @@ class Quotas:
                 else:
                     _check_number(need, self._pending.objects.get((need.kind.bound, need.of), {}))
         except LimitError as error:
-            self.refused[error.limit] = self.refused.get(error.limit, 0) + 1
+            self.refused[error.limit] += 1
             raise
         return Grant(self._pending, found)
 
@@ -370,14 +364,14 @@ class Quotas:
         """Raise LimitError for a value of ``UPDATE_NAMESRV_CONFIG`` (318) that is too long."""
         for name, text in values.items():
             if len(text) > SETTING_CHARACTERS_MAX:
-                self.refused["setting"] = self.refused.get("setting", 0) + 1
+                self.refused["setting"] += 1
                 shown, most = f"{name!r:.{SHOWN_CHARACTERS}}", SETTING_CHARACTERS_MAX
                 raise LimitError("setting", f"setting {shown} has {len(text)} characters, at most {most} are allowed")
 
     def check_command(self, size: int) -> None:
         """Raise LimitError for an encoded command that the log cannot take."""
         if size > COMMAND_BYTES_MAX:
-            self.refused[COMMAND] = self.refused.get(COMMAND, 0) + 1
+            self.refused[COMMAND] += 1
             told = f"register fewer or shorter topics, or {_SPREAD}"
             raise LimitError(
                 COMMAND, f"{COMMAND} is {COMMAND_BYTES_MAX}: in the log this request would have {size} bytes; {told}"
@@ -546,8 +540,8 @@ def _announced(tables: Tables, command: RegisterBroker, new: Collection[str]) ->
     drops = tables.settings.delete_topic_with_broker_registration and not infos
     topics = command.topics or {}
     settings = set(topics.values())
-    if command.broker_id != MASTER_ID:  # a slave that acts as master may not be written to
-        settings |= {setting._replace(perm=setting.perm & ~PERM_WRITE) for setting in settings}
+    if command.broker_id != MASTER_ID and command.enable_acting_master:  # a slave that acts as master may not be written to
+        settings = {setting._replace(perm=setting.perm & ~PERM_WRITE) for setting in settings}
     yield from _grown(tables, name, topics, settings, new, drops)
 
 

@@ -93,8 +93,8 @@ class RouteInfoManager:
         check_whole(self._tables)
 
     def topics_concerned(self, command: Command) -> int:
-        """Estimated number of topics that applying ``command`` visits besides those in it. This is the part of its cost that does
-        not depend on its size."""
+        """Estimated cost of applying ``command``, as a number of topics. The topics in a registration do not count, because the
+        length of the command limits them."""
         match command:
             case UpdateSettings():
                 return len(self.topic_revisions)

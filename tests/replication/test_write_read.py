@@ -51,7 +51,7 @@ from replicated_namesrv.routes.sizes import text_bytes
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from tests.raft.test_snapshots import filled
 from tests.support.raft_world import Disk, Machine, World
-from tests.support.routes import mapping, queues, register, unregister
+from tests.support.routes import granted, mapping, queues, register, unregister
 
 METADATA = Metadata("c", (6, 1), (7, 2), {"n1": 5}, [["n1", 5, 1, 0, 3, [4]]])
 CHARACTERS = ["x", "\x00", '"', "\\", "\n", "\u00e4", "\u20ac", "\ud800", "\U0001f600"]
@@ -116,7 +116,7 @@ def test_states_at_their_limits_come_back(commands: list[Command]) -> None:
     machine, direct = RestorableMachine(RouteStateMachine()), RouteInfoManager()
     direct.compares_content = machine.machine.state.compares_content
     for time_ms, command in enumerate(commands):
-        admitted(direct).grant(command).release()
+        granted(admitted(direct), command).release()
         assert decode_command(encode_command(command, time_ms)) == (command, time_ms)
         direct.apply(command, time_ms)
         machine.apply(logged(command, time_ms))

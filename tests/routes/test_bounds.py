@@ -20,7 +20,7 @@ from replicated_namesrv.routes.commands import (
 from replicated_namesrv.routes.quotas import with_own_mappings
 from replicated_namesrv.routes.state import TOPICS_PER_HOLDER, TOPICS_PER_QUEUE_DATA, RouteInfoManager, RouteSettings
 from tests.support.log_entries import encoded
-from tests.support.routes import mapping, queues, register, unregister
+from tests.support.routes import granted, mapping, queues, register, unregister
 
 UNLIMITED = dict.fromkeys((quotas.STATE, quotas.KV, quotas.NAMESPACE, quotas.BROKER), lambda: 1 << 40)
 
@@ -28,7 +28,7 @@ UNLIMITED = dict.fromkeys((quotas.STATE, quotas.KV, quotas.NAMESPACE, quotas.BRO
 def told(state: RouteInfoManager, command: Command) -> str:
     """Why it is refused; empty: it is not."""
     try:
-        quotas.Quotas(UNLIMITED, state.needs).grant(command)
+        granted(quotas.Quotas(UNLIMITED, state.needs), command)
     except LimitError as error:
         return str(error)
     return ""
@@ -111,7 +111,10 @@ def test_no_more_brokers_in_one_topic_route_than_allowed(monkeypatch: pytest.Mon
     state = RouteInfoManager()
     route = [(name, QueueData(6, 4, 0, 4)) for name in "abc"]
     assert not told(state, RegisterTopic("T", tuple(route[:2])))
-    assert "the route names 3 brokers, 2 are allowed" in told(state, RegisterTopic("T", tuple(route)))
+    admission = quotas.Quotas(UNLIMITED, state.needs)
+    with pytest.raises(LimitError, match="the route names 3 brokers, 2 are allowed"):
+        admission.check(RegisterTopic("T", tuple(route)))
+    assert admission.refused == {"brokersOfTopic": 1}
 
 
 @pytest.mark.parametrize("acting_master", [False, True])
@@ -122,10 +125,10 @@ def test_topics_of_a_slave_count_before_it_is_the_least_of_its_name(acting_maste
     admission = quotas.Quotas(UNLIMITED, state.needs)
     state.apply(register("b", 0, "b:0", topics="TU"), 1)
     slaves = [register("b", number, f"b:{number}", topics=f"{number}x", acting_master=acting_master) for number in (3, 2, 1)]
-    admission.grant(slaves[0])
+    granted(admission, slaves[0])
     for slave in slaves[1:]:
         with pytest.raises(LimitError, match="would have 5 topics, 4 are allowed"):
-            admission.grant(slave)
+            granted(admission, slave)
     assert not told(state, register("b", 9, "b:9", topics="TU", acting_master=acting_master)), "it has its master's topics"
     assert not told(state, register("b", 9, "b:9", topics="vwxyz")), "it can never act as master"
 
@@ -138,6 +141,9 @@ def test_settings_without_write_permission_count(monkeypatch: pytest.MonkeyPatch
     state.apply(register("b", 0, "b:0", topics=kinds), 1)
     assert not told(state, register("b", 0, "b:0", version=2, topics=kinds))
     assert "would have 4 different combinations" in told(state, register("b", 1, "b:1", topics=kinds, acting_master=True))
+    for acting in (False, True):
+        own = {f"T{number}": QueueData(PERM_READ | PERM_WRITE, number, 0, number) for number in (1, 2, 3)}
+        assert not told(RouteInfoManager(), register("b", 1, "b:1", topics=own, acting_master=acting)), "only one form is stored"
 
 
 def test_mappings_of_other_names_are_left_out() -> None:

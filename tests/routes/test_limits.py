@@ -40,7 +40,7 @@ from replicated_namesrv.routes.quotas import (
 from replicated_namesrv.routes.sizes import ENTRY_BYTES
 from replicated_namesrv.routes.state import RouteInfoManager
 from tests.routes.strategies import commands
-from tests.support.routes import mapping, queues, register, unregister
+from tests.support.routes import granted, mapping, queues, register, unregister
 
 PLENTY = 1 << 40
 
@@ -124,9 +124,9 @@ def test_texts_are_taken_up_to_their_limit_and_no_further(field: str, character:
     most = limit // BYTES_OF[character]
     state = RouteInfoManager()
     admission = quotas(state)
-    admission.grant(with_field(field, character * most)).release()
+    granted(admission, with_field(field, character * most)).release()
     with pytest.raises(LimitError) as refused:
-        admission.grant(with_field(field, character * (most + 1)))
+        granted(admission, with_field(field, character * (most + 1)))
     name = field.split(" ")[0]
     assert refused.value.limit == name
     assert str(refused.value).startswith(f"{name} has {(most + 1) * BYTES_OF[character]} bytes, at most {limit} are allowed")
@@ -144,7 +144,7 @@ def test_every_text_of_a_registration_has_a_limit() -> None:
     for text in found:
         longer = with_other_text(command, text, "\u00b6" * NAME_BYTES_MAX)
         with pytest.raises(LimitError):
-            quotas(RouteInfoManager()).grant(longer)
+            granted(quotas(RouteInfoManager()), longer)
 
 
 def texts_of(value: Any) -> Iterator[str]:
@@ -187,7 +187,7 @@ def test_what_is_there_can_be_removed_however_long_it_is() -> None:
         ChangeWritePerm(long, False),
         unregister(long, 0, long, cluster=long),
     ):
-        admission.grant(command).release()
+        granted(admission, command).release()
         state.apply(command, 3)
     assert not state.registrations()
     assert admission.refused == {}
@@ -231,37 +231,37 @@ def test_kv_entries_are_taken_up_to_the_last_byte(bound: str) -> None:
     admission = quotas(state, **{bound: room})
     for number in range(3):
         command = PutKVConfig("space", f"k{number}", "value")
-        admission.grant(command).release()
+        granted(admission, command).release()
         state.apply(command, 1)
     assert admission.used(state.sizes)[bound] == room
-    admission.grant(PutKVConfig("space", "k1", "other"))
-    admission.grant(PutKVConfig("space", "k1", "less"))
+    granted(admission, PutKVConfig("space", "k1", "other"))
+    granted(admission, PutKVConfig("space", "k1", "less"))
     for command in (PutKVConfig("space", "k1", "longer"), PutKVConfig("space", "k3", "")):
         with pytest.raises(LimitError, match=f"{bound} is {room}: {room} bytes.* are in use and this adds") as refused:
-            admission.grant(command)
+            granted(admission, command)
         assert refused.value.limit == bound
     assert admission.refused == {bound: 2}
     state.apply(DeleteKVConfig("space", "k0"), 2)
-    admission.grant(PutKVConfig("space", "k3", "value"))
+    granted(admission, PutKVConfig("space", "k3", "value"))
 
 
 def test_what_is_under_way_counts() -> None:
     state = RouteInfoManager()
     admission = quotas(state, maxKvBytes=ENTRY_BYTES + 1 + 2 * (ENTRY_BYTES + 1 + 100) + ENTRY_BYTES + 1)
-    first, second = (admission.grant(PutKVConfig("n", key, "v" * 100)) for key in "ab")
+    first, second = (granted(admission, PutKVConfig("n", key, "v" * 100)) for key in "ab")
     with pytest.raises(LimitError):
-        admission.grant(PutKVConfig("n", "c", "v" * 100))
+        granted(admission, PutKVConfig("n", "c", "v" * 100))
     second.hold()
     second.release()
     with pytest.raises(LimitError):
-        admission.grant(PutKVConfig("n", "c", "v" * 100))
+        granted(admission, PutKVConfig("n", "c", "v" * 100))
     second.release()
-    third = admission.grant(PutKVConfig("n", "c", "v" * 100))
+    third = granted(admission, PutKVConfig("n", "c", "v" * 100))
     state.apply(PutKVConfig("n", "a", "v" * 100), 1)
     first.release()
     third.release()
     assert (admission._pending.bytes, admission._pending.objects) == ({}, {})
-    admission.grant(PutKVConfig("n", "b", "v" * 100))
+    granted(admission, PutKVConfig("n", "b", "v" * 100))
 
 
 SMALL = {
@@ -305,14 +305,14 @@ def test_numbers_stay_within_their_bounds_whatever_is_under_way(run: list[tuple[
         bounds.enter_context(patch.object(quotas_module, "RESTORED_FACTOR", 1))
         for command, later in run:
             with suppress(LimitError):
-                waiting.append((command, admission.grant(command)))
+                waiting.append((command, granted(admission, command)))
             while len(waiting) > later:
-                granted, grant = waiting.pop(0)
-                state.apply(granted, 1)
+                command, grant = waiting.pop(0)
+                state.apply(command, 1)
                 grant.release()
                 state.check_numbers()
-        for granted, grant in waiting:
-            state.apply(granted, 2)
+        for command, grant in waiting:
+            state.apply(command, 2)
             grant.release()
             state.check_numbers()
     assert (admission._pending.bytes, admission._pending.objects) == ({}, {})
@@ -322,16 +322,16 @@ def test_topics_that_many_brokers_add_at_once_count_once(monkeypatch: pytest.Mon
     monkeypatch.setattr(quotas_module, "ALL_TOPICS_MAX", 5)
     state = RouteInfoManager()
     admission = quotas(state)
-    grants = [admission.grant(register(f"b{number}", 0, f"m:{number}", topics="abcde")) for number in range(9)]
+    grants = [granted(admission, register(f"b{number}", 0, f"m:{number}", topics="abcde")) for number in range(9)]
     with pytest.raises(LimitError, match="there would be 6 different topics, 5 are allowed"):
-        admission.grant(register("c", 0, "c:1", topics="af"))
+        granted(admission, register("c", 0, "c:1", topics="af"))
     state.apply(register("b0", 0, "m:0", topics="abcde"), 1)
-    admission.grant(register("c", 0, "c:1", topics="ab")).release()
+    granted(admission, register("c", 0, "c:1", topics="ab")).release()
     for grant in grants:
         grant.release()
     assert admission.refused == {"topics": 1}
     state.apply(DeleteTopic("a", None), 2)
-    admission.grant(register("c", 0, "c:1", topics="bf"))
+    granted(admission, register("c", 0, "c:1", topics="bf"))
 
 
 def test_a_broker_name_has_its_own_bound_over_all_registrations() -> None:
@@ -339,14 +339,14 @@ def test_a_broker_name_has_its_own_bound_over_all_registrations() -> None:
     admission = quotas(state, maxBrokerBytes=30_000)
     for version in range(8):
         command = register("b", 0, "m:1", version=version, topics=[f"topic-{version}-{number}" for number in range(50)])
-        admission.grant(command).release()
+        granted(admission, command).release()
         state.apply(command, 1)
     with pytest.raises(LimitError, match="bytes of broker 'b' are in use"):
-        admission.grant(register("b", 0, "m:1", version=9, topics=[f"topic-9-{number}" for number in range(50)]))
+        granted(admission, register("b", 0, "m:1", version=9, topics=[f"topic-9-{number}" for number in range(50)]))
     assert state.sizes.brokers["b"] <= 30_000
-    admission.grant(register("c", 0, "m:2")).release()
+    granted(admission, register("c", 0, "m:2")).release()
     unchanged = register("b", 0, "m:1", version=99, topics=["topic-0-0", "topic-1-1"])
-    admission.grant(unchanged).release()
+    granted(admission, unchanged).release()
 
 
 def test_a_full_state_keeps_its_brokers_and_takes_no_new_ones() -> None:
@@ -355,11 +355,11 @@ def test_a_full_state_keeps_its_brokers_and_takes_no_new_ones() -> None:
         state.apply(register(f"b{number}", 0, f"m:{number}"), 1)
     admission = quotas(state, maxStateBytes=state.sizes.total - 1)
     for number in range(5):
-        admission.grant(register(f"b{number}", 0, f"m:{number}", version=2)).release()
+        granted(admission, register(f"b{number}", 0, f"m:{number}", version=2)).release()
     with pytest.raises(LimitError, match="maxStateBytes"):
-        admission.grant(register("b5", 0, "m:5"))
+        granted(admission, register("b5", 0, "m:5"))
     with pytest.raises(LimitError, match="maxStateBytes"):
-        admission.grant(RegisterTopic("new", (("b0", queues()),)))
+        granted(admission, RegisterTopic("new", (("b0", queues()),)))
 
 
 def test_a_whole_state_is_held_against_every_bound() -> None:
@@ -390,8 +390,8 @@ def test_topics_of_a_slave_count_if_they_may_be_taken() -> None:
     state.apply(slave, 2)
     assert not state.apply(slave, 3).result.changed
     full = quotas(state, maxStateBytes=state.sizes.total, maxBrokerBytes=0)
-    full.grant(slave).release()
+    granted(full, slave).release()
     acting = register("b", 1, "b:2", topics=["T", "U", "of the slave alone"], acting_master=True)
     with pytest.raises(LimitError, match="maxBrokerBytes"):
-        full.grant(acting)
-    full.grant(register("b", 1, "b:2", topics=["T", "U"], acting_master=True)).release()
+        granted(full, acting)
+    granted(full, register("b", 1, "b:2", topics=["T", "U"], acting_master=True)).release()

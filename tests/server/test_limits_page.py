@@ -9,7 +9,7 @@ from replicated_namesrv.process import OWN_MAPPING_BYTES
 from replicated_namesrv.raft import snapshots
 from replicated_namesrv.routes import quotas, sizes, snapshot
 from replicated_namesrv.server import connection_limits, registrations, turn_shares
-from replicated_namesrv.settings import OWN, ROWS, Settings
+from replicated_namesrv.settings import AT_MOST, OWN, ROWS, Settings
 from replicated_namesrv.wire import (
     bodies,
     fastjson,
@@ -57,6 +57,7 @@ WORDS = " ".join(PAGE.split())
             "static topic mappings of the broker's own name",
             f"{quotas.MAPPINGS_MAX:,}, with {quotas.MAPPED_QUEUES_MAX:,} queues",
         ),
+        ("one request in the log", f"{quotas.COMMAND_BYTES_MAX >> 20} MiB"),
         ("TLS handshakes per second", str(connection_limits.HANDSHAKES_PER_SECOND)),
         (
             "connections from one",
@@ -66,7 +67,10 @@ WORDS = " ".join(PAGE.split())
         ("cluster, broker and zone names", f"{quotas.NAME_BYTES_MAX:,} each"),
         ("value in the KV config", f"{quotas.VALUE_BYTES_MAX >> 20} MiB"),
         ("value of a setting", f"{quotas.SETTING_CHARACTERS_MAX:,} characters"),
-        ("all registered and stored", f"`maxStateBytes`, {DEFAULTS.max_state_bytes >> 30} GiB"),
+        (
+            "all registered and stored",
+            f"`maxStateBytes`, {DEFAULTS.max_state_bytes >> 30} GiB; at most {AT_MOST['max_state_bytes'] >> 30} GiB can be set",
+        ),
         ("the KV config", f"`maxKvBytes`, {DEFAULTS.max_kv_bytes >> 20} MiB"),
         ("one namespace of the KV", f"`maxKvNamespaceBytes`, {DEFAULTS.max_kv_namespace_bytes >> 20} MiB"),
         ("all data of one broker name", f"`maxBrokerBytes`, {DEFAULTS.max_broker_bytes >> 20} MiB"),

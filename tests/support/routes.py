@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
-from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
+from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterBroker, UnregisterBrokers
+from replicated_namesrv.routes.quotas import Grant, Quotas
 from replicated_namesrv.routes.sizes import Sizes
 from replicated_namesrv.routes.tables import Tables
 
@@ -13,6 +14,13 @@ READ_WRITE = 6
 def queues(perm: int = READ_WRITE, nums: int = 8, topic_sys_flag: int = 0) -> QueueData:
     """Queues of one topic on one broker."""
     return QueueData(perm, nums, topic_sys_flag, nums)
+
+
+def granted(admission: Quotas, command: Command) -> Grant:
+    """Room for ``command``, held once. Raises LimitError if there is none."""
+    grant = admission.check(command)
+    grant.hold()
+    return grant
 
 
 def register(
