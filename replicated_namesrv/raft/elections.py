@@ -123,7 +123,7 @@ class Elections:
     def _waits_for_disk(self) -> bool:
         """Whether this node is the only voter, and a part of its log is not on disk. PySyncObj's leader of a group of one commits
         its whole log at once when it is elected."""
-        return self._context.is_alone and self._defences.durable_campaign and (self._log.dirty or self._log.syncing)
+        return self._context.is_alone and self._defences.durable_campaign and self._log.is_unsynced
 
     def _start(self, now: float) -> None:
         if self._context.quorum == 1 or not self._defences.pre_vote:

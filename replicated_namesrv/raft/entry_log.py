@@ -373,6 +373,11 @@ class Log:
         return self._syncing_number > 0
 
     @property
+    def is_unsynced(self) -> bool:
+        """Whether a part of it is not known to be on disk."""
+        return self.dirty or self.syncing
+
+    @property
     def buffered_bytes(self) -> int:
         """Bytes of records that wait for ``begin_sync``."""
         return self.written_bytes - self._handed_bytes

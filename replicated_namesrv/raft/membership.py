@@ -87,9 +87,9 @@ class Membership:
         """Whether this process makes no promises yet, because a peer may remember more of its disk."""
         self._began_at: float | None = None
         """Time of the first tick, from which on peers can connect; None: it is still to come."""
-        self._reports: dict[str, Memory] = {}
-        """What each peer remembers of this disk, as its introductions report; if peers are authenticated, also those to an
-        earlier process of the disk."""
+        self._reported = NOTHING
+        """What peers remember of this disk, as their introductions report; if peers are authenticated, also those to an earlier
+        process of the disk."""
         self.opened = Memory(0, 0, 0)
         """The disk's content when it was opened. ``acknowledged`` has its last entry."""
         self.known: dict[str, int] = {}
@@ -457,26 +457,22 @@ class Membership:
                 f"{peer} has contact with another process under the name {self.identity.node}: a copy of this data directory, "
                 "or another one, is in use; stop one of the two processes"
             )
-        remembered = Memory(said.remembered_number, said.remembered_term, said.remembered_index)
         if about_us or (self._defences.earlier_reports and self._config.authenticated_peers):
-            self._reports[peer] = self._reports.get(peer, NOTHING).merged(remembered)
-        reporter = self._who_remembers_more(peer) if about_us else None
-        if standing is Standing.REGRESSED or reporter is not None:
-            remembered = remembered if reporter is None else self._reports[reporter]
+            self._reported = self._reported.merged(Memory(said.remembered_number, said.remembered_term, said.remembered_index))
+        if standing is Standing.REGRESSED or (about_us and self._lacks_data()):
             self._regressed(
-                f"{reporter or peer} remembers {remembered.number} records, and entry {remembered.acknowledged} in term "
-                f"{remembered.term}, of this data directory; it was opened with {self.opened.number} records, term "
+                f"peers, such as {peer}, remember {self._reported.number} records, and entry {self._reported.acknowledged} in "
+                f"term {self._reported.term}, of this data directory; it was opened with {self.opened.number} records, term "
                 f"{self.opened.term}, entry {self.opened.acknowledged}, and has {self._log.durable_number} records now"
             )
 
-    def _who_remembers_more(self, peer: str) -> str | None:
-        """The peer, ``peer`` first, that remembers more of this disk than is on it. A peer that contests this process, or has no
-        contact with it yet, may be lost before it reports a regression, and a machine may be reset with its memory. The compared
-        values never decrease within a process."""
+    def _lacks_data(self) -> bool:
+        """Whether peers remember more of this disk than is on it. A peer that contests this process, or has no contact with it
+        yet, may be lost before it reports a regression, and a machine may be reset with its memory. The compared values never
+        decrease within a process."""
         if not (self._defences.regressions and self._defences.remembered_data):
-            return None
-        own = Memory(self._log.durable_number, self._term(), self._log.last_index)
-        return next((name for name in (peer, *self._reports) if self._reports[name].missing_in(own)), None)
+            return False
+        return self._reported.missing_in(Memory(self._log.durable_number, self._term(), self._log.last_index))
 
     def drop(self, peer: str) -> None:
         """``peer`` is not a member any more."""
@@ -491,7 +487,7 @@ class Membership:
     def rejoined(self) -> None:
         """This node continues as another incarnation, so every peer has to accept it again."""
         self.own_standings.clear()
-        self._reports.clear()
+        self._reported = NOTHING
         for peer in self._context.peers:
             self.greet(peer)
 

@@ -439,7 +439,7 @@ class RaftNode(NodeViews):
     @property
     def waits_for_disk(self) -> bool:
         """Whether the only voter has records that are not on disk: in a group of one, PySyncObj would commit them at once."""
-        return self.context.is_alone and self.defences.durable_acks and (self.log.dirty or self.log.syncing)
+        return self.context.is_alone and self.defences.durable_acks and self.log.is_unsynced
 
     def _may_append(self) -> bool:
         """Whether a leader may append proposals now; otherwise they wait."""

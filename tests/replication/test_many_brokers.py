@@ -109,7 +109,7 @@ async def test_a_new_leader_reads_the_registrations_in_slices(monkeypatch: pytes
         assert node.ages() == {500.0}
         node.parts.tasks.stop()
     assert lines[0] == lines[2] < 100, lines
-    assert lines[1] <= lines[3] + 5, lines
+    assert lines[3] <= lines[1] + 5, lines
 
 
 def test_a_broker_counts_from_the_begin_until_its_lease_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +120,7 @@ def test_a_broker_counts_from_the_begin_until_its_lease_is_read(monkeypatch: pyt
         state.apply(register(name, 0, name, timeout_ms=T), 0)
     registered = state.registrations_by_broker()
     leases = {key: Lease(key, one.epoch, T, int(key[1] == "suspected")) for key, one in registered.items()}
-    silence = Silence((), 0)
-    silence.begin(dict(registered), 1_000)
+    silence = Silence(dict(registered), 1_000)
     keys = {key[1]: key for key in registered}
     silence.contact(leases[keys["renewed"]], 2_000)
     silence.forget(keys["removed"])

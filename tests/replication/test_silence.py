@@ -1,10 +1,26 @@
 """Every row of the tables in ``liveness/silence.py``."""
 
+from collections.abc import Collection
+
+from replicated_namesrv.model import DataVersion
 from replicated_namesrv.replication.liveness.silence import LOOKS_PER_TURN, RETRY_MS, SHARES, STALE_MAX, Due, Lease, Silence
+from replicated_namesrv.routes.broker_group import Registration
 from tests.replication.virtual import KEY
 
 T = 9_000
 THIRD = T / SHARES
+
+
+def watching(leases: Collection[Lease], began_ms: float = 0.0) -> Silence:
+    """A leader's watch, which has read these leases."""
+    version = DataVersion(0, 0, 0)
+    silence = Silence(
+        {each.key: Registration(*each.key, "b", 0, each.epoch, version, each.timeout_ms, "", (), 0) for each in leases}, began_ms
+    )
+    by_key = {each.key: each for each in leases}
+    while silence._unread:
+        assert silence.due(by_key.get, began_ms) == []
+    return silence
 
 
 class Watch:
@@ -12,7 +28,7 @@ class Watch:
 
     def __init__(self, suspicion: int = 0, began_ms: float = 0.0) -> None:
         self.lease = Lease(KEY, 7, T, suspicion)
-        self.silence = Silence([self.lease], began_ms)
+        self.silence = watching([self.lease], began_ms)
 
     def due(self, now_ms: float) -> list[int]:
         """The shares of silence that are due at this time. They are recorded at once. SHARES: the broker's time-out has
@@ -92,7 +108,7 @@ def test_a_silent_broker_that_registered_unnoticed_has_its_whole_time_out() -> N
 
 
 def test_what_is_not_done_stays_due() -> None:
-    silence = Silence([Lease(KEY, 7, T, 0)], 0)
+    silence = watching([Lease(KEY, 7, T, 0)])
     for step in range(4):
         now = THIRD + step * RETRY_MS
         assert silence.due(lambda key: Lease(KEY, 7, T, 0), now) == [Due(Lease(KEY, 7, T, 0), 1)]
@@ -113,7 +129,7 @@ def test_a_registration_that_ended_is_forgotten() -> None:
     watch.silence.forget(KEY)
     assert watch.due(2 * T) == []
     assert watch.silence.age_ms(KEY, T) is None
-    gone = Silence([Lease(KEY, 7, T, 0)], 0)
+    gone = watching([Lease(KEY, 7, T, 0)])
     assert gone.due(lambda key: None, T) == []
     assert gone.age_ms(KEY, T) is None
 
@@ -127,7 +143,7 @@ def test_one_that_began_anew_unnoticed_has_its_whole_time_out() -> None:
 
 def test_a_thousand_brokers_that_renew_cost_one_look_in_a_third() -> None:
     leases = {("c", f"b:{n}"): Lease(("c", f"b:{n}"), 1, T, 0) for n in range(1_000)}
-    silence, looks = Silence(leases.values(), 0), 0
+    silence, looks = watching(leases.values()), 0
 
     def lease_of(key: tuple[str, str]) -> Lease:
         nonlocal looks
@@ -143,7 +159,7 @@ def test_a_thousand_brokers_that_renew_cost_one_look_in_a_third() -> None:
 
 def test_a_turn_looks_at_no_more_brokers_than_allowed() -> None:
     leases = {("c", f"b:{n}"): Lease(("c", f"b:{n}"), 1, T, 0) for n in range(3 * LOOKS_PER_TURN // 2)}
-    silence = Silence(leases.values(), 0)
+    silence = watching(leases.values())
     turns = [silence.due(leases.__getitem__, THIRD + turn) for turn in range(3)]
     assert [len(turn) for turn in turns] == [LOOKS_PER_TURN, LOOKS_PER_TURN // 2, 0]
     assert {due.lease.key for turn in turns for due in turn} == leases.keys()
@@ -153,7 +169,7 @@ def test_a_turn_looks_at_no_more_brokers_than_allowed() -> None:
 
 def test_the_heap_does_not_grow_with_registrations() -> None:
     """Each registration with another time-out, and each broker that registers anew, leaves an element behind."""
-    silence = Silence([], 0)
+    silence = watching([])
     for step in range(3 * STALE_MAX):
         silence.contact(Lease(KEY, step, T + step % 2, 0), 0)
         silence.forget(KEY)
@@ -166,7 +182,7 @@ def test_the_heap_does_not_grow_with_registrations() -> None:
 
 def test_what_cannot_be_recorded_is_looked_at_once_in_a_third() -> None:
     lease, looks = Lease(KEY, 7, T, 0), 0
-    silence = Silence([lease], 0)
+    silence = watching([lease])
 
     def lease_of(key: tuple[str, str]) -> Lease:
         nonlocal looks

@@ -12,7 +12,7 @@ broker closed its connection. Otherwise ``silence.py`` decides.
     row  node           entry in its list for this registration         time                         test
     N1   not reporting  -                                               T after its last report      test_unheard_node
     N2   reporting      attached, perhaps with an earlier epoch         never                        test_attached,
-                                                                                                     test_attached_with_...
+                                                                                                     test_attached_with_an_earlier_...
     N3   reporting      the broker closed its last connection           the grace period later       test_closed_by_the_broker
     N4   reporting      released: this side closed it, or a request     T later                      test_released
                         on it had no answer

@@ -89,8 +89,7 @@ class LeaderRole:
 
     def lead_applied(self) -> None:
         """LEAD was applied."""
-        self.silence = Silence((), self._now_ms())
-        self.silence.begin(self._machine.state.registrations_by_broker(), self._now_ms())
+        self.silence = Silence(self._machine.state.registrations_by_broker(), self._now_ms())
         self.departures.lead_applied(self._machine.state.revision)
         self._renewals.has_begun = True
         self._renewals.proceed()
@@ -116,7 +115,7 @@ class LeaderRole:
         now = self._now_ms()
         self.departures.restored(epoch, now)
         if self.silence is not None:
-            self.silence.begin(self._machine.state.registrations_by_broker(), now)
+            self.silence = Silence(self._machine.state.registrations_by_broker(), now)
 
     def removed(self, key: Key) -> None:
         """A registration ended."""

@@ -42,7 +42,7 @@ without brokers is proposed. From then on the command version is part of the sta
 
 import math
 from asyncio import Future
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -105,26 +105,19 @@ class Silence:
     """The silence of all brokers, for one leader. It costs a heap operation per broker and third of its time-out, independent
     of the number of renewals."""
 
-    def __init__(self, leases: Iterable[Lease], now_ms: float) -> None:
-        """``leases``: the registrations when this leader begins."""
+    def __init__(self, registered: dict[Key, Registration], now_ms: float) -> None:
+        """Measure the silence of all these brokers from now on. What is recorded of their silence is added. ``due`` reads their
+        leases, so that a leader with many brokers does this in several turns."""
         self._watched: dict[Key, _Watched] = {}
         self._heap: list[tuple[float, Key]] = []
         self._silent: dict[Key, None] = {}
         """Brokers whose time-out has passed, in the order in which it passed."""
-        self._unread: dict[Key, Registration] = {}
-        """Brokers of ``begin`` whose leases were not read yet."""
+        self._unread = registered
+        """Brokers of ``registered`` whose leases were not read yet."""
         self._begun_ms = now_ms
-        """The moment of ``begin``, from which the silence of these brokers counts."""
-        for lease in leases:
-            self._continue(lease, now_ms)
-
-    def begin(self, registered: dict[Key, Registration], now_ms: float) -> None:
-        """Measure the silence of all these brokers from now on. What is recorded of their silence is added. ``due`` reads their
-        leases, so that a leader with many brokers does this in several turns."""
-        self._unread, self._begun_ms = registered, now_ms
 
     def _read(self, lease_of: Callable[[Key], Lease | None], now_ms: float) -> int:
-        """Read the leases of some brokers of ``begin``, and return their number. If such a broker has another registration by now
+        """Read the leases of some unread brokers, and return their number. If such a broker has another registration by now
         for which ``contact`` was not called yet, its silence begins now."""
         read = 0
         while self._unread and read < LOOKS_PER_TURN:
