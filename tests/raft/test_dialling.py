@@ -42,7 +42,7 @@ async def test_a_new_process_is_accepted_before_it_stops_waiting_for_introductio
             pauses.append(seconds)
             await pause(state, seconds)
 
-        again.transport._pause = recorded  # type: ignore[method-assign]
+        again.transport._pause = recorded  # type: ignore[method-assign]  # the pauses are recorded
         began = asyncio.get_running_loop().time()
         await again.transport.start()
         try:
