@@ -160,7 +160,7 @@ class ProcessCluster:
             node.process = self._child(node)
         await self._start_founders()
         if self.has_members and len(self.founders) < len(self.nodes):
-            # With ``join``, which names the spares too, ``peerDial`` may name them. A founder can have it after the first change.
+            # A cluster whose members change runs with ``join`` on all nodes. A founder can have it after the first change.
             await self._write_members()
             await asyncio.gather(*(self.nodes[name].process.stop(STOP_TIMEOUT_S) for name in self.founders))
             for node in self.nodes.values():

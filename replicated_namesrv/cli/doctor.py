@@ -25,7 +25,7 @@ from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.files import free_bytes
 from replicated_namesrv.histogram import Histogram
 from replicated_namesrv.raft.measurements import FSYNC_BOUNDS_S
-from replicated_namesrv.replication.peer_settings import transport_settings
+from replicated_namesrv.replication.peer_settings import known_members, transport_settings
 from replicated_namesrv.server.server import OTHER_FILES
 from replicated_namesrv.settings import ROWS, Settings, load_settings
 
@@ -138,6 +138,12 @@ def _examine(settings: Settings, admin: Admin, others: Sequence[str], syncs: His
     if transport is not None:
         own["peerListen"] = transport.listen
         peers = {name: address for name, address in transport.addresses.items() if name != settings.node_id}
+        known = known_members(settings)
+        if unknown := ", ".join(name for name in sorted(peers) if name not in known):
+            text = (
+                f"peerDial names {unknown}, which {'join' if settings.join else 'peers'} does not name: used while it is a member"
+            )
+            yield Finding("settings", OK, text)
     yield from _ports(settings, admin, {name: address for name, address in own.items() if address is not None})
     servers = [address for address in _addresses(settings.name_server_addresses) if address != settings.listen_address]
     yield from _names(host for host, _ in (*peers.values(), *servers))

@@ -49,7 +49,8 @@ def known_members(settings: Settings) -> dict[str, tuple[str, int]]:
 
 
 def transport_settings(settings: Settings) -> TransportSettings:
-    """The settings of the peers' transport. Raises SettingError."""
+    """The settings of the peers' transport. Its addresses may name nodes that are no members yet (``peerDial``). Raises
+    SettingError."""
     peers = known_members(settings)
     if not peers:
         raise SettingError("mode=cp and peers is empty: name all nodes, for example peers=n1=10.0.0.1:9896,n2=…,n3=…")
@@ -65,8 +66,6 @@ def transport_settings(settings: Settings) -> TransportSettings:
     elif len(peers) > MEMBERS_MAX:
         raise SettingError(f"peers has {len(peers)} nodes; give 1, 3 or {MEMBERS_MAX}")
     dial = parse_peers("peerDial", settings.peer_dial)
-    if unknown := sorted(dial.keys() - peers.keys()):
-        raise SettingError(f"peerDial names {', '.join(unknown)}: not among peers; give one of {', '.join(peers)}")
     listen = parse_address("peerListen", settings.peer_listen) if settings.peer_listen else peers[settings.node_id]
     secret, tls = _secret("peerSecretFile", settings.peer_secret_file), _tls(settings)
     other = _secret("peerSecretAcceptFile", settings.peer_secret_accept_file)

@@ -50,7 +50,7 @@ from replicated_namesrv.replication.liveness.leader_client import TICK_S
 from replicated_namesrv.replication.liveness.liveness_context import LivenessContext
 from replicated_namesrv.replication.member_list import members_of
 from replicated_namesrv.replication.node_addresses import NodeAddresses
-from replicated_namesrv.replication.peer_settings import known_members
+from replicated_namesrv.replication.peer_settings import known_members, parse_peers
 from replicated_namesrv.replication.read_barrier import ReadBarrier
 from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_operation, encode_plain
 from replicated_namesrv.replication.running_clock import RunningClock
@@ -130,7 +130,7 @@ class ReplicatedNode:
             return running.read(now_ms()) if defences.running_time else now_ms()
 
         budget_ms = settings.fence_after_ms + BUDGET_MARGIN_MS
-        members = sorted(transport.addresses)
+        members = sorted(known := known_members(settings))
         self._members = members
         """Names of the members. All parts have this list, and it is kept current."""
         self._settings, self._now_ms = settings, now_ms
@@ -145,7 +145,7 @@ class ReplicatedNode:
         if raft is None:
             restorable = RestorableMachine(self._machine)
             self._leftovers = Leftovers(restorable, now_ms)
-            place = transport, settings.data_path / "raft", restorable, known_members(settings), bool(settings.join)
+            place = transport, settings.data_path / "raft", restorable, known, bool(settings.join)
             raft = raft_on_sockets(*place) if tracing is None else traced_raft(*place, tracing)
         config = raft_config(settings, budget_ms)
         consensus = RaftConsensus(settings.node_id, members, raft, self._machine, config, now_ms)
@@ -268,6 +268,12 @@ class ReplicatedNode:
         self.history.counts.clear()  # counts of the changes in the log at the start
         self.history.removed.clear()
         self.reads.caught_up(asked_ms)
+        if unknown := sorted(parse_peers("peerDial", self._settings.peer_dial).keys() - set(self._members)):
+            log.warning(
+                "peerDial names nodes that are no members: their addresses are used once they are added; correct the names if "
+                "they are wrong",
+                extra={"nodes": ", ".join(unknown), "members": ", ".join(self._members)},
+            )
 
     async def stop(self) -> None:
         """Leave the group. A leader transfers leadership first, which saves the wait for an election. Idempotent."""

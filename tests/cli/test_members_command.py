@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.nodes import http
 from tests.support.operated import Output, run
 from tests.support.ports import free_port
 from tests.support.replicated_processes import eventually
@@ -27,23 +28,27 @@ class Processes:
         self.peer, self.listen, self.admin = (
             {name: f"127.0.0.1:{first + part * len(NAMES) + at}" for at, name in enumerate(NAMES)} for part in range(3)
         )
+        self.bound: dict[str, str] = {}
+        """Where a node that joins listens for its peers, if not at its peer address."""
         self.running: dict[str, asyncio.subprocess.Process] = {}
         self.secret = folder / "secret"
         self.secret.write_text("a-Secret-of-7-words")
         self.secret.chmod(0o600)
 
-    async def start(self, name: str) -> None:
+    async def start(self, name: str, *more: str, joins: bool = False) -> None:
+        """``more``: settings of this process. ``joins``: whether a founder starts with ``join``."""
         founders = ",".join(f"{founder}={self.peer[founder]}" for founder in NAMES[:3])
         where = (
             ["--set", f"peers={founders}"]
-            if name in NAMES[:3]
-            else ["--join", founders, "--set", f"peerListen={self.peer[name]}"]
+            if name in NAMES[:3] and not joins
+            else ["--join", founders, "--set", f"peerListen={self.bound.get(name, self.peer[name])}"]
         )
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "replicated_namesrv", "serve", "--mode", "cp", "--node-id", name,
                 "--listen", self.listen[name], "--admin", self.admin[name], "--data-dir", str(self.folder / name),
                 "--set", f"peerSecretFile={self.secret}", "--set", "electionTimeoutMs=1000", "--set", "fenceAfterMs=4000", *where,
+                *(word for setting in more for word in ("--set", setting)),
                 stdout=log, stderr=log, env={**os.environ},
             )  # fmt: skip  # items grouped by line
 
@@ -61,12 +66,12 @@ class Processes:
 
 
 @asynccontextmanager
-async def founded(folder: Path) -> AsyncIterator[Processes]:
-    """Three nodes that serve."""
+async def founded(folder: Path, *more: str) -> AsyncIterator[Processes]:
+    """Three nodes that serve, with these settings."""
     processes = Processes(folder)
     try:
         for name in NAMES[:3]:
-            await processes.start(name)
+            await processes.start(name, *more)
         await eventually(processes.leader, "a leader")
         yield processes
     finally:
@@ -140,3 +145,28 @@ async def test_the_leader_is_found_through_any_member(tmp_path: Path) -> None:
             nodes.running[name].send_signal(signal.SIGCONT)
         assert late.code == 2, late
         assert f"none of {nodes.admin[follower]}" in late.err
+
+
+@pytest.mark.slow
+async def test_a_node_that_is_added_is_reached_at_its_address_in_peer_dial(tmp_path: Path) -> None:
+    """No process listens at the peer address of n4, as if it were behind a translation of addresses."""
+    reached_at = f"127.0.0.1:{free_port()}"
+    async with founded(tmp_path, f"peerDial=n4={reached_at},n9=127.0.0.1:1") as nodes:
+        log = tmp_path / "n1.log"
+        await until(lambda: "peerDial names nodes that are no members" in log.read_text(), "the warning about n4 and n9")
+        nodes.bound["n4"] = reached_at
+        await nodes.start("n4")
+        added = await nodes.members("add", "n4", nodes.peer["n4"], "--json")
+        assert added.code == 0, added
+        assert '"voters": 4' in added.out
+        leader = await nodes.leader()
+        again = next(name for name in NAMES[:3] if name != leader)
+        await nodes.kill(again)
+        await nodes.start(again, f"peerDial=n4={reached_at}", joins=True)
+
+        async def all_connected() -> bool:
+            raft = (await http(int(nodes.admin[again].split(":")[1]), "/v1/status")).json["replication"]["raft"]
+            connected = {peer for peer, state in raft["transport"]["peers"].items() if state["connected"]}
+            return connected == {*NAMES[:4]} - {again}
+
+        await eventually(all_connected, "connections with n4, and with founders at their peer addresses")

@@ -14,6 +14,7 @@ from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.settings import load_settings
 from tests.support.authority import Authority
 from tests.support.nodes import http
+from tests.support.operated import operated
 from tests.support.replicated_processes import ReplicatedProcesses, eventually
 
 PEERS = "n1=127.0.0.1:9896"
@@ -29,6 +30,28 @@ def test_certificates_without_a_secret_get_a_warning() -> None:
     for flags, warned in cases:
         settings = load_settings(None, {"mode": "cp", "peers": PEERS, **flags}, {})
         assert any("set peerSecretFile" in warning for warning in shared_authority(settings)) == warned
+
+
+def test_peer_dial_names_members_and_nodes_that_become_members(tmp_path: Path) -> None:
+    dial = {"peerDial": "n1=192.0.2.1:1,n4=192.0.2.4:1"}
+    found = with_settings(tmp_path, **dial)
+    assert found.addresses == {"n1": ("192.0.2.1", 1), "n4": ("192.0.2.4", 1)}
+    assert found.listen == ("127.0.0.1", 9896), "a node does not use the address at which others reach it"
+    joining = with_settings(tmp_path, peers="", nodeId="n5", join="n2=192.0.2.2:2", peerListen="127.0.0.1:5", **dial)
+    assert joining.addresses == {**found.addresses, "n2": ("192.0.2.2", 2), "n5": ("127.0.0.1", 5)}
+    with pytest.raises(SettingError, match=r"^peerDial: 'n4' is not name=host:port; give for example"):
+        with_settings(tmp_path, peerDial="n4")
+
+
+async def test_a_name_in_peer_dial_alone_makes_no_member(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with operated(tmp_path, 1, peerDial="n1=127.0.0.1:1,n2=127.0.0.1:1") as cluster:
+        service = cluster.nodes[0].service
+        assert [member["nodeId"] for member in service.members()] == ["n1"]
+        assert cluster.status(cluster.nodes[0])["raft"]["transport"]["peers"] == {}
+    (warning,) = [
+        record for record in caplog.records if record.getMessage().startswith("peerDial names nodes that are no members")
+    ]
+    assert (vars(warning)["nodes"], vars(warning)["members"]) == ("n2", "n1")
 
 
 def secret_file(folder: Path, content: str, mode: int = 0o600) -> str:
