@@ -5,15 +5,15 @@ A broker is attached to each connection over which it made contact, until the co
 
     row  connections of this registration                               state           test
     A1   at least one is open                                           HELD            test_open_connection
-    A2   the last one was closed by the broker, in peace                LOST            test_closed_in_peace
-    A3   the last one was closed by this side, or not in peace          RELEASED        test_closed_by_us
+    A2   the last one ended with a clean close                          LOST            test_closed_in_peace
+    A3   the last one ended in another way                              RELEASED        test_closed_by_us
     A4   there was none in this process                                 no entry        test_never_attached
 
-*In peace* means that this node did not cause the broker to close the connection. A broker closes a connection if an answer
-takes longer than ``PATIENCE_MS``, and returns in its next round. So the node records for each open connection the unanswered
-requests and the duration of answers:
+A *clean close* is evidence that the broker left: the broker closed the connection, and this node gave it no reason to do so. A
+broker also closes a connection if an answer takes longer than ``PATIENCE_MS``, but then it returns in its next round. Therefore
+the node records for each open connection the unanswered requests and the duration of answers:
 
-    row  the broker closes the connection                               in peace        test
+    row  the broker closes the connection                               clean           test
     C1   while a request on it is unanswered                            no              test_unanswered_request
     C2   within PATIENCE_MS after an answer that took over SLOW_MS      no              test_slow_answer
     C3   within PATIENCE_MS after this process stalled for SLOW_MS      no              test_stalled_process
@@ -39,13 +39,14 @@ CONNECTIONS_MAX = 16
 """Maximum number of connections of one broker that are remembered: first those over which it registered, then those that were
 opened last. A real broker uses one connection."""
 REGISTERED_MAX = 1_000
-"""Maximum number of ended registrations that are remembered for one connection. The newest are kept. An ``UNREGISTER_BROKER``
-(104) for an older one is handled as if its connection had never registered the broker."""
+"""Maximum number of registrations, in force or ended, that are remembered for one connection. The newest are kept. An
+``UNREGISTER_BROKER`` (104) for an older one is handled as if its connection had never registered the broker."""
 REGISTERED_TOTAL_MAX = 200_000
-"""Maximum number of ended registrations that are remembered for all connections together. At this number, a new one of a
-connection replaces the oldest one of the same connection, if it has any."""
+"""Maximum number of registrations, in force or ended, that are remembered for all connections together. At this number, each
+new registration over a connection replaces the oldest one over the same connection. A connection still gets its first one."""
 RETURN_MS = 120_000.0
-"""A broker that has not returned within this time after its last contact is not expected to return after its connection ended."""
+"""A broker whose last connection was released is expected to return within this time after its last contact. Later, a report
+gives the age of the released connection as unknown."""
 SLOW_MS = 1_000.0
 """If an answer took longer than this, the broker may have closed the connection before it arrived. After a stall of this length
 all answers count as slow."""
@@ -65,7 +66,7 @@ class _Broker:
     """Open connections with their opening times."""
     ended: int = RELEASED
     released_ms: float = -math.inf
-    """Opening time of the newest connection that has ended, except connections that the broker closed in peace."""
+    """Opening time of the newest connection that has ended, except by a clean close."""
 
 
 class Attachments:
@@ -82,10 +83,9 @@ class Attachments:
         self.changed: dict[Key, None] = {}
 
     def attach(self, key: Key, epoch: int, connection_id: int, opened_ms: float, now_ms: float, registers: bool) -> None:
-        """The broker made contact over this connection, opened at ``opened_ms`` by a clock that never stops.
-
-        ``registers``: the contact was a registration that is in force. A heartbeat proves less, because it may come from an
-        earlier process."""
+        """Record that the broker made contact over this connection. ``opened_ms``: when the connection was opened, by a clock
+        that never stops. ``registers``: the contact was a registration that is in force. A heartbeat proves less, because it may
+        come from an earlier process."""
         broker = self._brokers.get(key)
         if broker is not None and epoch < broker.epoch:
             return
@@ -121,7 +121,7 @@ class Attachments:
             self._ended(key, broker, LOST)
 
     def lose(self, connection_id: int, in_peace: bool) -> bool:
-        """The connection has ended. ``in_peace``: the broker closed it, and this node did not cause that. Returns whether a
+        """Detach all brokers from a connection that has ended. ``in_peace``: it ended with a clean close. Returns whether a
         broker was attached.
         """
         self._registered_total -= len(self._registered.pop(connection_id, ()))
@@ -169,7 +169,8 @@ class Attachments:
         return None if broker is None else broker.contact_ms
 
     def old_contacts(self, clock_ms: float) -> list[Key]:
-        """The attached brokers among ``changed`` whose last contact is too old to be reported as one."""
+        """The attached brokers among ``changed`` whose last contact is older than CONTACT_MS. They are reported in a list,
+        because an entry of a list is no contact."""
         brokers = ((key, self._brokers.get(key)) for key in self.changed)
         return [key for key, broker in brokers if broker and broker.connections and clock_ms - broker.contact_ms > CONTACT_MS]
 
@@ -208,8 +209,9 @@ class Conversations:
         self._backlog_until_ms = self._slow_until_ms = now_ms
 
     def tick(self, now_ms: float) -> None:
-        """Call it several times in STALL_MS. A process that wakes may stall again before it has accepted all waiting
-        connections: that counts as one stall."""
+        """Detect a stall of this process from the time since the last call. Call it several times in STALL_MS.
+
+        A process that wakes may stall again before it has accepted all waiting connections. Both stalls count as one."""
         stalled_ms = now_ms - self._ran_ms
         if stalled_ms > STALL_MS:
             if now_ms - stalled_ms > self._backlog_until_ms:
@@ -226,7 +228,8 @@ class Conversations:
         self._open[connection_id] = _Conversation(self._stalled_from_ms if is_backlog else now_ms)
 
     def closed(self, connection_id: int, now_ms: float) -> bool:
-        """The connection has ended. Returns whether it ended in peace, provided that the peer closed it."""
+        """Drop a connection that has ended. Returns False if this node may have caused the end (C1 to C3). If the result is True
+        and the peer closed the connection, the close was clean."""
         self.tick(now_ms)
         talk = self._open.pop(connection_id, None)
         return talk is not None and not talk.unanswered and now_ms > max(talk.doubtful_until_ms, self._slow_until_ms)

@@ -152,7 +152,8 @@ class BrokerLiveness:
     # Time
 
     def tick(self) -> None:
-        """Call it every TICK_S."""
+        """Send the reports and questions that are due. If this node leads, also do the leader's periodic work. Call it every
+        TICK_S."""
         self.client.tick()
         if self.role is not None:
             if self.role.term.is_over:

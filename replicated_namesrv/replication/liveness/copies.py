@@ -5,18 +5,19 @@ registration would change something asks the leader before proposing it. The fir
 same content) wait for any outcome of that copy:
 
     row  outcome of the admitted copy                           the others
-    P1   applied: accepted, refused or ignored                  look again; most find a renewal, or the same refusal
+    P1   applied: accepted, refused or ignored                  their nodes compare them with the state again
     P2   not proposed, rejected, or its outcome is unknown      the next one is admitted
     P3   its node is silent, or GRANT_MS have passed            the next one is admitted
 
-A node may have compared its copy with a state before that commit and ask the leader only after it. Such a node, too, has to
-compare again. A node has at most one question in the queue: a new question replaces the old one. Admission only saves work. A
-wrongly admitted copy is harmless: applying it is a no-op.
+After P1 most copies are renewals, or get the same refusal. A question may arrive after the admitted copy was applied, although
+its node compared its copy with an older state. Then this node compares again, too. A node has at most one question in the queue:
+a new question replaces the old one. Admission only saves work. A wrongly admitted copy is harmless: applying it is a no-op.
 
 **Late copies.** A registration may have an older data version than the stored one. Either a newer registration overtook it, or
-the broker really has the older version, as after a restore from a backup. A late copy is not repeated; a broker registers again
-in its next round, and the shortest period between rounds is 10 s. A broker may split a round into several registrations of one
-version. If a renewal of the stored version comes between two late copies, the record of the first copy is cleared.
+the broker really has the older version, as after a restore from a backup. A late copy arrives at a node once. A broker that has
+the older version sends it again in each round, and rounds are at least 10 s apart. A broker may split a round into several
+registrations of one version. If a renewal of the stored version comes between two late copies, the record of the first copy is
+cleared.
 
     row  data version    this node got the version before   outcome                             test
     L1   not older       -                                  taken                               test_newer_version_is_taken
@@ -25,9 +26,10 @@ version. If a renewal of the stored version comes between two late copies, the r
     L3   older           less than lateCopyMs ago           no effect, answered; a contact      test_burst_of_copies
     L4   older           at least lateCopyMs ago            taken                               test_repeated_version_is_taken
 
-Older means: neither the counter nor the timestamp is greater, and they are not equal (``route_machine.is_older``). A broker that
-lost its disk counts from zero with a newer timestamp, and is not older. A copy with another broker id may be older, too. The log
-order decides whether the version is older; this node only says whether the registration was repeated.
+A data version is *older* than another one if its ``stateVersion`` is smaller. If these are equal, it is older if the two versions
+differ and neither its counter nor its timestamp is greater (``route_machine.is_older``). A broker that lost its disk counts from
+zero with a newer timestamp, so its version is not older. A copy with another broker id may be older, too. Whether a version is
+older is decided when the command is applied. The node that received the registration only says whether it was repeated.
 
 Equal versions with other content: the registration has no effect if this node received it before the stored content was
 registered, because it may be an older one that was delayed. Otherwise it is taken. A node cannot see a delay before it receives

@@ -1,9 +1,10 @@
 """Decides whether a broker has left, from the nodes' reports about their connections to it. Pure; time is an argument.
 
 ``Departures`` belongs to one term of one leader. Every node sends the leader its whole list of brokers, and then each change of
-it. A node is *reporting* if its list is complete and its last report is at most ``NODE_SILENCE_MS`` old. The leader itself always
-is. A list that comes in parts is complete when its last part has arrived and no report since its first part is missing. Until
-then, the node's reports before this list count like the last report of a node that is not reporting.
+it. A node is *reporting* if its list is complete and its last report is at most ``NODE_SILENCE_MS`` old. The leader's own node
+needs only a complete list, and its last report may be older. A list that comes in parts is complete when its last part has
+arrived and no report since its first part is missing. Until then the node is not reporting, and its entries from before this list
+stay stored.
 
 **Gone.** A broker that left is removed before its time-out (T). For each node the table gives the time after which the broker can
 no longer be using that node. The broker is gone when the last of these times has passed, if at least one node reports that the
@@ -13,17 +14,17 @@ broker closed its connection. Otherwise ``silence.py`` decides.
     N1   not reporting  -                                               T after its last report      test_unheard_node
     N2   reporting      attached, perhaps with an earlier epoch         never                        test_attached,
                                                                                                      test_attached_with_an_earlier_...
-    N3   reporting      the broker closed its last connection           the grace period later       test_closed_by_the_broker
-    N4   reporting      released: this side closed it, or a request     T later                      test_released
-                        on it had no answer
+    N3   reporting      lost: the last one ended with a clean close     grace time after the entry   test_closed_by_the_broker
+    N4   reporting      released: the last one ended in another way     T after the entry            test_released
     N5   reporting      none, and its process ran when the              at once                      test_never_attached
                         broker registered
     N6   reporting      none, and its process is younger                T after its process began    test_young_process
 
-Row N2: a broker that changes its id gets another epoch. Its connections to other nodes have the earlier one until its copies
-reach these nodes. A closed connection with an earlier epoch counts like no entry. A node that is not reporting, released the
-broker or was restarted may be the one to which the broker returns in its next round. The grace period is
-``connectionLossGraceMs``, from the moment at which the leader learned of the closed connection.
+Row N2: a broker that changes its id gets another epoch. Its connections to other nodes keep the earlier epoch until copies of the
+new registration reach these nodes. Therefore an attached connection with an earlier epoch counts. A closed connection with an
+earlier epoch counts like no entry. Rows N1, N4 and N6: the broker may return to this node in its next round. Rows N3 and N4 count
+from the time at which the leader received the entry. The grace time is ``connectionLossGraceMs``. ``attachments.py`` defines a
+clean close.
 
 **UNREGISTER_BROKER (104).** A broker sends it over each of its connections. If a broker restarts, a late request of the old
 process must not remove the new one, even if both have the same epoch because their content is equal. Their connections
@@ -91,8 +92,8 @@ class _Node:
     """Start of the node's process."""
     words: dict[Key, _Word] = field(default_factory=dict)
     arriving: dict[Key, _Word] | None = None
-    """The parts of a whole list that have arrived, and every change since the first; they replace ``words`` with the last part.
-    None: no list is arriving."""
+    """The parts of a whole list that have arrived, and every change since its first part. When the last part arrives, this
+    dictionary becomes ``words``. None: no list is arriving."""
 
 
 class Departures:
@@ -243,7 +244,8 @@ class Departures:
         )
 
     def is_late(self, lease: Lease, since_ms: float, now_ms: float) -> bool:
-        """Whether a connection of this registration that counts was opened after ``since_ms``, by ``clock_ms``."""
+        """Whether an ``UNREGISTER_BROKER`` (104) is late (U3): a connection of this registration was opened after ``since_ms``, a
+        time of ``clock_ms``, and still counts."""
         words = (node.words.get(lease.key) for node in self._nodes.values())
         return self._defences.newest_connection and any(
             word is not None and word.epoch == lease.epoch and word.opened_ms > since_ms and self._counts(word, lease, now_ms)

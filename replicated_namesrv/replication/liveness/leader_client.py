@@ -256,7 +256,7 @@ class LeaderClient:
         self._sent.clear()
 
     def tick(self) -> None:
-        """Call every TICK_S."""
+        """Report to the leader if a report is due, and repeat questions without an answer. Call it every TICK_S."""
         now = self._running_ms()
         oldest = next(iter(self._sent.values()), None)
         if oldest is not None and now - oldest.sent_ms > self._timeout_ms:

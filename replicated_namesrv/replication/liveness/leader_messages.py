@@ -129,7 +129,7 @@ class Inquiry(NamedTuple):
 
 GRANTED, LOOK_AGAIN, REMOVED, LATE = range(4)
 """GRANTED: propose the registration. LOOK_AGAIN: a copy of it has been applied. REMOVED: the removal has been applied. LATE: the
-broker has a newer life, so the removal had no effect."""
+broker has a newer connection, so the removal is not proposed (U3 in ``departures.py``)."""
 
 
 class Decision(NamedTuple):

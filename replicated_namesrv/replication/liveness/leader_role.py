@@ -1,6 +1,6 @@
 """LeaderRole: the work of a leader in one term. It decides about all brokers.
 
-    departures.py    which node is connected to which broker; which brokers have left; which code 104 is late
+    departures.py    which node is connected to which broker; which brokers have left; which ``UNREGISTER_BROKER`` (104) is late
     silence.py       for how long there was no contact with each broker; recording that in the log
     renewals.py      the leader's decisions on renewals
     removals.py      proposing removals
@@ -67,8 +67,8 @@ class LeaderRole:
         self._admission = Admission(node.machine.marks)
         self._registered_lately: dict[Key, float] = {}
         self._early: dict[Asker, tuple[BrokerRemoval, ChangeOrigin | None, float]] = {}
-        """``UNREGISTER_BROKER`` (104) removals that came before this leader knew enough. The float is a time of ``clock_ms``:
-        connections opened after it belong to another process."""
+        """``UNREGISTER_BROKER`` (104) removals that wait until LEAD is applied and the nodes' lists have arrived
+        (``Departures.can_judge``). The float is a time of ``clock_ms``: connections opened after it belong to another process."""
         self._unregistering: set[Asker] = set()
         """Senders of the ``UNREGISTER_BROKER`` (104) removals that are in progress."""
         self._is_claimed = False
@@ -103,7 +103,8 @@ class LeaderRole:
         return Lease(key, registration.epoch, registration.heartbeat_timeout_ms, share)
 
     def registered(self, key: Key, epoch: int | None, content: str) -> None:
-        """A registration was applied. ``epoch``: its epoch, if it is in force; then it is a contact."""
+        """Process a registration that was applied. ``epoch``: its epoch if the registration is in force, so that it is a contact;
+        None: it is not in force."""
         if epoch is not None:
             self._registered_lately[key] = self._now_ms()
             self.departures.registered(key, epoch, self._now_ms())
@@ -161,8 +162,8 @@ class LeaderRole:
             self._answer(peer, report, taken, ())
 
     def _may_be_registered(self, entry: ReportEntry) -> bool:
-        """False for a broker whose removal this leader has applied but the sender had not. A record of such a broker would never
-        be removed."""
+        """Whether the broker of this entry may be registered. False: this leader has applied the removal of the broker, and the
+        sender of the entry had not. ``Departures`` would keep such an entry for ever."""
         state = self._machine.state
         return entry.epoch > state.revision or state.registration(*entry.key) is not None
 
@@ -205,7 +206,8 @@ class LeaderRole:
         self._send(asker.node, Decision(asker.session, asker.number, verdict))
 
     def _unregister_early(self) -> None:
-        """Decide about the ``UNREGISTER_BROKER`` (104) removals that wait, if this leader knows enough."""
+        """Decide about the waiting ``UNREGISTER_BROKER`` (104) removals. They wait on if LEAD is not applied yet or the list of a
+        node is missing."""
         if self.silence is None or not self._early or not self.departures.can_judge(self._now_ms()):
             return
         early, self._early = self._early, {}
@@ -232,7 +234,8 @@ class LeaderRole:
     # Time
 
     def tick(self) -> None:
-        """Call it a few times a second."""
+        """Do the periodic work of the leader: repeat what had no outcome, decide what waits, record silence, and remove brokers.
+        Call it a few times a second."""
         now = self._now_ms()
         if not self._is_claimed:
             self._claim()

@@ -89,7 +89,9 @@ class Removals:
             count = sum(self._is_ended(*life) for life in lives)
             self.lost_count += count if is_gone else 0
             self.expired_count += 0 if is_gone else count
-            if count == len(lives):  # otherwise a registration preceded the removal in the log; other parts must process it first
+            # A broker that is still registered has a registration before this removal in the log. Its contact is processed in a
+            # later turn, and before that the broker would be proposed for removal again.
+            if count == len(lives):
                 self._on_expired()
 
         self._decide(lambda: data, ended)

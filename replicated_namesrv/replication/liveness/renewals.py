@@ -1,9 +1,9 @@
 """Renewals: the leader's decision on no-op registrations, heartbeats and queries of a data version.
 
-A renewal is judged after a read index that was requested after it came, and once this leader's LEAD is applied. The read index
-proves three facts: this node was the leader when the renewal came, its state includes everything acknowledged before, and only
-removals that it knows can still happen. One read index serves all renewals that came before its request, and there is at most one
-request per JUDGING_INTERVAL_MS.
+The leader judges a renewal when its LEAD is applied and a read index is confirmed that was requested after the renewal arrived.
+The read index proves three facts: this node was the leader when the renewal arrived, its state includes everything acknowledged
+before, and only removals that it knows can still happen. One read index serves all renewals that arrived before its request, and
+there is at most one request per JUDGING_INTERVAL_MS.
 
     row  registration in the state  removal     group         suspected     the renewal is              test
     R1   none, or another epoch     -           -             -             refused: DIFFERS            test_unknown_epoch
@@ -14,8 +14,8 @@ request per JUDGING_INTERVAL_MS.
     R5   the epoch named            none        the same      no            accepted: a contact         test_unsuspected_broker
 
 The node of a refused renewal registers the broker through the log, or asks again. A ``BROKER_HEARTBEAT`` (904) needs no answer,
-so it counts as a contact at once. A node that sends its whole list repeats its unanswered renewals, so its earlier reports are
-dropped. Of each node only its last whole list and later reports wait.
+so it counts as a contact at once. A node that begins a whole list repeats its unanswered renewals. Therefore the leader drops the
+reports that the node sent before this list and that still wait.
 """
 
 from asyncio import Future

@@ -4,11 +4,12 @@
 (``RunningClock``: one step counts at most a second), so the leader's own pauses do not count as silence.
 
     row  what the leader knows of the registration    silent since                              test
-    B1   accepted a renewal, or applied it itself     that moment                               test_contact_ends_silence
-    B2   it existed when this leader began            that moment minus the recorded            test_successor_continues
-                                                      suspicion
+    B1   its last contact: an accepted renewal, or    that moment                               test_contact_ends_silence
+         its last registration applied after LEAD
+    B2   no contact since this leader's LEAD          LEAD minus the recorded suspicion         test_successor_continues
 
-T is the broker's time-out. The suspicion is part of the replicated state: the number of thirds of T that are recorded.
+T is the broker's time-out. The suspicion is part of the replicated state: the number of thirds of T that are recorded. Row B2
+subtracts these thirds.
 
     row  silent for      recorded suspicion     outcome                                         test
     S1   less than T/3   any                    nothing                                         test_short_silence
@@ -21,8 +22,9 @@ T is the broker's time-out. The suspicion is part of the replicated state: the n
 So time without a leader counts for no broker, a new leader loses less than a third of a broker's silence, and a broker that
 makes contact within a third of its time-out causes no log entry.
 
-``Suspicions`` has one SUSPECT command in progress at a time; later events share the next one. The rules for events during such a
-command (before: what waits to be recorded when the event happens; after: what waits then):
+``Suspicions`` has at most one SUSPECT command in progress. The next command records the events of this time together. For each
+broker at most one event waits for it. The rules for a second event (before: the event that waits already; after: the event that
+waits then):
 
     row  before       event                              after          test
     W1   silence      an accepted renewal                nothing        test_silence_before_an_accepted_renewal_is_not_recorded
@@ -55,22 +57,22 @@ from replicated_namesrv.replication.route_machine import ProposalResult, Suspect
 from replicated_namesrv.routes.broker_group import Registration
 
 SHARES = 3
-"""Silence is recorded in thirds, because RocketMQ's brokers register four times, or twice, within their time-out. SHARES thirds
-are the whole time-out."""
+"""Number of equal parts of a time-out in which silence is recorded. With the default time-out of 120 s, a third is 40 s.
+RocketMQ's brokers register every 30 s by default, so they are not suspected; with the longest period, 60 s, they are."""
 RETRY_MS = 100.0
 """Silence that is due is returned again after this pause until it is recorded."""
 STALE_MAX = 1_000
 """The heap is rebuilt when its void elements exceed the live ones by this number."""
 LOOKS_PER_TURN = 2_000
-"""Brokers checked in one turn, which takes some milliseconds; the other brokers follow in the next turns. Brokers whose leases a
-new leader reads are among them. Ten turns a second are
-enough for 20,000 brokers with a time-out of 3 s."""
+"""Maximum number of brokers checked in one turn, which takes some milliseconds. The other brokers follow in the next turns. A
+broker whose lease a new leader reads counts as checked. Ten turns a second are enough for 20,000 brokers with a time-out of
+3 s."""
 RECORDED_PER_COMMAND = 500
 """Number of brokers in one command. Such a command takes a node 3 to 6 ms in one step."""
 
 
 class Lease(NamedTuple):
-    """A registration as the leader watches it."""
+    """The facts that the leader needs to measure the silence of a registration."""
 
     key: Key
     epoch: int
@@ -106,8 +108,8 @@ class Silence:
     of the number of renewals."""
 
     def __init__(self, registered: dict[Key, Registration], now_ms: float) -> None:
-        """Measure the silence of all these brokers from now on. What is recorded of their silence is added. ``due`` reads their
-        leases, so that a leader with many brokers does this in several turns."""
+        """Measure the silence of all these brokers. It begins at the recorded suspicion and continues from now on. ``due`` reads
+        the leases, so that a leader with many brokers does this in several turns."""
         self._watched: dict[Key, _Watched] = {}
         self._heap: list[tuple[float, Key]] = []
         self._silent: dict[Key, None] = {}
@@ -162,7 +164,8 @@ class Silence:
         self._unread.pop(key, None)
 
     def age_ms(self, key: Key, now_ms: float) -> float | None:
-        """How long the broker has been silent; until its lease is read, without what is recorded. None: it is not registered."""
+        """Milliseconds for which the broker has been silent. Until its lease is read, they do not include the recorded suspicion.
+        None: the broker is not registered."""
         watched = self._watched.get(key)
         if watched is None:
             return max(0.0, now_ms - self._begun_ms) if key in self._unread else None
@@ -191,8 +194,8 @@ class Silence:
         return found
 
     def silent(self, lease_of: Callable[[Key], Lease | None], now_ms: float) -> Iterator[Lease]:
-        """Brokers whose time-out has passed, in this order. They stay in the list until they make contact or their registration
-        ends."""
+        """Brokers whose time-out has passed, in the order in which it passed, at most LOOKS_PER_TURN. A broker stays in the list
+        until it makes contact or its registration ends."""
         for key in list(islice(self._silent, LOOKS_PER_TURN)):
             watched = self._watched[key]
             if self._is_current(watched, lease_of, now_ms):
@@ -221,10 +224,10 @@ class Silence:
 
 
 class Suspicions:
-    """The records of one leader in one term."""
+    """Proposes the SUSPECT commands of one leader in one term, and knows which brokers are suspected."""
 
     def __init__(self, term: Term, on_recorded: Callable[[list[Suspect]], None]) -> None:
-        """``on_recorded``: these contacts were recorded."""
+        """``on_recorded``: called with the contacts that were recorded."""
         self._term, self._machine, self._on_recorded = term, term.node.machine, on_recorded
         self._wanted: dict[Key, Suspect] = {}
         self._flying: dict[Key, Suspect] | None = None
