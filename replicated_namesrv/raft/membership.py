@@ -7,8 +7,8 @@ acknowledgements, is a learner until it is promoted.
 
 Peers exchange greetings (the node and its data directory) and then introductions (the process, and what its disk must contain;
 standing.py). Before both sides have accepted each other's process, only greetings and introductions are sent to or accepted from
-a peer. A process that has just started sends no votes and acknowledgements to any peer before all peers could accept it, because
-one of them may remember more of its disk than the others.
+a peer. A process that has just started sends no votes and no acknowledgements to any peer until all peers have accepted it, or a
+time limit has passed (``is_silent``). The reason: one peer may remember more of this process's disk than the other peers do.
 """
 
 from collections.abc import Callable
@@ -45,14 +45,15 @@ ANSWERS_MAX = 8
 accept each other need at most three. If two processes use one name, each answer changes what the other one knows; without a
 maximum they would answer each other for ever."""
 CONTEST_TIMES = 2
-"""How long a report that contests a process counts, in units of the contest time. Connected peers repeat it more often."""
+"""A report that contests this process counts for this many times the contest time. Connected peers repeat such a report before
+that time ends."""
 CONTACT_SECONDS = 2.2
-"""A process that has started makes no promises for at most this long while a peer with which it has contact has not introduced
-itself: longer than an attempt of the peer to connect, and than ``transport.LIVE_SECONDS``."""
+"""Maximum time for which a process makes no promises after its start, because a peer with contact has not accepted it yet. It is
+longer than an attempt of the peer to connect, and longer than ``transport.LIVE_SECONDS``."""
 _STANDINGS = frozenset(Standing)
 _PROMISES = frozenset((Vote, VoteReply, AppendReply, SnapshotAck, ReadAck))
-"""Messages that others count. Every AppendReply is one of them, because even the answer to a conflicting append renews the
-lease."""
+"""Messages that other nodes count as a vote, an acknowledgement or a renewal of the lease. Every AppendReply is one of them: even
+the answer to a conflicting append renews the lease."""
 
 
 class Membership:
@@ -88,10 +89,10 @@ class Membership:
         self._began_at: float | None = None
         """Time of the first tick, from which on peers can connect; None: it is still to come."""
         self._reported = NOTHING
-        """What peers remember of this disk, as their introductions report; if peers are authenticated, also those to an earlier
-        process of the disk."""
+        """What peers remember of this disk, according to their introductions to this process. If peers are authenticated, their
+        introductions to earlier processes of this disk count, too."""
         self.opened = Memory(0, 0, 0)
-        """The disk's content when it was opened. ``acknowledged`` has its last entry."""
+        """The disk's content when it was opened. The field ``acknowledged`` is the index of the last entry on the disk."""
         self.known: dict[str, int] = {}
         """For each peer: the incarnation whose process this node has accepted."""
         self.own_standings: dict[str, Standing] = {}
@@ -181,7 +182,8 @@ class Membership:
         return introduction.digest_version if introduction else 1
 
     def boot_of(self, peer: str, incarnation: int) -> int | None:
-        """The boot of the process of this incarnation that was accepted last; None for a peer of protocol 0."""
+        """The boot number (how often its data directory was opened) of the process of this incarnation that was accepted last.
+        None for a peer of protocol 0."""
         return self._memories.record(peer, incarnation).boot if self.protocol(peer) else None
 
     def standing(self, peer: str, incarnation: int) -> Standing:
@@ -204,10 +206,13 @@ class Membership:
 
     @property
     def is_silent(self) -> bool:
-        """Whether this process has started so recently that a peer that remembers more of its disk may not have introduced itself
-        yet. The peers that have accepted it remember no more. A peer with which there is no contact is probably down, so the
-        shortest election time is enough for it. A peer with contact gets more time: it may have to connect first, and over TCP
-        it refuses this process while the connection of an earlier one still counts as live (H8 in ``transport.py``)."""
+        """Whether this process still makes no promises after its start, because a peer may remember more of its disk than the
+        disk has. A peer that has accepted this process remembers no more. The process waits until all peers have accepted it, at
+        most for this time:
+
+        - no contact with the peers that have not: ``election_min_ms``, because these peers are probably down;
+        - contact with one of them: CONTACT_SECONDS. This peer may have to connect first, and over TCP it refuses this process
+          while the connection of an earlier process still counts as live (H8 in ``transport.py``)."""
         if self._is_new:
             waiting = [peer for peer in self._context.peers if not self._accepted_by(peer)]
             if not waiting:
@@ -467,9 +472,9 @@ class Membership:
             )
 
     def _lacks_data(self) -> bool:
-        """Whether peers remember more of this disk than is on it. A peer that contests this process, or has no contact with it
-        yet, may be lost before it reports a regression, and a machine may be reset with its memory. The compared values never
-        decrease within a process."""
+        """Whether peers remember more of this disk than is on it. Peers judge this, too (REGRESSED), but their judgement may not
+        arrive: a peer that contests this process, or has no contact with it yet, may fail first. A machine may also be reset
+        together with the memory of this process. The compared values never decrease within a process."""
         if not (self._defences.regressions and self._defences.remembered_data):
             return False
         return self._reported.missing_in(Memory(self._log.durable_number, self._term(), self._log.last_index))

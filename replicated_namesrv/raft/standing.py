@@ -16,7 +16,7 @@ by itself, whatever its standing (``membership.py``).
 |-----|----------------|------------------------|--------------------|-----------|---------------------------------------------|
 | S1 | any, not fresh | any                    | any                | PENDING   | may be a late copy: it has to echo us first |
 | S7 | current, back  | any                    | any                | REGRESSED | its machine was reset, memory included      |
-| S2 | first, current | any                    | no                 | ACCEPTED  | a running process forgets nothing           |
+| S2 | first, current | any                    | no                 | ACCEPTED  | nothing is known yet, or it still runs      |
 | S3 | current        | any                    | yes                | CONTESTED | two processes on copies of one directory    |
 | S4 | other          | lacks, or boot repeats | yes                | CONTESTED | a copy of an older directory was started    |
 | S5 | other          | lacks, or boot repeats | no                 | REGRESSED | the directory was rolled back: rejoin       |
@@ -90,8 +90,8 @@ class Memory(NamedTuple):
         return Memory(max(self.number, other.number), *max((self.term, self.acknowledged), (other.term, other.acknowledged)))
 
     def missing_in(self, opened: "Memory") -> bool:
-        """Whether a disk lacks some of this data. ``opened``: the disk's content when it was opened; ``acknowledged`` has its
-        last entry."""
+        """Whether a disk lacks some of this data. ``opened``: the disk's content when it was opened. Its field ``acknowledged``
+        is the index of the last entry on the disk."""
         return opened.number < self.number or opened[1:] < self[1:]
 
 
@@ -108,8 +108,8 @@ class _Process:
         """A number of ours. The process is alive if it echoes this number or a later one."""
         self.fresh_at = NEVER
         self.sequence = self.echoed = 0
-        """The greatest sequence number of its introductions, and the greatest number of ours that they echoed. (An introduction
-        that answers a late copy of ours echoes less than an earlier one.)"""
+        """The greatest sequence number of its introductions, and the greatest number of ours that they echoed. The newest
+        introduction does not always have the greatest echo: it may answer a late copy of one of our introductions."""
         self.went_back = False
 
 
@@ -140,7 +140,7 @@ class IncarnationRecord:
         regressions: bool = True,
         single_process: bool = True,
     ) -> Standing | None:
-        """The standing of the process that sent ``said``; None if ``said`` is older than an earlier one.
+        """The standing of the process that sent ``said``; None if ``said`` is a late or repeated copy.
 
         ``own_process``, ``next_sequence``: our process, and the number of our next introduction. ``contest_s``: seconds in
         which contact with another process counts as recent. ``regressions``, ``single_process``: the defences of these names.

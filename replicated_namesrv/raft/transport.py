@@ -22,7 +22,7 @@
 - Limits: bytes of a frame (small before authentication), time for a hello, bytes waiting for a slow reader, connections not
   yet authenticated.
 
-The acceptor of a connection decides by the first row that matches. "Close" counts as refused:
+The acceptor of a connection decides by the first row that matches. H1 and H3 to H8 increment ``PeerTransport.refused_count``:
 
 | row | the connection                                        | outcome            | reason                                    |
 |-----|-------------------------------------------------------|--------------------|-------------------------------------------|
@@ -160,10 +160,10 @@ class TransportSettings:
 
 
 class Tls:
-    """SSL contexts that follow their files.
+    """SSL contexts of the files of a node.
 
-    Each change makes new contexts: a context never forgets an authority, and after a failed load a context may hold a part of the
-    old files and a part of the new ones.
+    If the files change, ``refresh`` makes new contexts: a context never forgets an authority, and after a failed load a context
+    may hold a part of the old files and a part of the new ones.
     """
 
     def __init__(self, files: TlsFiles) -> None:
@@ -258,7 +258,7 @@ class FrameSeal:
         return mac.digest()
 
     def opened(self, frame: bytes) -> bytes:
-        """The payload of the next frame. ForgedFrameError if it is not that."""
+        """The payload of the next frame. Raises ForgedFrameError if the MAC is not that of this frame at this position."""
         payload = frame[:-SEAL_BYTES]
         if len(frame) < SEAL_BYTES or not _equal(frame[-SEAL_BYTES:], self.of(payload)):
             raise ForgedFrameError("a frame has a wrong MAC")
@@ -534,7 +534,7 @@ class _Dialled(_Frames):
         return self._seal is not None
 
     def framed(self, payload: bytes) -> tuple[bytes, ...]:
-        """The parts of the next frame, to be written in the order in which they were made."""
+        """The parts of the next frame. Frames must be written in the order of these calls, because the MAC counts them."""
         if self._seal is None:
             return _pack_length(len(payload)), payload
         return _pack_length(len(payload) + SEAL_BYTES), payload, self._seal.of(payload)

@@ -1,7 +1,9 @@
 """AppliedCommands: performs the effects of applied commands, and reports registrations and removals to ``BrokerLiveness``.
 
+In every row, ended registrations are also dropped from the liveness and the attachments of this node.
+
 when                                   effects are performed
-replay of the log known at the start   none; ended registrations are forgotten here
+replay of the log known at the start   none
 entry of the term that this node leads all: pushes to clients, ended registrations
 any other entry                        ended registrations, so that this node closes their connections
 """
@@ -37,8 +39,8 @@ class AppliedCommands:
 
     def _on_registered(self, key: Key, epoch: int | None, content: str) -> None:
         """Report a registration in a later turn. In replay only a leader gets the report, because other nodes may already wait
-        for its decision on a copy. During replay, a registration counts as a contact only after this leader's LEAD. Such a
-        registration is new, and no list of this leader contains it.
+        for its decision on a copy. During replay, a registration counts as a contact only after this leader's LEAD is applied.
+        Registrations before LEAD are part of the state that ``Silence`` begins with.
         """
         role = self._liveness.role
         if self.is_live or role is not None:

@@ -8,12 +8,13 @@ A registration that is refused for every caller (a deposed master, a single topi
 either: it is answered after a read index is confirmed, like a linearizable read. ``UNREGISTER_BROKER`` (104) waits for the
 registrations that came before it over its connection.
 
-    row  code 104 over a connection                                    removes
-    D1   that last registered the broker in a life that has ended      nothing, and is answered: a newer life may be registered
-    D2   that last registered the broker in its present life           the broker, if the leader agrees (``departures.py``)
-    D3   that never registered the broker                              the present registration, if the leader agrees
-    D4   whose first registration of the broker then fails             nothing; the connection is closed
-    D5   older than another one by more than a second                  nothing; the connection is detached and closed
+    row  UNREGISTER_BROKER over a connection                           removes
+    D1   whose last registration of the broker has ended               nothing, and is answered: a later one may be in force
+    D2   whose last registration of the broker is in force             the broker, if the leader agrees (``departures.py``)
+    D3   without any registration of the broker                        the registration in force, if the leader agrees
+    D4   whose first registration of the broker is in progress, and    nothing; the connection is closed
+         then fails
+    D5   opened over a second before another one of the broker         nothing; the connection is detached and closed
 """
 
 import asyncio
@@ -144,8 +145,9 @@ class BrokerCalls:
     def register(
         self, registration: RegisterBroker, connection: Connection, grant: Grant | None = None, received: int | None = None
     ) -> "Future[Result]":
-        """Register a broker: as a renewal if the registration is a no-op, otherwise through the log. ``grant``: its room.
-        ``received``: the revision at which it was received; None: it was received now."""
+        """Register a broker: as a renewal if the registration is a no-op, otherwise through the log. ``grant``: the room for what
+        the registration adds to the state (``quotas.py``). ``received``: the revision at which the registration was received;
+        None: it was received now."""
         key = (registration.cluster_name, registration.broker_addr)
         slot = (connection.connection_id, key)
         received = self._machine.state.revision if received is None else received
@@ -237,8 +239,9 @@ class BrokerCalls:
     def renew_unchanged(
         self, cluster_name: str, broker_addr: str, connection: Connection
     ) -> "Result | Future[Result | int] | None":
-        """Renew a registration that the server has recognised as a no-op. If it cannot be renewed, the result is None, or the
-        revision at which the registration was received: the caller then has to register the broker."""
+        """Renew a registration that the server has recognised as a no-op. The Future returns the answer if the leader accepts the
+        renewal. If the leader refuses it, the Future returns the revision at which the registration was received, and the caller
+        has to register the broker. None: the broker is not registered, so the caller has to register it."""
         registration = self._machine.state.registration(cluster_name, broker_addr)
         if registration is None:
             return None

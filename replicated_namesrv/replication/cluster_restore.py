@@ -1,15 +1,16 @@
 """Restores a backup into a fresh cluster, through the log, while the cluster runs.
 
-A backup may be larger than a command, and reading it may take longer than an election. So it is sent in pieces, each a command,
-from which every node builds a second state. The last command replaces the current state, on all nodes at the same log index. The
-received pieces are part of the replicated state, and so of its snapshots and digests.
+A backup may be larger than a command, and reading it may take longer than an election. So it is sent in pieces, each a command
+(PIECE), between a command BEGIN and a command FINISH. Every node builds a second state from the pieces. FINISH replaces the
+current state, on all nodes at the same log index. The received pieces are part of the replicated state, and so of its snapshots
+and digests.
 
 If the restoring node dies, its restore would block the next one. Therefore a command in the log abandons it. The next restore
 proposes this command, or the leader does after ``IDLE_MS_MAX`` without a piece. Until then the pieces are in every state and
 snapshot.
 
-Only a fresh cluster, without brokers, topics and KV entries, accepts a backup. This is checked at the first and the last piece,
-because restoring over data would undo acknowledged writes. Revisions continue far above those of the backup
+Only a fresh cluster, without brokers, topics and KV entries, accepts a backup, because restoring over data would undo
+acknowledged writes. BEGIN and FINISH are refused by a cluster that is not fresh. Revisions continue far above those of the backup
 (``REVISIONS_SKIPPED``), so a watcher of the lost cluster gets an error because it missed changes. It does not confuse new changes
 with old ones.
 
@@ -115,20 +116,22 @@ class Incoming:
     """A backup that is being received."""
 
     def __init__(self, restore_id: str, revision: int, is_overridden: bool) -> None:
-        """``revision``: that of the current state. When an object is read from the backup, it gets the revision that the restored
-        state will probably have. So the last command takes little time. Exception: the current revision has passed the backup's
-        meanwhile. ``is_overridden``: whether all groups count as overridden. They are marked when they are read, so that
-        ``begin_anew`` does not have to mark them."""
+        """``revision``: the revision of the current state at BEGIN. Each object that is read from the backup gets the revision
+        that the restored state will probably have, so that FINISH takes little time. If the revision of the current state grows
+        above both ``revision`` and that of the backup before FINISH, then FINISH has to give all objects another revision.
+        ``is_overridden``: whether all groups count as overridden. They are marked when they are read, so that ``begin_anew`` does
+        not have to mark them."""
         self.restore_id = restore_id
         self.pieces: list[bytes] = []
-        """Compressed, because JSON may be six times as long as its texts. Snapshots and digests have them as they were sent."""
+        """The received pieces. They are compressed here, because JSON may be six times as long as its texts. Snapshots and
+        digests contain the pieces as they were sent."""
         self.reader = SnapshotReader(
             anew=lambda revision_of_backup: max(revision, revision_of_backup) + REVISIONS_SKIPPED, is_overridden=is_overridden
         )
         self._hash = blake2b(restore_id.encode(), digest_size=16)
 
     def feed(self, piece: bytes) -> None:
-        """Raises RouteFormatError."""
+        """Read the next piece into the second state. Raises RouteFormatError."""
         self.reader.feed(piece)
         self.pieces.append(compress(piece, FAST))
         self._hash.update(piece)

@@ -1,7 +1,8 @@
 """The kinds of commands in the log, each with the first command version in which nodes apply it.
 
-A new kind, or a changed meaning or content of a command, gets a new kind and a new version here. This keeps it out of the log
-until all nodes are upgraded (``consensus.py``). A kind that was once proposed stays, because logs contain it.
+A new command gets a new kind and a new version here. A command whose meaning or content changes gets a new kind and a new
+version, too. The version keeps the new kind out of the log until all nodes are upgraded (``consensus.py``). A kind that was once
+proposed stays, because logs contain it.
 """
 
 from typing import NamedTuple

@@ -48,7 +48,8 @@ NO_MAJORITY = "this node reaches no leader that has a majority"
 HAND_OVER_TIMEOUT_S = 2.0
 """How long a stopping leader waits for its successor. Raft itself gives up earlier."""
 CATCH_UP_PAUSE_S = 0.5
-"""Pause between two requests of a node that has not caught up, because some refusals arrive at once."""
+"""Pause after a rejected read index, before a node that has not caught up requests the next one. Without the pause, a node whose
+requests are rejected at once would repeat them without end."""
 
 
 class Consensus(Protocol):
@@ -217,10 +218,8 @@ class RaftConsensus(Observer):
             raise StorageError(f"cannot take part in the cluster: {error}") from error
 
     async def catch_up(self) -> float:
-        """Wait until this node has caught up with a majority. The result is the time, by ``now_ms``, at which the read index was
-        requested that confirmed it.
-
-        Raises StorageError."""
+        """Wait until this node has caught up with a majority, which a read index confirms. Returns the time, by ``now_ms``, at
+        which this node requested that read index. Raises StorageError."""
         told = ""
         while True:
             asked_ms = self._now_ms()
@@ -397,10 +396,11 @@ class RaftConsensus(Observer):
 
 
 HEAVY_TOPICS = 5_000
-"""A command that concerns more topics than this (some 5 ms if all change) is proposed only when the one before it has been
-applied. Many such commands in one entry would keep all nodes busy for longer than an election takes."""
+"""A command that concerns more topics than this (some 5 ms if all change) is heavy. The next heavy command of this node waits
+until Raft has an outcome for the one before it. Many heavy commands in one entry would keep all nodes busy for longer than an
+election takes."""
 HEAVY_BYTES = 256 << 10
-"""A command with more bytes than this counts as heavy, too: heartbeats would have to wait behind several such commands that the
+"""A command with more bytes than this is heavy, too: heartbeats would have to wait behind several such commands that the
 leader sends to all followers."""
 
 
@@ -441,14 +441,15 @@ class CommandProposer:
         connection: Connection | None = None,
         grant: Grant | None = None,
     ) -> ProposalResult:
-        """Propose through the log. Raises LimitError or UnavailableError (certainly not applied), or OutcomeUnknownError, at the
-        latest when this node fences itself. The command may be committed after that, or after this call was cancelled. So
-        ``grant``, and the turn of a heavy command, are held until Raft has an outcome.
+        """Propose a command and return its result. Raises LimitError, UnavailableError or NoPermissionError if the command is
+        certainly not applied. Raises OutcomeUnknownError if it may be applied later. The call ends at the latest when this node
+        fences itself. Raft may commit the command after the call has ended or was cancelled. Therefore ``grant``, and the turn of
+        a heavy command, are held until Raft has an outcome.
 
         ``timeout_ms`` None: the time limit of all requests. ``topics``: number of topics that the command concerns. ``origin`` is
-        in the log if every member knows such commands. ``connection`` is charged with the time that all nodes need, because one
-        address may send commands to every node. The permission of ``origin`` is checked again right before the proposal
-        (NoPermissionError)."""
+        in the log if every member knows such commands. Its permission is checked again right before the proposal. The estimated
+        time that all nodes need for the command is charged to ``connection``, because one address may send commands to every
+        node."""
         if origin is not None and self._consensus.command_version >= ORIGIN_VERSION:
             data = encode_attributed(data, origin)
         self._quotas.check_command(len(data))

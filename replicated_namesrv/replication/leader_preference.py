@@ -3,12 +3,12 @@ settings of elections (``check_elections``).
 
 The first row that matches decides, at most every ``LOOK_MS``:
 
-    row  this node        a preferred node                       outcome    reason
-    P1   does not lead    -                                      none       only the leader transfers
-    P2   leads            -, and it led for less than the pause  none       elections and restarts often follow one another
-    P3   leads            none is before it in the list          none       it is the most preferred of those that run
-    P4   leads            disconnected, no vote, lags, drained   try next   it could not lead, or not for long
-    P5   leads            keeps up                               transfer
+    row  this node                        a preferred node                      outcome   reason
+    P1   does not lead                    -                                     none      only the leader transfers
+    P2   has led for less than the pause  -                                     none      elections and restarts come in series
+    P3   leads                            none is before this node in the list  none      this node is the most preferred one
+    P4   leads                            disconnected, no vote, lags, drained  try next  it could not lead, or not for long
+    P5   leads                            keeps up                              transfer
 
 Each transfer doubles the pause of this process, up to ``PAUSE_MS_MAX``: if the nodes have different lists, or a preferred node
 fails repeatedly, leadership changes less and less often.
@@ -57,7 +57,7 @@ def lease_margin(election_timeout_ms: int) -> float:
 
 
 def preferred_leaders(settings: Settings, members: Sequence[str]) -> list[str]:
-    """``leaderPriority``. Raises SettingError."""
+    """The nodes that ``leaderPriority`` names, the most preferred first. Raises SettingError if one of them is not a member."""
     names = [name.strip() for name in settings.leader_priority.split(",") if name.strip()]
     for name in names:
         if name not in members:

@@ -1,9 +1,10 @@
 """Facts about brokers beyond their registrations, and the first line of a snapshot, which contains them.
 
-The line is one JSON array: three numbers, the rows of the table of marks, and the rows of the table of unregistrations. If the
-command version is not the first one, it follows as a fourth number, and a table of suspicions follows the other two. The line is
-written and read ROWS_MAX rows at a time. The tables may have as many rows as there are brokers. Earlier versions wrote and read
-the same line in one step, so its form stays. It begins with a blank, because ``encoding.load`` accepts any text after a blank.
+The line is one JSON array: three numbers, the rows of the table of marks, and the rows of the table of unregistrations. With a
+command version above the first one, the array has two more items: the version is the fourth number, and the table of suspicions
+is the last table. The line is written and read ROWS_MAX rows at a time. The tables may have as many rows as there are brokers.
+Earlier versions wrote and read the same line in one step, so its form stays. The line begins with a blank: ``encoding.load`` then
+uses a parser that accepts every text that a name can have.
 """
 
 import json
@@ -32,8 +33,8 @@ class Mark(NamedTuple):
     """Facts about a registered broker beyond its registration."""
 
     version_revision: int
-    """Revision that committed the broker's newest content. Until all nodes are newer than 0.1, the revision of its current data
-    version."""
+    """Revision at which the broker's newest content was committed. While a node may run version 0.1 (the command version is the
+    first one), it is the revision at which the broker's data version was committed."""
     serial: int
     """Number of the broker's last registration in the log, whether the registration changed anything or not."""
     content: str

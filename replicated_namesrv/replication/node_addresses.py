@@ -19,7 +19,7 @@ _SERVING, _DRAINED = 1, 2
 
 
 class NodeAddresses:
-    """The knowledge of one node."""
+    """Sends one node's address to the other nodes, and keeps the addresses that they send."""
 
     def __init__(
         self, node_id: str, members: Sequence[str], send: Callable[[str, bytes], None], now_ms: Callable[[], float]

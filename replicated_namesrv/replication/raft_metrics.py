@@ -59,7 +59,8 @@ def _log(node: RaftNode) -> Iterator[Measurement]:
 
 
 def _peers(node: RaftNode) -> Iterator[Measurement]:
-    """A leader has contact with all followers, a follower only with the leader."""
+    """Measurements about each peer. A leader has replication progress and last contacts of all followers. A follower has only the
+    last contact of the leader."""
     now, leads, leader = node.context.now(), node.core.is_leader, node.leader_id
     for peer, progress in node.followers.progress.items():
         yield Measurement("raft_peer_connected", int(progress.connected), (peer,))

@@ -22,31 +22,33 @@ A read arrives:
 A read waits:
 
     row  event                                        level  policy       outcome           reason
-    W1   turn of the loop ends, lease holds, and no   -      -            lease             one look at the lease after all of
-         read that waits asked for more than a lease                                        them came
+    W1   turn of the loop ends, lease holds, and no   -      -            lease             the lease is checked once, after all
+         read that waits asked for more than a lease                                        of these reads arrived
     W2   index confirmed                              -      -            linearizable      it was requested after the read
-    W3   index rejected                               -      -            UnavailableError  other reads ask again
+    W3   index rejected                               -      -            UnavailableError  later reads request another index
     W4   fence                                        -      fence        UnavailableError  no read index is confirmed
     W5   fence                                        none   serve-stale  stale             as R5
     W6   fence                                        named  serve-stale  UnavailableError  as R6
 
 A tick comes, or any read index that this node requested is confirmed. *Silence* is the time in which this process ran since the
-last confirmation:
+last confirmation. *Index waits* means: a confirmed read index is not processed yet.
 
     row  caught up  fenced  event         silence          outcome   reason
     F1   no         -       tick          -                none      it does not serve yet
     F2   yes        no      tick          <= fenceAfterMs  none      an election takes less
-    F3   yes        no      tick          > fenceAfterMs   none      only if a confirmed read index waits for its turn; else F4
+    F3   yes        no      tick, index   > fenceAfterMs   none      the confirmation is processed in a later turn
+                            waits
     F4   yes        no      tick          > fenceAfterMs   fence     clients and brokers move to a node with a majority
     F5   -          yes     tick          -                none      it is fenced already
     F6   -          yes     confirmation  -                unfence   the node reaches a leader with a majority
     F7   -          no      confirmation  -                none      silence counts from now
 
-Two clocks, because a process may be stopped and a machine may sleep:
+A process may be stopped, and a machine may sleep. Therefore two times are measured differently. Both come from ``now_ms``, a
+clock that continues while the process does not run:
 
-- The *age* of the state counts from the request of the last confirmed read index, because the state includes everything
-  acknowledged before it. This clock continues while the process does not run. The lease uses such a clock, too, so a node that
-  wakes does not answer by a lease that ended while it slept.
+- The *age* of the state counts all time since the last confirmed read index was requested, because the state includes everything
+  acknowledged before that. The lease uses such a clock, too, so a node that wakes does not answer by a lease that ended while it
+  slept.
 - *Silence* counts only time in which this process could have had contact with a majority: at most STEP_MAX_MS between two
   ticks. A node that wakes has almost the full ``fenceAfterMs`` to reach a majority; until then its reads wait.
 """
@@ -74,7 +76,7 @@ LINEARIZABLE, LEASE, STALE = ReadLevel.LINEARIZABLE, ReadLevel.LEASE, ReadLevel.
 
 
 class ReadBarrier:
-    """The reads of one node, on its event loop. ``now_ms`` is its only clock."""
+    """The reads of one node, on its event loop."""
 
     def __init__(
         self,
@@ -158,7 +160,8 @@ class ReadBarrier:
                 loop.call_soon(self._ask)
         else:
             self._others_came = True
-        if wanted is LINEARIZABLE or self._default is not LEASE:  # reads that join this one later do not log
+        # ``barrier`` lets later reads of the default level join this one, and does not record what they need
+        if wanted is LINEARIZABLE or self._default is not LEASE:
             self._needs_index = True
         if self.serves_stale and (level is not None or max_staleness_ms is not None):
             return self._judged(shared, level, max_staleness_ms)
@@ -243,7 +246,8 @@ class ReadBarrier:
         self.confirmed(asked_ms)
 
     def tick(self) -> None:
-        """Call it about ten times a second."""
+        """Count silence, request a read index if the state is old, and fence this node if it is silent for too long. Call it
+        about ten times a second."""
         now = self._now_ms()
         self._silent_ms += min(now - self._ticked_ms, STEP_MAX_MS)
         self._ticked_ms = now
@@ -305,6 +309,6 @@ def is_ready(question: "Future[ReadOutcome] | None") -> bool:
 
 
 def fail(future: Future[Freshness], reason: str) -> None:
-    """UnavailableError for all waiting reads; there may be none."""
+    """Raise UnavailableError in the reads that wait for ``future``. There may be none."""
     future.set_exception(UnavailableError(reason))
     future.exception()

@@ -2,7 +2,7 @@
 
     brokers, clients, operators
       reads          read_barrier.py       whether this node may answer, age of answers, fence
-      brokers        broker_calls.py       register, renew, heartbeat, 322, 104
+      brokers        broker_calls.py       REGISTER_BROKER, BROKER_HEARTBEAT, QUERY_DATA_VERSION, UNREGISTER_BROKER
       writes         consensus.py          proposals of commands
       settings       config_updates.py     shared settings: log; this node's: its file
       live brokers   liveness/             called by broker_calls and applied_commands
@@ -85,7 +85,7 @@ BUDGET_MARGIN_MS = 500
 
 
 def raft_config(settings: Settings, budget_ms: int) -> RaftConfig:
-    """``budget_ms``: time limit of a proposal and of a read. Raises SettingError."""
+    """Raft's configuration from the settings. ``budget_ms``: time limit of a proposal and of a read. Raises SettingError."""
     check_elections(settings)
     return RaftConfig(
         digest_version=DIGEST_VERSION,
@@ -524,7 +524,8 @@ class ReplicatedNode:
         return self.liveness.lost_count
 
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
-        """Milliseconds since the last contact: with any node if this one leads, else with this one."""
+        """Milliseconds since the broker's last contact. None: no contact is known. A leader knows the contacts with all nodes.
+        Another node knows only the contacts with itself."""
         return self.liveness.age_ms((cluster_name, broker_addr))
 
     def suspected_since(self) -> dict[tuple[str, str], int]:

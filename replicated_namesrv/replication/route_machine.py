@@ -6,18 +6,20 @@ Each rule is decided here, from state and command alone, so that all nodes decid
   received it found that the broker repeats it. Such a registration names the revision up to which stored versions may be
   replaced (``liveness/copies.py``).
 - A registration with the stored data version but other content is a late copy if it was received before the stored content was
-  registered. Otherwise it is newer: a broker that splits its registration sends several of one version.
+  registered. Otherwise its content is newer: a broker may split a registration into several with the same data version.
 - A registration names the revision at which it was received. If the broker was unregistered after that, it does not bring the
   broker back. If another address took over its name and id after that, it does not take them back.
 - Removals are proposed by the leader alone and name its term. A new leader's first command is LEAD; a removal that comes after
   another leader's LEAD is void. So once a leader has applied its own LEAD it knows every removal that can still happen.
-- A removal by ``UNREGISTER_BROKER`` (104) names its epoch. If its sender knew of no registration, it removes no broker: it has no
-  effect on later registrations, whatever cluster they name. It only removes a group without members.
+- A removal by ``UNREGISTER_BROKER`` (104) names the epoch of the registration to remove. If its sender knew of no registration,
+  the removal names ``NO_REGISTRATION`` and removes no broker. It has no effect if the address is registered by now, in whatever
+  cluster. Otherwise it settles the group (``settle_group``): a group without members is dropped, and a group with members but
+  without master loses its write permission if it enables an acting master.
 - An expiry names, besides the epoch, the number of commands that the leader had applied (``serial``). A registration or a
   cleared suspicion after that number keeps the broker, even with the same epoch.
 - SUSPECT records for how many thirds of its time-out the leader has had no contact with a broker (``liveness/silence.py``). It
-  names term, epoch and serial as an expiry does. A registration that is taken clears the suspicion, and so does SUSPECT with
-  0.
+  names term, epoch and serial as an expiry does. The suspicion of a broker is cleared by a registration that is not ignored, and
+  by SUSPECT with 0 thirds.
 - ATTRIBUTED wraps a command and names the caller who caused it. The caller has no effect on the state.
 - OPERATION records in the audit log of every node that an operation on the cluster was requested. It has no effect on the state.
 - The time of a command is the leader's clock, as last reported to the proposer. A time before that of a previous command is
@@ -70,7 +72,8 @@ from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 
 UNREGISTERED_MAX = 10_000
-"""Number of unregistrations that are remembered. A copy is not recognised if more of them come while it is delayed."""
+"""Maximum number of unregistrations that are remembered; the newest are kept. A registration that was received before its
+broker's unregistration has an effect if this unregistration is not remembered any more."""
 NO_REGISTRATION = 0
 """Epoch in a removal that saw no registration: real epochs start at 1."""
 
@@ -123,8 +126,9 @@ def encode_plain(command: Command, time_ms: int) -> bytes:
 
 
 def encode_register(registration: RegisterBroker, time_ms: int, received: int, replaces: int, content: str) -> bytes:
-    """``received``: revision at receipt. ``replaces``: an older version may replace a stored one that was committed at this
-    revision or before; 0: none. (The 0 after it is an argument that only version 0.1 reads.)"""
+    """A registration. ``received``: revision of the receiving node when the registration arrived. ``replaces``: the registration
+    may replace a newer data version that was committed at this revision or before; 0: it may replace none. The 0 after
+    ``replaces`` is an argument that only version 0.1 reads."""
     return _encode([REGISTER, received, replaces, 0, content], registration, time_ms)
 
 
@@ -134,12 +138,14 @@ def encode_unregister(command: UnregisterBrokers, time_ms: int, term: int) -> by
 
 
 def encode_expire(command: UnregisterBrokers, time_ms: int, term: int, serial: int, is_lost: bool) -> bytes:
-    """Brokers silent or lost, by the leader of ``term``, which had applied ``serial`` commands."""
+    """The removal of silent brokers, or of brokers that closed their connections (``is_lost``), by the leader of ``term``, which
+    had applied ``serial`` commands."""
     return _encode([EXPIRE, term, serial, int(is_lost)], command, time_ms)
 
 
 def encode_suspect(suspects: Iterable[Suspect], time_ms: int, term: int, serial: int) -> bytes:
-    """Silence or contact of brokers, by the leader of ``term``, which had applied ``serial`` commands."""
+    """SUSPECT: the recorded silence of brokers, or their contact, by the leader of ``term``, which had applied ``serial``
+    commands."""
     rows = [[*suspect.key, suspect.epoch, suspect.share] for suspect in suspects]
     return _encode([SUSPECT, term, serial, rows], UpdateSettings({}), time_ms)
 
@@ -150,7 +156,8 @@ def encode_lead(settings: RouteSettings, time_ms: int, term: int) -> bytes:
 
 
 def encode_operation(request: str, target: str, time_ms: int) -> bytes:
-    """``request`` concerning ``target``, before it is executed."""
+    """OPERATION: a caller has requested the operation ``request`` on ``target``. It is proposed before the operation is
+    executed."""
     return _encode([OPERATION, request, target], UpdateSettings({}), time_ms)
 
 
@@ -289,7 +296,7 @@ class RouteStateMachine:
         return applied
 
     def _register(self, command: Command, received: int, replaces: int, unused: int | None, content: str) -> ProposalResult:
-        """Report every registration, whatever its outcome: nodes with a copy of it wait for any outcome."""
+        """Apply a registration, and call ``on_registered`` whatever the outcome: nodes with a copy of it wait for any outcome."""
         assert isinstance(command, RegisterBroker)
         applied = self._judge(command, received, replaces, content)
         epoch = applied.result.epoch if applied.ignored is None else None
@@ -319,8 +326,8 @@ class RouteStateMachine:
         return ProposalResult(result)
 
     def _is_taken_over(self, command: RegisterBroker, received: int) -> bool:
-        """Whether another address with the name and id registered after this registration was received. Then this registration is
-        late and would remove a live broker. Version 0.1 does not check this."""
+        """Whether another address took over the name and id after this registration was received. Then this registration is late,
+        and applying it would remove a live broker. Version 0.1 does not check this."""
         holder = self.state.member(command.broker_name, command.broker_id)
         if self.command_version < SUSPICION_VERSION or holder is None or holder.broker_addr == command.broker_addr:
             return False
@@ -335,8 +342,8 @@ class RouteStateMachine:
 
     def _is_overtaken(self, command: RegisterBroker, held: Registration) -> bool:
         """Whether the stored version is newer. The broker id in the copy does not matter, because a broker that changed its id
-        continues its counter. Version 0.1 compares only versions of the same id, so all nodes do this until every member is
-        newer."""
+        continues its counter. Version 0.1 compares only versions of the same id. All nodes keep to this until a command of
+        ``SUSPICION_VERSION`` is applied."""
         if self.command_version < SUSPICION_VERSION and command.broker_id != held.broker_id:
             return False
         return is_older(command.data_version, held.data_version)

@@ -14,9 +14,10 @@ FORMAT = "replicated-namesrv-backup"
 VERSION = 1
 HEAD_BYTES_MAX = 64 << 10
 BYTES_PER_STATE_BYTE = 16
-"""Maximum number of bytes in a file for each counted byte of the state (``sizes.py``). JSON writes a byte of a text as at most 6
-bytes (a control character), and a namespace with one entry twice. Numbers and punctuation need less than 6 times the 64 bytes
-that each object counts. The rest is for names of namespaces, brokers and clusters, because each line repeats one of them."""
+"""Maximum number of bytes in a file for each counted byte of the state (``sizes.py``). A byte of a text takes at most 6 bytes in
+JSON (a control character). The name of a namespace with one entry is written twice. The numbers and punctuation of an object take
+less than 6 bytes for each of the ``sizes.ENTRY_BYTES`` that the object counts. The remaining factor is for the name of a
+namespace, broker or cluster that each line repeats."""
 
 
 def bytes_max(state_bytes: int) -> int:
@@ -85,7 +86,8 @@ class BackupReader:
         return ready
 
     def finish(self) -> Head:
-        """Call it after the last byte. Raises BackupError if the file is cut off or damaged."""
+        """Check the end of the file, and return its head. Call it after the last byte. Raises BackupError if the file is cut off
+        or damaged."""
         try:
             end = json.loads(bytes(self._rest))
             declared = end["bytes"], end["sha256"]

@@ -10,22 +10,23 @@ from replicated_namesrv.routes.sums import PRIME, entry_hash, queue_hash, topic_
 
 
 class Registration(NamedTuple):
-    """One life of a registered broker (``BrokerLiveInfo.java`` without the facts that differ between nodes)."""
+    """The registration of a broker that has one epoch (``BrokerLiveInfo.java`` without the facts that differ between nodes)."""
 
     cluster_name: str
     broker_addr: str
     broker_name: str
     broker_id: int
     epoch: int
-    """Revision at which this life began: unique and ascending. The life continues while the same address is registered under the
-    same cluster, name and id, whatever its content. It ends with the removal of the registration or with a change of address,
-    cluster, name or id."""
+    """Revision at which this registration began. Later registrations of a broker have greater epochs. The epoch stays the same
+    while the same address is registered under the same cluster, name and id, whatever the content. The registration ends when it
+    is removed, or when the address, cluster, name or id changes. A command begins at most one registration, so registrations have
+    different epochs. Exception: after ``RouteInfoManager.begin_anew`` all registrations have the same epoch."""
     data_version: DataVersion
     heartbeat_timeout_ms: int
     ha_server_addr: str
     filter_servers: tuple[str, ...]
     since_ms: int
-    """Time of the command that began this life."""
+    """Time of the command that began this registration."""
 
 
 class TopicCount:
@@ -42,8 +43,8 @@ class Shown(NamedTuple):
 
     plain: BrokerData
     acting: BrokerData
-    """The group as brokers with an acting master see it: if there is no master and the group allows it, the least id appears as
-    0."""
+    """The group with an acting master. If the group has no master and enables an acting master, the address of the least id has
+    the id of a master, 0. Otherwise this is equal to ``plain``."""
     filter_servers: tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -85,8 +86,9 @@ class BrokerGroup:
         self.topics_sum = 0
         """Sum over ``topics``: the topic's hash times the hash of its queue settings."""
         self.is_overridden = False
-        """Whether code 205, 327 or 217 changed queue settings since the master last registered topics under a new data
-        version."""
+        """Whether queue settings of this group were changed by ``WIPE_WRITE_PERM_OF_BROKER`` (205), ``ADD_WRITE_PERM_OF_BROKER``
+        (327) or ``REGISTER_TOPIC_IN_NAMESRV`` (217). The master resets this when it registers more than one topic under a new
+        data version."""
         self.generation = 0
         self.counted = 0
         """The hash of this group that is counted in ``Tables.groups_sum``."""

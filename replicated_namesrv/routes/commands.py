@@ -2,7 +2,7 @@
 
 A command contains everything that could differ between nodes, so applying the same commands in the same order gives the same
 bytes everywhere. The time of a command is a separate argument of ``RouteInfoManager.apply`` (from the node in AP, from the
-leader in CP). Removals are fenced: they name the registration epoch that their sender saw.
+leader in CP). A removal names the epoch of the registration that its sender saw, so it does not end a later registration.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ class BrokerRemoval:
     broker_name: str
     broker_id: int
     epoch: int | None
-    """The fence of the removal: only a registration with this epoch is removed. None: any registration is removed."""
+    """Only a registration with this epoch is removed. None: a registration with any epoch is removed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
 """Digest of the whole state, cheap enough to compare between nodes every second at any size of the state.
 
-Every table counts as a sum over its entries, which each change updates (sums.py), so a digest is a hash over one number per
-table. The digest hashes only groups, and of these only the ones that changed since the last digest. They are not hashed at each
-change, because many commands between two digests change the same groups. A state without ``keeps_sums`` keeps no sums over
-topics: the digest recomputes those of the changed groups.
+Each table has a sum over the hashes of its entries (sums.py), and each change updates this sum. The digest is a hash of the sums,
+of the revision, the numbers of entries and the settings. Groups are the exception: a group is hashed when the digest is computed,
+and only if it changed since the last digest. Many commands between two digests change the same groups, so this costs less than a
+hash at each change. A state without ``keeps_sums`` keeps no sums over topics: the digest recomputes those of the changed groups.
 
-The revisions of topics are added without hashing, because a command changes those of all topics of a group at once, and they only
-affect cached answers. So a difference is not detected if two nodes gave a revision to different topics of a group and the sums
-are equal. It is detected if one of them gave the revision to no topic.
+The revisions of topics are added without hashing, because one command gives the same revision to all topics of a group, and
+revisions only affect cached answers. Therefore the digest does not show every difference. Example: two topics of a group have
+equal revisions. One node gives a new revision to the first topic, another node gives it to the second topic. Their sums are
+equal. If one node gives the new revision to neither topic, the sums differ.
 """
 
 import json

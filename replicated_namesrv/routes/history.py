@@ -34,7 +34,8 @@ UNREGISTERED, EXPIRED, LOST = "broker-unregistered", "broker-expired", "broker-l
 """Kinds of removal: the broker unregistered (104); it had no contact within its time-out; its connections ended."""
 REMOVALS = (UNREGISTERED, EXPIRED, LOST)
 REGISTERED, CHANGED, GROUP_CHANGED = "broker-registered", "broker-changed", "broker-group-changed"
-"""A new life of a broker; new content of a life; a refused registration that nevertheless changed its group, as in Java."""
+"""REGISTERED: a registration with a new epoch. CHANGED: a registration whose content changed and whose epoch did not.
+GROUP_CHANGED: a refused registration that nevertheless changed its group, as in Java."""
 RESTORED = "restored"
 """The whole state was replaced, by a backup or by another node's snapshot: watchers have to read everything again."""
 TOPICS_LISTED_MAX = 1_000
@@ -80,7 +81,8 @@ def _bytes(value: object) -> int:
 
 
 def _bytes_of_text(value: str) -> int:
-    """An escape takes up to 12 bytes. Python stores every character of a text with 4 bytes if one of them needs that."""
+    """Approximate memory of a text, as JSON or as Python stores it, whichever is more. JSON escapes a character with up to 12
+    bytes. Python stores every character of a text with 4 bytes if one character needs 4."""
     return max(len(encode_basestring_ascii(value)), len(value) * (1 if value.isascii() else 4))
 
 
@@ -104,8 +106,8 @@ class History:
         self.oldest = 0
         self.newest = 0
         self.replaced_at = 0
-        """Revision of the last RESTORED; 0: there was none. A position before it belongs to the replaced state. The changes
-        between them are not needed, so a watcher with such a position continues from ``replaced_at - 1``."""
+        """Revision of the last RESTORED; 0: there was none. A watcher whose position is before this revision has read the state
+        that was replaced. It does not need the changes up to RESTORED, so it continues from ``replaced_at - 1``."""
         self.listeners: set[Callable[[], None]] = set()
         self.counts: Counter[str] = Counter()
         """Number of changes by kind."""
@@ -185,7 +187,8 @@ def describe(state: RouteInfoManager, command: Command, removal: str) -> tuple[s
 
 
 def _registration(state: RouteInfoManager, command: RegisterBroker) -> tuple[str, dict[str, Any]]:
-    """A refused registration: its address may still be registered, possibly under another name or id."""
+    """Kind and fields of the change that a registration made. GROUP_CHANGED: the registration was refused. Then its address is
+    not registered, or is registered under another name or id."""
     registration = state.registration(command.cluster_name, command.broker_addr)
     fields: dict[str, Any] = {"topics": _topics(state), "replaced": [_broker(gone) for gone in state.last_ended()]}
     announced = (command.broker_name, command.broker_id)

@@ -16,8 +16,10 @@ UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
 
 
 def pickup_topic_route_data(tables: Tables, topic: str) -> TopicRouteData | None:
-    """``GET_ROUTEINFO_BY_TOPIC`` (105, ``pickupTopicRouteData``), with the slave of least id shown as master where that
-    applies.
+    """The route of a topic (``GET_ROUTEINFO_BY_TOPIC``, 105; ``pickupTopicRouteData``). None: no broker serves the topic.
+
+    A group appears with its acting master (``Shown.acting``) if ``supportActingMaster`` is on and the topic is not writable in
+    this group. The topics of ``SYNC_BROKER_MEMBER_GROUP_PREFIX`` are excepted.
     """
     groups = tables.topic_groups.of(topic)
     if not groups:
@@ -46,7 +48,8 @@ def pickup_topic_route_data(tables: Tables, topic: str) -> TopicRouteData | None
 
 
 def shown_of(group: BrokerGroup) -> Shown:
-    """Computed once for each generation of the group, because thousands of topics show the same groups."""
+    """The group as routes show it. It is computed once for each generation of the group, because the routes of thousands of
+    topics show the same groups."""
     if group.shown is not None and group.shown[0] == group.generation:
         return group.shown[1]
     members = group.members

@@ -55,9 +55,10 @@ MiB."""
 COMMAND = "commandBytes"
 """Limit on the encoded bytes of one command. It is not a setting."""
 COMMAND_BYTES_MAX = 16 << 20
-"""Raft takes no longer command. A KV entry with the longest value has 6 MiB. Only registrations can have more."""
+"""Maximum value of this limit, and of the commands that Raft accepts. The command of a KV entry with the longest value has 6 MiB.
+Only registrations can be longer."""
 DISK = "diskReserveBytes"
-"""Limit on the bytes that a command may add while its disk has less free space than this."""
+"""Limit on the bytes that commands add to the disk: the free space above ``diskReserveBytes`` and a copy of the state."""
 
 
 class Need(NamedTuple):
@@ -239,8 +240,9 @@ def _registration_growth(tables: Tables, command: RegisterBroker, new: Collectio
 
 
 def _may_take_topics(command: RegisterBroker) -> bool:
-    """Whether the topics of this broker may be stored. Those of a master are. Those of a slave that may act as master are, if it
-    has the least id of its group when the command is applied."""
+    """Whether the topics of this broker may be stored. The topics of a master are stored. The topics of a slave are stored only
+    if the slave sends ``enableActingMaster`` and has the least id of its group when the command is applied. The second condition
+    is not known yet, so it is not checked here."""
     return command.broker_id == MASTER_ID or command.enable_acting_master is not None
 
 
@@ -310,14 +312,14 @@ class Grant:
         self._holders = 0
 
     def hold(self) -> None:
-        """Something that may still apply the command is in progress."""
+        """Count the room as used from now on. Call it once for each attempt that may apply the command."""
         if not self._holders:
             for need in self._needs:
                 self._pending.add(need)
         self._holders += 1
 
     def release(self) -> None:
-        """It has ended."""
+        """End the attempt of one ``hold``. After the last one, the room does not count as used any more."""
         self._holders -= 1
         if not self._holders:
             for need in self._needs:
@@ -450,8 +452,8 @@ MAPPED_QUEUES_MAX = 100_000
 TOPIC_BROKERS_MAX = 1_000
 """Maximum number of broker names in one ``REGISTER_TOPIC_IN_NAMESRV`` (217). Each costs every node some 30 us."""
 RESTORED_FACTOR = 7
-"""A state to be restored may have this many times each number. A cluster can have it: several nodes admit commands at the same
-time, and there are at most 7 voters."""
+"""A state to be restored may have this many times the maximum number of each kind of object. A cluster can have that many: each
+node counts only its own grants, and up to 7 voters admit commands at the same time."""
 
 _GONE, _LESS = "unregister those that are gone", "delete those that are not needed"
 _SPREAD = "spread the topics over more broker names"
@@ -568,8 +570,8 @@ def _grown(
 
 
 def _check_number(need: Additions, pending: Mapping[Hashable, int]) -> None:
-    """``pending``: objects that commands in progress add to the same table. Commands that were applied just now are among them,
-    so some objects may be in the table already."""
+    """Raise LimitError if the command would give the table too many objects. ``pending``: objects that commands in progress add
+    to the same table. Some of these commands have just been applied, so their objects may be in the table already."""
     if need.kept + len(pending) + len(need.added) <= need.most:
         return
     more = sum(key not in pending and key not in need.table for key in need.added)

@@ -3,9 +3,10 @@
 The steps and their order are Java's, because the effects of a refused registration are visible in later answers. Topics are
 compared at the speed of dictionary views: a registration that brings nothing new costs no Python work per topic.
 
-The queue settings of topics that the group does not have yet are stored. For the other topics:
+The queue settings of topics that the group does not have yet are stored. The table gives the outcome for the other topics if
+their queue settings in the registration differ from the stored ones:
 
-    data version  sender  queue settings changed by 205, 327 or 217 since  others that differ      test
+    data version  sender  queue settings changed by 205, 327 or 217 since  outcome                 test
     is new        any     -                                                stored                  test_a_new_version_replaces
     is stored     master  no                                               stored                  test_batches_of_one_version
     is stored     master  yes                                              not stored, as in Java  test_a_wiped_permission_stays
@@ -220,7 +221,7 @@ def _put_live(
     if not same_life:
         _end_predecessors(tables, key, current)
     tables.put_registration(group, registration)
-    if current is None or current.filter_servers != filter_servers:  # ending a predecessor has marked the routes
+    if current is None or current.filter_servers != filter_servers:  # else no change, or marked by ``end_registration``
         tables.touch_routes(group)
     return registration
 

@@ -1,7 +1,7 @@
 """Removal of brokers, topics and write permissions (``unRegisterBroker``, ``deleteTopic``, ``operateWritePermOfBroker``).
 
-A removal with an epoch ends only that life of the registration. If the broker registered again in between, it has another
-epoch, and the removal is a no-op.
+A removal with an epoch ends only the registration with this epoch. If that registration has ended and the broker has registered
+again, its registration has another epoch, and the removal is a no-op.
 """
 
 from replicated_namesrv.model import MASTER_ID, PERM_READ, PERM_WRITE, QueueData
@@ -37,7 +37,8 @@ def unregister_brokers(tables: Tables, command: UnregisterBrokers) -> Result:
 
 
 def settle_group(tables: Tables, group: BrokerGroup, cluster_name: str | None) -> None:
-    """After a removal: drop a group without members, or remove the write permission of one that waits for its master.
+    """Bring a group into a valid state after a removal. A group without members is dropped. A group that has members but no
+    master loses its write permission if it enables an acting master.
 
     A dropped group's name is removed from every cluster that lists it. Java removes it only from ``cluster_name``, the one that
     the request names, so a name can stay listed for ever. Version 0.1 does this, too, unless ``cluster_name`` is None.
@@ -83,7 +84,8 @@ def change_write_perm(tables: Tables, command: ChangeWritePerm) -> Result:
 
 
 def _find_member(tables: Tables, group: BrokerGroup, removal: BrokerRemoval) -> Registration | None:
-    """The member to remove: by address, with any id and cluster; with a fence only the life with that epoch."""
+    """The member to remove. Without an epoch it is the member with this address, whatever its id and cluster. With an epoch it is
+    the registration of this cluster and address, if it has this epoch."""
     if removal.epoch is None:
         return group.member_at(removal.broker_addr)
     registration = tables.live.get((removal.cluster_name, removal.broker_addr))

@@ -17,7 +17,7 @@ class Result:
     count: int | None = None
     """For codes 205 and 327: the number of topics with a queue entry of the broker."""
     epoch: int | None = None
-    """For ``REGISTER_BROKER`` (103): the epoch of the broker's present registration, which a fenced removal must name."""
+    """For ``REGISTER_BROKER`` (103): the epoch of the broker's registration. A removal of this registration names it."""
 
 
 class NotifyMinBrokerIdChange(NamedTuple):

@@ -1,8 +1,8 @@
 """The size of the state in bytes, updated by every change.
 
-Every stored object counts with its UTF-8 text and ``ENTRY_BYTES``, about its overhead in Python. A topic counts for every
-broker that announces it. So the numbers depend on the state only: they are equal on all nodes and not part of snapshots. An
-update costs what a command changes.
+The size of a stored object is the number of bytes of its text in UTF-8, plus ``ENTRY_BYTES``, approximately its overhead in
+Python. A topic counts once for each broker name that has it. The sizes depend on the state only. So they are equal on all nodes,
+and snapshots do not contain them. The cost of an update depends on what the command changes.
 """
 
 from collections.abc import Collection, Iterable

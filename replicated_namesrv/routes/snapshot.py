@@ -1,13 +1,14 @@
 """Snapshots: the whole state as JSON lines, written from a view that later changes do not affect.
 
 Taking the view copies the small tables and the references, and marks each group's topics as shared until they are written or
-the snapshot is dropped. A change before that first copies that group's dictionary (``BrokerGroup.own``). So the lines can be
-produced a few at a time, over seconds, while commands are applied. Topics are numbered once and referred to by number. A line
+the snapshot is dropped. If a command changes shared topics, ``BrokerGroup.own`` first copies their dictionary. So the lines can
+be produced a few at a time, over seconds, while commands are applied. Topics are numbered once and referred to by number. A line
 has at most SLICE entries, and at most SLICE_CHARACTERS of text unless one entry alone has more, so it takes a few milliseconds
 to write or to read. Lines are returned in parts of at most PART_BYTES_MAX.
 
-A snapshot contains everything on which an answer, a digest or a later command may depend, including visible orders. So
-restoring it and taking another one gives the same bytes, and a restored node behaves exactly like one that was not restored.
+A snapshot contains everything on which an answer, a digest or a later command may depend, including the order of objects that
+answers list. So restoring it and taking another one gives the same bytes, and a restored node behaves exactly like one that was
+not restored.
 """
 
 from collections import deque
@@ -206,8 +207,8 @@ class SnapshotReader:
 
     def __init__(self, trusted: bool = False, anew: Callable[[int], int] | None = None, is_overridden: bool = False) -> None:
         """``trusted``: only this cluster's own nodes can have written it, so values are not checked (SnapshotChecks).
-        ``anew(revision of the snapshot)`` returns the revision at which the state will probably begin anew
-        (``RouteInfoManager.begin_anew``). Everything gets this revision as it is read, which leaves little work for the end.
+        ``anew(revision of the snapshot)`` returns the revision that ``RouteInfoManager.begin_anew`` will probably give to all
+        objects. Each object gets this revision when it is read, so ``begin_anew`` has little left to do.
         ``is_overridden``: all groups count as overridden."""
         self._anew, self._is_overridden = anew, is_overridden
         self.begun: int | None = None

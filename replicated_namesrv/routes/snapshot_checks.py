@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 REVISION_MAX = 4 * 10**18
-"""Revisions, epochs and generations are 64 bits long in messages, and a restored state continues to count."""
+"""Maximum revision in a backup. Revisions, epochs and generations have 64 bits in messages. A restored state continues to count
+from its revision, so this maximum is less than half of the 64-bit range."""
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 NAMES_CHARACTERS_MAX = 10_000
@@ -77,7 +78,7 @@ def _add(known: set[Any], values: Iterable[Any], field: str) -> None:
 
 
 class SnapshotChecks:
-    """Checks the lines of one snapshot in order. Fields have their names on the wire, if they have one."""
+    """Checks the lines of one snapshot in order. An error calls a field by its name on the wire, if it has one."""
 
     def __init__(self) -> None:
         self._revision = 0

@@ -84,7 +84,7 @@ class RouteInfoManager:
 
     def override_all(self) -> None:
         """Treat all groups as overridden. Called when ``compares_content`` becomes true, or when the state comes from a backup:
-        it was not recorded before which groups the requests 205, 327 and 217 had changed."""
+        version 0.1 did not record which groups the requests 205, 327 and 217 had changed."""
         self._tables.override_all()
         self._digested = None
 
@@ -203,7 +203,7 @@ class RouteInfoManager:
         return self._tables.settings
 
     def group_generation(self, broker_name: str) -> int:
-        """Changes whenever anything changes on which the outcome of registering a member of this group depends.
+        """A number that changes whenever the outcome of registering a member of this group may change. 0: there is no such group.
 
         Let registration R be applied at generation g and change nothing. While the generation is g, applying R again changes
         nothing and gives an equal result. Argument: the branches and comparisons of R depend on
@@ -214,34 +214,36 @@ class RouteInfoManager:
         2. whether the cluster lists the name: adding stamps the group, and removal happens only together with the group;
         3. the live entry of R's own cluster and address. If R was accepted, it is a member of this group, and so part of 1. If
            R was refused it is not looked at before the refusal, which depends on 1 and on R alone;
-        4. static topic mappings: with another data version than the live entry's, or with a free id, R would have changed the
-           live entry. In all other cases the mappings are compared only for a master. The mappings of a name change only with a
-           registration of this name, which stamps the group, or with the removal of the group;
+        4. static topic mappings. An accepted R with another data version than the live entry, or with a free id, would have
+           changed the live entry. R changed nothing, so neither is the case. Then mappings are compared only if R is of a master.
+           The mappings of a name change only with a registration of this name, which stamps the group, or with the removal of the
+           group;
         5. settings, whose revision is part of the value.
         """
         group = self._tables.groups.get(broker_name)
         return 0 if group is None else max(group.generation, self._tables.settings_revision)
 
     def memo(self, cluster_name: str, broker_addr: str) -> object | None:
-        """The memo about a registered broker."""
+        """The object that ``put_memo`` stored for this registered broker. None: there is none."""
         return self._tables.memos.get((cluster_name, broker_addr))
 
     def put_memo(self, registration: Registration, memo: object) -> None:
-        """Keep a memo about this live entry until it ends. It is not part of the state, and a restored state has none."""
+        """Store an object of the server for this registration until the registration ends. The object is not part of the state,
+        and a restored state has none."""
         self._tables.memos[registration.cluster_name, registration.broker_addr] = memo
 
     # -- queries
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Code 105: None if no broker serves the topic."""
+        """The route of a topic (``GET_ROUTEINFO_BY_TOPIC``, 105). None: no broker serves the topic."""
         return lookups.pickup_topic_route_data(self._tables, topic)
 
     def cluster_info(self) -> ClusterInfo:
-        """Code 106."""
+        """All groups and clusters (``GET_BROKER_CLUSTER_INFO``, 106)."""
         return lookups.cluster_info(self._tables)
 
     def member_group(self, broker_name: str) -> tuple[tuple[int, str], ...]:
-        """Code 901: pairs (brokerId, address), empty for an unknown name."""
+        """Pairs (brokerId, address) of a group (``GET_BROKER_MEMBER_GROUP``, 901). Empty for an unknown name."""
         group = self._tables.groups.get(broker_name)
         return () if group is None else lookups.broker_data(group).broker_addrs
 
@@ -256,7 +258,7 @@ class RouteInfoManager:
         return 0 if group is None else len(group.topics)
 
     def all_topics(self) -> list[str]:
-        """Code 206."""
+        """All topics, in order of creation (``GET_ALL_TOPIC_LIST_FROM_NAMESERVER``, 206)."""
         return list(self._tables.topic_revisions)
 
     @property
@@ -265,31 +267,32 @@ class RouteInfoManager:
         return self._tables.topic_names_changes
 
     def topics_by_cluster(self, cluster: str) -> list[str]:
-        """Code 224."""
+        """The topics of all broker names that are listed in a cluster (``GET_TOPICS_BY_CLUSTER``, 224)."""
         return lookups.topics_by_cluster(self._tables, cluster)
 
     def system_topics(self) -> TopicList:
-        """Code 304."""
+        """All cluster and broker names, and the address of a broker (``GET_SYSTEM_TOPIC_LIST_FROM_NS``, 304)."""
         return lookups.system_topics(self._tables)
 
     def unit_topics(self) -> list[str]:
-        """Code 311."""
+        """The topics with the unit flag (``GET_UNIT_TOPIC_LIST``, 311)."""
         return lookups.unit_topics(self._tables)
 
     def has_unit_sub_topics(self) -> list[str]:
-        """Code 312."""
+        """The topics with the flag of unit subscriptions (``GET_HAS_UNIT_SUB_TOPIC_LIST``, 312)."""
         return lookups.has_unit_sub_topics(self._tables)
 
     def has_unit_sub_un_unit_topics(self) -> list[str]:
-        """Code 313."""
+        """The topics with the flag of unit subscriptions and without the unit flag (``GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST``,
+        313)."""
         return lookups.has_unit_sub_un_unit_topics(self._tables)
 
     def kv_get(self, namespace: str, key: str) -> str | None:
-        """Code 101."""
+        """The value of a key (``GET_KV_CONFIG``, 101). None: there is none."""
         return self._tables.kv.get(namespace, {}).get(key)
 
     def kv_namespace(self, namespace: str) -> dict[str, str | None] | None:
-        """Code 219: a copy of the namespace, None if it never existed."""
+        """A copy of a namespace (``GET_KVLIST_BY_NAMESPACE``, 219). None: it never existed."""
         entries = self._tables.kv.get(namespace)
         return None if entries is None else dict(entries)
 

@@ -93,7 +93,7 @@ class Tables:
         self.uncounted: dict[str, None] = {}
         self.cluster_names: dict[str, dict[str, None]] = {}
         self.clusters_of: dict[str, dict[str, None]] = {}
-        """The inverse of ``clusters``: from the broker name to the clusters that list it."""
+        """The inverse of ``cluster_names``: broker name -> the clusters that list it."""
         self.clusters_sum = 0
         self.live: dict[tuple[str, str], Registration] = {}
         self.live_sum = 0
@@ -132,7 +132,7 @@ class Tables:
     def end(self) -> bool:
         """End a command. True if it changed anything; then the revision has increased.
 
-        Registrations that ended without a successor are reported; those that became another life are not.
+        Adds the effect ``BrokerRemoved`` for each registration that ended, if its cluster and address are not registered again.
         """
         for name, group in self._touched.items():
             if self.groups.get(name) is group:
@@ -173,19 +173,19 @@ class Tables:
     # -- groups and clusters
 
     def touch(self, group: BrokerGroup) -> None:
-        """Note that a value changes on which a registration of this group depends."""
+        """Record a change of a value on which the outcome of a registration of this group depends."""
         group.generation = self.next_revision
         self.uncounted[group.broker_name] = None
         self.changed = True
 
     def touch_routes(self, group: BrokerGroup) -> None:
-        """Note that a value changes that every route through this group shows."""
+        """Record a change of a value that the routes of all topics of this group show."""
         self.touch(group)
         self.moved.append((len(group.topics), group.topics))
         self._touched[group.broker_name] = group
 
     def touch_topics(self, topics: Collection[str]) -> None:
-        """Note that the routes of these topics change. Topics without a route entry have no revision."""
+        """Record a change of the routes of these topics. Topics without a route entry have no revision, so they are left out."""
         self.moved.append((len(topics), topics))
         self._stamp(list(filter(self.topic_revisions.__contains__, topics)))
         self.changed = True
@@ -254,8 +254,8 @@ class Tables:
         self.touch_routes(group)
 
     def override(self, group: BrokerGroup, is_overridden: bool) -> None:
-        """Note that a request changed queue settings of the group, or that its master registered topics under a new data
-        version."""
+        """Set ``BrokerGroup.is_overridden``. True: a request changed queue settings of the group. False: its master registered
+        topics under a new data version."""
         if self.compares_content and group.is_overridden != is_overridden:
             group.is_overridden = is_overridden
             self.touch(group)
@@ -356,7 +356,8 @@ class Tables:
             self.topic_groups.link(dict.fromkeys(new, group))
 
     def change_queue_datas(self, group: BrokerGroup, after: Mapping[QueueData, QueueData]) -> None:
-        """Replace the queue settings of all topics that have a key of ``after``. No value of ``after`` is one of its keys."""
+        """Replace queue settings of the group. ``after`` has the new settings by the old ones, and contains no settings both as a
+        key and as a value."""
         own = group.own()
         topics: Collection[str] = own
         if after.keys() >= group.kinds.keys():

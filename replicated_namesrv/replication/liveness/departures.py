@@ -14,8 +14,8 @@ broker closed its connection. Otherwise ``silence.py`` decides.
     N1   not reporting  -                                               T after its last report      test_unheard_node
     N2   reporting      attached, perhaps with an earlier epoch         never                        test_attached,
                                                                                                      test_attached_with_an_earlier_...
-    N3   reporting      lost: the last one ended with a clean close     grace time after the entry   test_closed_by_the_broker
-    N4   reporting      released: the last one ended in another way     T after the entry            test_released
+    N3   reporting      lost: the last one ended with a clean close     the grace period             test_closed_by_the_broker
+    N4   reporting      released: the last one ended in another way     T                            test_released
     N5   reporting      none, and its process ran when the              at once                      test_never_attached
                         broker registered
     N6   reporting      none, and its process is younger                T after its process began    test_young_process
@@ -23,7 +23,7 @@ broker closed its connection. Otherwise ``silence.py`` decides.
 Row N2: a broker that changes its id gets another epoch. Its connections to other nodes keep the earlier epoch until copies of the
 new registration reach these nodes. Therefore an attached connection with an earlier epoch counts. A closed connection with an
 earlier epoch counts like no entry. Rows N1, N4 and N6: the broker may return to this node in its next round. Rows N3 and N4 count
-from the time at which the leader received the entry. The grace time is ``connectionLossGraceMs``. ``attachments.py`` defines a
+from the time at which the leader received the entry. The grace period is ``connectionLossGraceMs``. ``attachments.py`` defines a
 clean close.
 
 **UNREGISTER_BROKER (104).** A broker sends it over each of its connections. If a broker restarts, a late request of the old
