@@ -9,7 +9,7 @@ uses a parser that accepts every text that a name can have.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, repeat
 from typing import Any, NamedTuple
 
@@ -86,6 +86,29 @@ def suspected_table() -> SummedTable[Key, Suspicion]:
 def tables_of(numbers: Sequence[int]) -> int:
     """Number of tables that follow these numbers."""
     return len(numbers) - 1
+
+
+class MarksOfBackup:
+    """The marks of all brokers in a backup, which are equal. They are made a part at a time, while the backup arrives."""
+
+    def __init__(self) -> None:
+        self.table = marks_table()
+        self._mark: Mark | None = None
+
+    def advance(self, brokers: Mapping[Key, object], mark: Mark, rows_max: int) -> None:
+        """Make at most ``rows_max`` more marks, in the order of ``brokers``. Between two calls, brokers may only be appended. If
+        ``mark`` has changed since the last call, the table begins anew."""
+        if mark != self._mark:
+            self._mark, self.table = mark, marks_table()
+        done = len(self.table)
+        if done < len(brokers):
+            keys = list(islice(brokers, done, done + rows_max))
+            self.table.put_all(dict.fromkeys(keys, mark), mark_hashes(keys, mark))
+
+    def complete(self, brokers: Mapping[Key, object], mark: Mark) -> SummedTable[Key, Mark]:
+        """The table of all marks."""
+        self.advance(brokers, mark, len(brokers))
+        return self.table
 
 
 Tables = tuple[SummedTable[Key, Mark], SummedTable[Key, int], SummedTable[Key, Suspicion]]

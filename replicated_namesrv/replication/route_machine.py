@@ -54,9 +54,9 @@ from replicated_namesrv.replication.command_kinds import (
 from replicated_namesrv.replication.marks import (
     Key,
     Mark,
+    MarksOfBackup,
     OwnLineReader,
     Suspicion,
-    mark_hashes,
     marks_table,
     own_line,
     suspected_table,
@@ -458,19 +458,22 @@ class RouteStateMachine:
         self.on_replaced()
         self.on_settings()
 
-    def take_over(self, reader: SnapshotReader, revisions_skipped: int) -> None:
-        """Become the state of a backup: every broker in it counts as having registered just now. Raises RouteFormatError; the
-        state is then unchanged."""
+    def mark_of_backup(self, revision: int) -> Mark:
+        """The mark that all brokers of a backup get, if the next command makes it the state, at ``revision``."""
+        return Mark(revision, self.serial + 1, "")
+
+    def take_over(self, reader: SnapshotReader, revisions_skipped: int, marks: MarksOfBackup) -> None:
+        """Become the state of a backup: every broker in it counts as having registered just now. Only a state without brokers
+        may be replaced, so it has no marks. ``marks``: those that are made already. Raises RouteFormatError; the state is then
+        unchanged."""
         before = self.state.revision
         self.state.adopt(reader)
         revision = max(before, self.state.revision) + revisions_skipped
         self.state.begin_anew(revision, is_stamped=reader.begun == revision)
+        self.marks = marks.complete(reader.brokers, self.mark_of_backup(revision))
         self.serial += 1
         self.history.restart(revision, self.time_ms)
         self.suspected = suspected_table()
-        mark, registrations = Mark(revision, self.serial, ""), self.state.registrations()
-        marks = {(registration.cluster_name, registration.broker_addr): mark for registration in registrations}
-        self.marks.put_all(marks, mark_hashes(marks, mark))
         self.on_backup(revision)
         self.on_settings()
 

@@ -230,6 +230,11 @@ class SnapshotReader:
         """The size of what has been read so far; read only."""
         return self._tables.sizes
 
+    @property
+    def brokers(self) -> Mapping[tuple[str, str], Registration]:
+        """The registrations that have been read so far, by cluster and address; read only."""
+        return self._tables.live
+
     def feed(self, data: bytes) -> None:
         """Process the next bytes. Raises RouteFormatError with the line and its problem."""
         start = 0

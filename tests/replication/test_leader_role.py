@@ -25,6 +25,7 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     LOOK_AGAIN,
     LOST,
     MORE,
+    REGISTER,
     REMOVE,
     REMOVED,
     REMOVING,
@@ -43,7 +44,7 @@ from replicated_namesrv.replication.liveness.liveness_context import LivenessCon
 from replicated_namesrv.replication.liveness.removals import EXPIRED_BROKERS_MAX
 from replicated_namesrv.replication.liveness.renewals import JUDGING_INTERVAL_MS
 from replicated_namesrv.replication.liveness.silence import SHARES
-from replicated_namesrv.replication.marks import Mark, Suspicion
+from replicated_namesrv.replication.marks import Key, Mark, MarksOfBackup, Suspicion
 from replicated_namesrv.replication.route_machine import (
     ProposalResult,
     RouteStateMachine,
@@ -55,6 +56,7 @@ from replicated_namesrv.replication.route_machine import (
 )
 from replicated_namesrv.routes.commands import BrokerRemoval
 from replicated_namesrv.routes.results import BrokerRemoved
+from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteSettings
 from replicated_namesrv.simulation.loop import VirtualLoop
 from replicated_namesrv.simulation.route_cluster import silenced
@@ -726,11 +728,12 @@ def test_a_deposed_leader_decides_nothing(scene: Scene) -> None:
 
 # Copies
 
+NO_MARKS: dict[Key, Mark] = {}
 FIRST, SECOND, THIRD = (Asker(node, 1, 1) for node in MEMBERS)
 
 
 def test_one_copy_is_let_through_and_the_others_look_again() -> None:
-    admission = Admission({})
+    admission = Admission(NO_MARKS.get)
     assert admission.ask(FIRST, KEY, "x", 0, 0) == GRANTED
     assert admission.ask(SECOND, KEY, "x", 0, 1) is None
     assert admission.ask(FIRST, KEY, "x", 0, 2) == GRANTED, "the answer was lost"
@@ -742,13 +745,23 @@ def test_one_copy_is_let_through_and_the_others_look_again() -> None:
 
 
 def test_who_looked_before_the_commit_looks_again_and_who_looked_after_it_is_let_through() -> None:
-    admission = Admission({KEY: Mark(1, 10, "x")})
+    admission = Admission({KEY: Mark(1, 10, "x")}.get)
     assert admission.ask(FIRST, KEY, "x", 9, 0) == LOOK_AGAIN
     assert admission.ask(FIRST, KEY, "x", 10, 0) == GRANTED
 
 
+def test_copies_are_compared_with_the_marks_of_a_restored_backup(scene: Scene) -> None:
+    reader = SnapshotReader()
+    reader.feed(b"".join(scene.machine.state.snapshot()))
+    scene.machine.take_over(reader, 1, MarksOfBackup())
+    before = scene.machine.serial
+    scene.register(2)
+    scene.leading.on_inquiry("n2", Inquiry(1, 1, TERM, REGISTER, before, 0, KEY, content_of(registration(2))))
+    assert scene.sent[-1] == ("n2", Decision(1, 1, LOOK_AGAIN))
+
+
 def test_the_next_is_let_through_if_the_first_does_not_come() -> None:
-    admission = Admission({})
+    admission = Admission(NO_MARKS.get)
     admission.ask(FIRST, KEY, "x", 0, 0)
     admission.ask(SECOND, KEY, "x", 0, 1)
     assert admission.overdue((), GRANT_MS - 1) == []
@@ -758,7 +771,7 @@ def test_the_next_is_let_through_if_the_first_does_not_come() -> None:
 
 
 def test_the_next_is_let_through_if_the_firsts_node_is_not_heard() -> None:
-    admission = Admission({})
+    admission = Admission(NO_MARKS.get)
     admission.ask(FIRST, KEY, "x", 0, 0)
     admission.ask(SECOND, KEY, "x", 0, 1)
     assert admission.overdue((SECOND.node,), 2) == []
@@ -766,7 +779,7 @@ def test_the_next_is_let_through_if_the_firsts_node_is_not_heard() -> None:
 
 
 def test_the_next_is_let_through_if_the_first_withdraws() -> None:
-    admission = Admission({})
+    admission = Admission(NO_MARKS.get)
     admission.ask(FIRST, KEY, "x", 0, 0)
     admission.ask(SECOND, KEY, "x", 0, 1)
     admission.ask(THIRD, KEY, "x", 0, 2)
@@ -779,7 +792,7 @@ def test_the_next_is_let_through_if_the_first_withdraws() -> None:
 
 
 def test_the_newer_question_of_a_node_takes_the_place_of_the_older_one() -> None:
-    admission, newer = Admission({}), FIRST._replace(number=2)
+    admission, newer = Admission(NO_MARKS.get), FIRST._replace(number=2)
     admission.ask(FIRST, KEY, "x", 0, 0)
     assert admission.ask(newer, KEY, "x", 0, 1) == GRANTED
     admission.ask(SECOND, KEY, "x", 0, 2)

@@ -108,6 +108,31 @@ def test_the_state_is_that_of_the_backup_with_revisions_of_its_own() -> None:
     assert machine.machine.history.oldest == state.revision - 1, "nobody may go on from before"
 
 
+@pytest.mark.parametrize("marks_max", [1, 2, 2_000])
+@pytest.mark.parametrize("position", [None, 1, -4, -1])
+def test_all_brokers_of_a_backup_have_the_mark_of_its_last_command(
+    position: int | None, marks_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Marks are made while pieces arrive. A command at ``position`` makes those wrong that exist then. ``marks_max``: number of
+    marks made with each piece."""
+    monkeypatch.setattr(restore_module, "MARKS_MAX", marks_max)
+    before, machine, twin = origin(), at_version_2(), fresh()
+    log = list(commands(before))
+    if position is not None:
+        log.insert(position, encode_lead(RouteSettings(), 1, 2))
+    for command in log:
+        machine.apply(command)
+    state = machine.machine.state
+    mark = Mark(state.revision, machine.machine.serial, "")
+    keys = [(registration.cluster_name, registration.broker_addr) for registration in before.registrations()]
+    assert list(machine.machine.marks.items()) == [(key, mark) for key in keys]
+    restoring = twin.restore()
+    for chunk in machine.snapshot():
+        restoring.feed(chunk)
+    restoring.finish()
+    assert machine.digest() == twin.digest(), "the sum of the marks is that of marks which are put one by one"
+
+
 @pytest.mark.parametrize("position", [1, -1])
 def test_a_state_that_changes_meanwhile_gives_the_same_revisions(position: int) -> None:
     """While pieces arrive, the revision at the end is estimated. These changes make the estimate wrong."""
@@ -140,6 +165,22 @@ def test_the_end_of_a_restore_takes_few_steps_for_each_broker(is_upgraded: bool)
     one, digest_of_one, twice, digest_of_twice = works
     assert twice.lines - one.lines <= 5 * 100, works
     assert digest_of_twice.lines <= digest_of_one.lines + 10, works
+
+
+def test_the_end_of_a_restore_makes_no_marks() -> None:
+    works = []
+    for count in (200, 400):
+        before, machine = RouteInfoManager(), fresh()
+        for number in range(count):
+            before.apply(register("b", number, f"b{number}:1"), 1)
+        *log, last = commands(before)
+        for command in log:
+            machine.apply(command)
+        works.append(work_of(partial(machine.apply, last)))
+        assert len(machine.machine.marks) == count
+    one, twice = works
+    assert twice.lines <= one.lines, works
+    assert twice.bytes <= one.bytes + 1_000, works
 
 
 def test_a_node_that_comes_in_the_middle_ends_up_alike() -> None:

@@ -36,7 +36,7 @@ registered, because it may be an older one that was delayed. Otherwise it is tak
 the registration; the next round of the broker then repairs the routes (``test_machine.py``).
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -70,17 +70,18 @@ class _Passing:
 
 
 class Admission:
-    """The admission of one leader. ``marks``: the marks in the state machine."""
+    """The admission of one leader."""
 
-    def __init__(self, marks: dict[Key, Mark]) -> None:
-        self._marks = marks
+    def __init__(self, mark_of: Callable[[Key], Mark | None]) -> None:
+        """``mark_of``: the mark of a broker in the state machine."""
+        self._mark_of = mark_of
         self._passing: dict[tuple[Key, str], _Passing] = {}
 
     def ask(self, asker: Asker, key: Key, content: str, serial: int, now_ms: float) -> int | None:
         """GRANTED, LOOK_AGAIN, or None: wait. ``serial``: number of commands that the asker had applied when it compared.
         Asking again is harmless.
         """
-        mark = self._marks.get(key)
+        mark = self._mark_of(key)
         if mark is not None and mark.content == content and mark.serial > serial:
             return LOOK_AGAIN
         passing = self._passing.get((key, content))

@@ -64,7 +64,7 @@ class LeaderRole:
         self.removals = Removals(term, self._expire)
         self._suspicions = Suspicions(term, self._recorded)
         self._renewals = Renewals(term, self.removals, self._suspicions, self._renewed, self._judged, later)
-        self._admission = Admission(node.machine.marks)
+        self._admission = Admission(lambda key: node.machine.marks.get(key))
         self._registered_lately: dict[Key, float] = {}
         self._early: dict[Asker, tuple[BrokerRemoval, ChangeOrigin | None, float]] = {}
         """``UNREGISTER_BROKER`` (104) removals that wait until LEAD is applied and the nodes' lists have arrived
