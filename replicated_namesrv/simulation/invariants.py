@@ -48,6 +48,8 @@ class _Watched:
         self.term = 0
         self.commit_index = 0
         self.role = ""
+        self.led_since_ns = 0
+        """When it became leader last. A late vote can elect a leader of an old term."""
 
     def last(self) -> int:
         return self.base + len(self.terms) - 1
@@ -146,7 +148,7 @@ class Invariants:
         if role != watched.role:
             self._check_role(machine.name, machine.speaks_as, raft, watched)
         if role == "leader" and term < self._newest[0]:
-            self._check_deposed(machine, term)
+            self._check_deposed(machine, term, watched.led_since_ns)
         if beyond := exceeded(raft.memory()):
             self.violated("bounded memory", f"{machine.name} holds more than it may, (size, bound): {beyond}")
         if raft.applied_index > commit_index:
@@ -241,6 +243,7 @@ class Invariants:
     def _check_role(self, name: str, speaks_as: str, raft: RaftView, watched: _Watched) -> None:
         if raft.role == "leader":
             self.elections += 1
+            watched.led_since_ns = self._world.now_ns
             self._world.note(f"{name} leads term {raft.term} (log to {raft.last_index}, committed to {raft.commit_index})")
             if raft.term > self._newest[0]:
                 self._newest = raft.term, self._world.now_ns
@@ -285,11 +288,11 @@ class Invariants:
                 )
                 return
 
-    def _check_deposed(self, machine: MachineView, term: int) -> None:
-        newest, led_since_ns = self._newest
-        since_ns = max(led_since_ns, machine.ran_since_ns)
+    def _check_deposed(self, machine: MachineView, term: int, led_since_ns: int) -> None:
+        newest, newest_since_ns = self._newest
+        since_ns = max(newest_since_ns, machine.ran_since_ns, led_since_ns)
         if self.deposed_ns and self._world.now_ns - since_ns > self.deposed_ns:
-            late_s = (self._world.now_ns - led_since_ns) / 1e9
+            late_s = (self._world.now_ns - newest_since_ns) / 1e9
             self.violated("deposed leader", f"{machine.name} still leads term {term}, {late_s:.2f} s after term {newest} began")
 
     def _check_cut(self, name: str, watched: _Watched, index: int) -> None:

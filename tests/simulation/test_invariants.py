@@ -98,6 +98,18 @@ def test_a_second_leader_that_steps_down_within_its_turn(cluster: Cluster) -> No
     assert cluster.step(1, role="follower", term=2) == "election safety"
 
 
+def test_a_leader_that_stays_after_a_newer_one_began(cluster: Cluster) -> None:
+    """A late vote may elect a leader of an old term. It has the same time to step down (seed 353369352)."""
+    cluster.invariants.deposed_ns = SECOND
+    assert cluster.step(1, role="leader", term=6) is None
+    cluster.world.run_until(3 * SECOND)
+    assert cluster.step(0, role="leader", term=5) is None
+    cluster.world.run_until(4 * SECOND)
+    assert cluster.step(0) is None
+    cluster.world.run_until(4 * SECOND + 1)
+    assert cluster.step(0) == "deposed leader"
+
+
 def test_a_leader_without_the_votes_of_a_majority(cluster: Cluster) -> None:
     """One voter that was counted twice is one voter."""
     cluster.invariants.quorum = 2
