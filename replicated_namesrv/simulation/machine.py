@@ -18,6 +18,8 @@ from replicated_namesrv.simulation.process_views import Process, RaftView
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _WAKE_MAX_NS = 10 * SECOND
+_OPENING_MS = (0, 20, 200, 1_000)
+"""Longest times that a process may need to open its disk. One of them is drawn for each start."""
 _IDLE_TURNS_MAX = 5_000
 """Maximum number of turns in a row without an event. Long work in small steps, for example a snapshot, needs many turns. A
 process that needs more is reported as ``spinning``."""
@@ -77,7 +79,7 @@ class Machine(Endpoint):
         self.world, self.name, self.invariants, self._start_process = world, name, invariants, start_process
         self.speaks_as = name
         """Name in the group and on the network. A process on a copy of a machine's directory uses that machine's name."""
-        self._rng = world.random(f"machine/{name}")
+        self._rng, self._opening_rng = world.random(f"machine/{name}"), world.random(f"opening/{name}")
         self.disk = SimulatedDisk(world.random(f"disk/{name}"))
         self.process: Process | None = None
         self.raft: RaftView | None = None
@@ -97,6 +99,8 @@ class Machine(Endpoint):
         """While True, the machine stays down."""
         self.restored = False
         """True if the disk was rolled back to an older image. A process that detects this may stop."""
+        self._is_opening = False
+        """Whether the process still opens its disk. It does not tick yet, and nobody can connect."""
         self._inbox: list[Callable[[Process], None]] = []
         self._turn_at = -1
         self._wake_at = -1
@@ -119,7 +123,7 @@ class Machine(Endpoint):
     # Start and stop
 
     def is_up(self) -> bool:
-        return self.process is not None
+        return self.process is not None and not self._is_opening
 
     def start(self) -> None:
         """Boot the process. If it cannot use the disk, the machine stays down until it is started again."""
@@ -144,6 +148,16 @@ class Machine(Endpoint):
                 self.invariants.violated("start", f"{self.name} cannot start: {error!r}")
             return
         self.invariants.started(self)
+        self._is_opening = True
+        # a cluster is founded before the first fault: founding needs all nodes
+        longest_ms = self._opening_rng.choice(_OPENING_MS) if self.boots > 1 else 0
+        self.world.after(int(self._opening_rng.random() * longest_ms * MS), self._opened, self.life)
+
+    def _opened(self, life: ProcessLife) -> None:
+        """The disk is open: the process listens and begins to tick."""
+        if self.life is not life or self.process is None:
+            return
+        self._is_opening = False
         if not self.is_copy:
             self.network.dial_all(self.name)
         self._turn_soon()
@@ -164,16 +178,16 @@ class Machine(Endpoint):
         """Kill the process. With a power loss the disk loses data, too."""
         if self.process is not None:
             self.world.note(f"{self.name} {'loses power' if power_loss else 'is killed'}")
-            self._end()
+            self._end(power_loss)
         if power_loss:
             self.disk.lose_power()
 
-    def _end(self) -> None:
+    def _end(self, power_loss: bool = False) -> None:
         assert self.life is not None
         self.life.over = True
         self.process = self.raft = None
         if not self.is_copy:
-            self.network.drop_all(self.name)
+            self.network.drop_all(self.name, power_loss)
         self.invariants.ended(self)
 
     def take_memory_error(self) -> bool:
@@ -231,7 +245,7 @@ class Machine(Endpoint):
         if self.life is not life or self.process is None:
             return
         self._turn_at = -1
-        if self.pauses:
+        if self.pauses or self._is_opening:
             return
         process, inbox = self.process, self._inbox
         self._inbox = []

@@ -5,11 +5,15 @@ it is mended, and no new connection is established. It can be slow or lossy, or 
 second time at any later time, even after the connection has ended and its sender or receiver has been restarted. When a
 connection is reset, its messages in flight are lost or arrive late, after messages of the next connection. An echoing link
 delivers old messages again, rare kinds as often as common ones, including votes of earlier terms.
+
+The pauses between attempts to connect are those of the shipped transport (``raft/transport.py``). After a power loss, the peers
+refuse the new process for a time, as in row H8 there.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from replicated_namesrv.raft.transport import DIAL_PAUSE_MAX_SECONDS, DIAL_PAUSE_MIN_SECONDS, EAGER_SECONDS, LIVE_SECONDS
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _REMEMBERED = 6
@@ -64,7 +68,14 @@ class Network:
         self.copies: dict[str, Endpoint] = {}
         """By name: a second process that uses the name and the connections of this endpoint, and receives all its messages."""
         self._connections: dict[Link, _SimulatedConnection] = {}
-        self._dialling: set[Link] = set()
+        self._dialling: dict[Link, tuple[int, int]] = {}
+        """The links on which an attempt to connect is due: number and time of the attempt."""
+        self._attempts = 0
+        self._pauses: dict[Link, float] = {}
+        """Seconds before the next attempt to connect, less or more a half. It grows with each failure, as in the transport."""
+        self._eager_until_ns: dict[str, int] = {}
+        """For each machine: until when the pauses of its process do not grow."""
+        self._refused_until_ns: dict[Link, int] = {}
         self._cuts: dict[Link, int] = dict.fromkeys(self.links, 0)
         self._holds: set[Link] = set()
         self.slow_ms: dict[Link, int] = {}
@@ -153,8 +164,10 @@ class Network:
 
     def dial_all(self, name: str) -> None:
         """A process has started on ``name``: dial all others in both directions."""
+        self._eager_until_ns[name] = self._world.now_ns + int(EAGER_SECONDS * SECOND)
         for link in self.links:
             if link[0] == name:
+                self._pauses.pop(link, None)
                 self.dial(link, int((0.5 + 2.5 * self._rng.random()) * MS))
 
     def add_copy(self, name: str, copy: Endpoint) -> None:
@@ -167,26 +180,44 @@ class Network:
     def dial(self, link: Link, delay_ns: int) -> None:
         """Try to connect after ``delay_ns``, and again until it succeeds."""
         if link not in self._dialling:
-            self._dialling.add(link)
-            self._world.after(delay_ns, self._dial, link)
+            self._dial_after(delay_ns, link)
 
-    def _dial(self, link: Link) -> None:
-        self._dialling.discard(link)
+    def _dial_after(self, delay_ns: int, link: Link) -> None:
+        """Try to connect after ``delay_ns``, and not at the time that was set before."""
+        self._attempts += 1
+        self._dialling[link] = self._attempts, self._world.now_ns + delay_ns
+        self._world.after(delay_ns, self._dial, link, self._attempts)
+
+    def _dial(self, link: Link, attempt: int) -> None:
+        if self._dialling.get(link, (0, 0))[0] != attempt:
+            return
+        del self._dialling[link]
         source, target = self._endpoints[link[0]], self._endpoints[link[1]]
         if not source.is_up() or link in self._connections:
             return
-        if self._cuts[link] or not target.is_up():
-            self.dial(link, int((0.02 + 0.1 * self._rng.random()) * SECOND))
+        if self._cuts[link] or not target.is_up() or self._refused_until_ns.get(link, 0) > self._world.now_ns:
+            pause = self._pauses.get(link, DIAL_PAUSE_MIN_SECONDS)
+            self.dial(link, int(pause * (0.5 + self._rng.random()) * SECOND))
+            if self._world.now_ns >= self._eager_until_ns.get(link[0], 0):
+                self._pauses[link] = min(2 * pause, DIAL_PAUSE_MAX_SECONDS)
             return
+        self._pauses.pop(link, None)
         self._connections[link] = _SimulatedConnection()
+        back, soon_ns = (link[1], link[0]), int(DIAL_PAUSE_MIN_SECONDS * SECOND)
+        if self._dialling.get(back, (0, 0))[1] > self._world.now_ns + soon_ns:  # a peer that connects is dialled soon
+            self._dial_after(soon_ns, back)
         source.connected(link[1])
         if link[0] in self.copies:
             self.copies[link[0]].connected(link[1])
 
-    def drop_all(self, name: str) -> None:
-        """The process on ``name`` has ended: drop its connections in both directions."""
+    def drop_all(self, name: str, power_loss: bool) -> None:
+        """The process on ``name`` has ended: drop its connections in both directions. ``power_loss``: nobody tells the receivers,
+        so they refuse a new process while the connection of the former one counts as in contact (row H8 of the transport)."""
         for link in self.links:
             if name in link:
+                connection = self._connections.get(link)
+                if power_loss and link[0] == name and connection is not None:
+                    self._refused_until_ns[link] = connection.last_arrival_ns + int(LIVE_SECONDS * SECOND)
                 self.reset(link)
 
     # Messages

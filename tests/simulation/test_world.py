@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from replicated_namesrv.raft.transport import DIAL_PAUSE_MAX_SECONDS, LIVE_SECONDS
 from replicated_namesrv.simulation.disk import SimulatedDisk
 from replicated_namesrv.simulation.network import Endpoint, Network
 from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
@@ -141,12 +142,12 @@ class Listener(Endpoint):
     """An endpoint that records what it receives."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.up = name, True
         self.heard: list[object] = []
         self.peers: list[str] = []
 
     def is_up(self) -> bool:
-        return True
+        return self.up
 
     def connected(self, peer: str) -> None:
         self.peers.append(peer)
@@ -209,3 +210,35 @@ def test_a_reset_connection_is_dialled_again(pair: tuple[World, Network, Listene
     network.send("a", "b", "lost without a connection")
     world.run_until(world.now_ns + SECOND)
     assert a.peers == ["b"]
+
+
+def test_pauses_before_connecting_grow_and_end_when_the_peer_connects(pair: tuple[World, Network, Listener, Listener]) -> None:
+    world, network, a, b = pair
+    network.cut([("a", "b")], hold=False)
+    network.reset(("a", "b"))
+    world.run_until(world.now_ns + 30 * SECOND)
+    assert network._pauses["a", "b"] == DIAL_PAUSE_MAX_SECONDS
+    network.mend([("a", "b")])
+    b.up = False
+    network.reset(("b", "a"))
+    b.up, b.peers = True, []
+    network.dial_all("b")
+    world.run_until(world.now_ns + 60 * MS)
+    assert (a.peers, b.peers) == (["b"], ["a"])
+
+
+@pytest.mark.parametrize("power_loss", [True, False])
+def test_after_a_power_loss_peers_refuse_the_new_process_at_first(
+    pair: tuple[World, Network, Listener, Listener], power_loss: bool
+) -> None:
+    world, network, a, b = pair
+    network.send("a", "b", "last")
+    world.run_until(world.now_ns + 10 * MS)
+    a.up = False
+    network.drop_all("a", power_loss)
+    a.up, a.peers = True, []
+    network.dial_all("a")
+    world.run_until(world.now_ns + int(LIVE_SECONDS * SECOND) - 50 * MS)
+    assert a.peers == ([] if power_loss else ["b"])
+    world.run_until(world.now_ns + 150 * MS)
+    assert (a.peers, b.peers) == (["b"], ["a"])
