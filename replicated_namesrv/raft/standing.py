@@ -16,15 +16,17 @@ by itself, whatever its standing (``membership.py``).
 |-----|----------------|------------------------|--------------------|-----------|---------------------------------------------|
 | S1 | any, not fresh | any                    | any                | PENDING   | may be a late copy: it has to echo us first |
 | S7 | current, back  | any                    | any                | REGRESSED | its machine was reset, memory included      |
-| S2 | first, current | any                    | no                 | ACCEPTED  | nothing is known yet, or it still runs      |
+| S2 | current        | any                    | no                 | ACCEPTED  | it still runs                               |
 | S3 | current        | any                    | yes                | CONTESTED | two processes on copies of one directory    |
 | S4 | other          | lacks, or boot repeats | yes                | CONTESTED | a copy of an older directory was started    |
 | S5 | other          | lacks, or boot repeats | no                 | REGRESSED | the directory was rolled back: rejoin       |
-| S6 | other          | whole, later boot      | any                | ACCEPTED  | a restart; if the old process runs on: S3   |
+| S6 | other          | whole, later boot      | any                | ACCEPTED  | a restart; if the old process runs on: S3.  |
+|    |                |                        |                    |           | Or the first process that this node meets   |
 
 "Fresh": it echoes a number that we have sent since we first received its introduction. "Current": the process that was accepted
 last. "Memory" is what was on the disk when the process started: records in the log, term, last entry. It "lacks" what an earlier
-process of the incarnation had. "Lately" is within the contest time.
+process of the incarnation had. "Lately" is within the contest time. The first process of an incarnation that this node meets
+counts as another one with a later boot. Votes and acknowledgements of the incarnation may already be remembered.
 
 The introductions of a process have ascending sequence numbers, and each echoes the newest number of ours that the process has
 received. A process went *back* if it sends a sequence number again that it has already used, together with a newer echo than

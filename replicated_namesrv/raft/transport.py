@@ -562,7 +562,7 @@ class PeerState:
 
 class PeerTransport:
     """All connections of one node. ``on_message`` is called for each message, ``on_connected`` and ``on_disconnected`` for those
-    dialled here; ``refused`` counts refused connections and dropped frames."""
+    dialled here; ``refused_count`` counts refused connections."""
 
     def __init__(
         self,

@@ -141,8 +141,8 @@ class Incoming:
         self._hash.update(piece)
 
     def prepare(self, machine: RouteStateMachine) -> None:
-        """Make some of the marks that the restored state will have, if no other command comes before the last one of the restore.
-        So the last command takes little time."""
+        """Make some of the marks that the restored state will have, if no other command comes before FINISH. So FINISH takes
+        little time."""
         if self.reader.begun is not None:
             self.marks.advance(self.reader.brokers, machine.mark_of_backup(self.reader.begun), MARKS_MAX)
 
