@@ -18,8 +18,6 @@ from replicated_namesrv.simulation.process_views import Process, RaftView
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _WAKE_MAX_NS = 10 * SECOND
-_OPENING_MS = (0, 20, 200, 1_000)
-"""Longest times that a process may need to open its disk. One of them is drawn for each start."""
 _IDLE_TURNS_MAX = 5_000
 """Maximum number of turns in a row without an event. Long work in small steps, for example a snapshot, needs many turns. A
 process that needs more is reported as ``spinning``."""
@@ -72,6 +70,8 @@ class Machine(Endpoint):
     """A machine by name. The application gives ``start_process``."""
 
     network: Network
+    opening_ms: Sequence[int] = (0, 20, 200, 1_000)
+    """Longest times that a process may need to open its disk. One of them is drawn for each start but the first."""
 
     def __init__(
         self, world: World, name: str, invariants: Invariants, start_process: "Callable[[Machine], tuple[Process, RaftView]]"
@@ -150,8 +150,11 @@ class Machine(Endpoint):
         self.invariants.started(self)
         self._is_opening = True
         # a cluster is founded before the first fault: founding needs all nodes
-        longest_ms = self._opening_rng.choice(_OPENING_MS) if self.boots > 1 else 0
-        self.world.after(int(self._opening_rng.random() * longest_ms * MS), self._opened, self.life)
+        longest_ms = self._opening_rng.choice(self.opening_ms) if self.boots > 1 else 0
+        if longest_ms:
+            self.world.after(int(self._opening_rng.random() * longest_ms * MS), self._opened, self.life)
+        else:
+            self._opened(self.life)
 
     def _opened(self, life: ProcessLife) -> None:
         """The disk is open: the process listens and begins to tick."""

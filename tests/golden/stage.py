@@ -79,6 +79,7 @@ class Actor(Machine):
     """A machine that writes when its connections begin and end, and when it starts and stops."""
 
     stage: "Stage"
+    opening_ms = (0,)
 
     def _turn(self, life: ProcessLife) -> None:
         self.stage.acting = self.name
