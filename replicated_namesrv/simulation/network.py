@@ -20,6 +20,8 @@ _REMEMBERED = 6
 """Number of messages of each kind and link from which an echo may choose."""
 Link = tuple[str, str]
 """(sender, receiver)."""
+CONNECT_NS = int((LIVE_SECONDS + 1.5 * DIAL_PAUSE_MAX_SECONDS) * SECOND)
+"""Within this time two processes are connected, if their links are whole: a refusal after a power loss, and the longest pause."""
 
 
 class Endpoint:
@@ -130,6 +132,12 @@ class Network:
     def is_whole(self) -> bool:
         """True while no link is cut."""
         return not any(self._cuts.values())
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether every process that runs is connected to every other one."""
+        up = {name for name, endpoint in self._endpoints.items() if endpoint.is_up()}
+        return all(link in self._connections for link in self.links if up.issuperset(link))
 
     def is_cut(self, link: Link) -> bool:
         """Whether messages of ``link`` are lost or held; False from an endpoint to itself."""

@@ -22,7 +22,7 @@ from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.leader_watch import LOOK_NS, LeaderWatch
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.member_operator import MemberOperator
-from replicated_namesrv.simulation.network import Network
+from replicated_namesrv.simulation.network import CONNECT_NS, Network
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _FAR_FACTOR = 2
@@ -205,6 +205,7 @@ class Simulation:
 
     def _catch_up(self) -> None:
         """Check that within the bound every node has the entries committed at the heal and knows the one leader."""
+        self._connect()
         healed_ns, target = self.world.now_ns, self.invariants.highest_committed
         end_ns = healed_ns + self._application.catch_up_ns * (_FAR_FACTOR if self._write_from_afar() else 1)
         while self.world.now_ns < end_ns and not self._stopped():
@@ -217,6 +218,12 @@ class Simulation:
             self.invariants.violated("catch-up", f"{self.catch_up_s:.1f} s after the last heal {lag}")
         self._run(end_ns - self.world.now_ns)
         self.network.late_ms.clear()
+
+    def _connect(self) -> None:
+        """Wait until all processes are connected. The bounds on what they do then do not include this time."""
+        end_ns = self.world.now_ns + CONNECT_NS
+        while self.world.now_ns < end_ns and not self._stopped() and not self.network.is_connected:
+            self._run(10 * MS)
 
     def _write_from_afar(self) -> bool:
         """In some runs, make the links as slow as links between data centres, and let writes come one after the other."""
@@ -235,6 +242,7 @@ class Simulation:
         if not self.nemesis.down:
             return
         self.minority_down += 1
+        self._connect()
         target = self.invariants.highest_committed
         end_ns = max(self.world.now_ns, self.network.last_repeat_ns) + self._application.catch_up_ns
         able = self._able(target)
