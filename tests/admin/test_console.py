@@ -19,7 +19,7 @@ from tests.admin.test_http import QUEUES, propose, registration
 from tests.support.browser import browser_page, give_token, seconds_until, shows
 from tests.support.nodes import http, running_node
 from tests.support.ports import free_port
-from tests.support.replicated_processes import ReplicatedProcesses, replicated_processes
+from tests.support.replicated_processes import ReplicatedProcesses, eventually, replicated_processes
 
 PAGES = ("cluster", "topics", "topics/T1", "brokers", "brokers/broker-a", "clusters", "kv", "settings", "timeline", "charts")
 MARKUP = '<img src=x onerror="alert(1)">&amp;'
@@ -225,7 +225,12 @@ async def test_markup_in_names_stays_text(tmp_path: Path) -> None:
         ):
             await page.goto(console(port, place))
             await shows(page, MARKUP, selector)
-            assert (await page.locator(selector).first.inner_text()).count(MARKUP) >= count, place
+
+            async def is_complete() -> bool:
+                text = await page.locator(selector).first.inner_text()  # noqa: B023 - awaited at once
+                return text.count(MARKUP) >= count  # noqa: B023 - awaited at once
+
+            await eventually(is_complete, f"{count} names at {place}")
             assert await page.locator("img").count() == 0
         await shows(page, f"{MARKUP} at 127.0.0.1 requested PUT", "ol")
 
