@@ -466,8 +466,8 @@ class Membership:
             self._reported = self._reported.merged(Memory(said.remembered_number, said.remembered_term, said.remembered_index))
         if standing is Standing.REGRESSED or (about_us and self._lacks_data()):
             self._regressed(
-                f"peers, such as {peer}, remember {self._reported.number} records, and entry {self._reported.acknowledged} in "
-                f"term {self._reported.term}, of this data directory; it was opened with {self.opened.number} records, term "
+                f"peers remember {self._reported.number} records, and entry {self._reported.acknowledged} in term "
+                f"{self._reported.term}, of this data directory; it was opened with {self.opened.number} records, term "
                 f"{self.opened.term}, entry {self.opened.acknowledged}, and has {self._log.durable_number} records now"
             )
 
