@@ -136,9 +136,7 @@ async def test_console_asks_for_the_token_and_uses_it(tmp_path: Path) -> None:
         await shows(page, "This node needs its token", "form.token")
         await give_token(page, "a token that is long but wrong")
         await shows(page, "wrong token", "form.token")
-        await give_token(page, "a token that is long enough")
-        await shows(page, "ready", "table.facts")
-        await shows(page, "live", ".stream")
+        await give_token(page, "a token that is long enough", "ready", "table.facts")
 
 
 async def test_actions_preview_and_ask_for_confirmation(tmp_path: Path) -> None:

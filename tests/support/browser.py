@@ -45,10 +45,13 @@ async def shows(page: Page, text: str, selector: str = "body") -> None:
     await page.locator(selector, has_text=text).first.wait_for()
 
 
-async def give_token(page: Page, token: str) -> None:
-    """Type the token into the console's form."""
+async def give_token(page: Page, token: str, text: str = "", selector: str = "body") -> None:
+    """Type the token into the console's form. With ``text``: return when the page shows it, and is live."""
     await page.get_by_label("Token").fill(token)
     await page.get_by_role("button", name="Use").click()
+    if text:
+        await shows(page, text, selector)
+        await shows(page, "live", ".stream")
 
 
 async def seconds_until(condition: Callable[[], Awaitable[object]]) -> float:
