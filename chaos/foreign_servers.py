@@ -166,7 +166,7 @@ class JavaServer:
         file = home / "namesrv.properties"
         file.write_text("".join(f"{line}\n" for line in properties), encoding="utf-8")
         command = [
-            *(str(self._java), *JVM_FLAGS, f"-Duser.home={home}"),
+            *(str(self._java), *JVM_FLAGS, f"-Duser.home={home}", f"-Djava.io.tmpdir={home}"),
             f"-Drmq.logback.configurationFile={conf / 'rmq.namesrv.logback.xml'}",
             *("-cp", f"{self._jars}/*", "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(file)),
         ]

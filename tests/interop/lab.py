@@ -211,7 +211,8 @@ class Lab:
             (conf / f"logback_{role}.xml").write_text(LOGBACK)
             (conf / f"rmq.{role}.logback.xml").write_text(LOGBACK)
         return [
-            *(self._java, f"-Xmx{heap_mb}m", f"-Xms{min(heap_mb, 128)}m", *JVM_FLAGS, f"-Duser.home={home}", *system),
+            *(self._java, f"-Xmx{heap_mb}m", f"-Xms{min(heap_mb, 128)}m", *JVM_FLAGS, *system),
+            *(f"-Duser.home={home}", f"-Djava.io.tmpdir={home}"),  # a killed JVM leaves native libraries in the latter
             *("-cp", f"{self._classes[version]}:{self._jars[version]}/*"),
         ]
 
