@@ -14,7 +14,7 @@ registrations that came before it over its connection.
     D3   without any registration of the broker                        the registration in force, if the leader agrees
     D4   whose first registration of the broker is in progress, and    nothing; the connection is closed
          then fails
-    D5   opened over a second before another one of the broker         nothing; the connection is detached and closed
+    D5   opened over 1 s before another connection of the broker       nothing; the connection is detached and closed
 """
 
 import asyncio
@@ -283,7 +283,8 @@ class BrokerCalls:
     def query_data_version(
         self, key: Key, data_version: DataVersion | None, connection: Connection
     ) -> "Future[DataVersionAnswer]":
-        """``QUERY_DATA_VERSION`` (322): a linearizable read that renews. If a removal is proposed, it waits for the outcome."""
+        """``QUERY_DATA_VERSION`` (322): a linearizable read that also renews the registration. If a removal of the broker is
+        proposed, the read waits for the outcome."""
         origin = origin_of(connection)
         return self._converse(connection, self._query_data_version(key, data_version, connection, origin))
 

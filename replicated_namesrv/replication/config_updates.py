@@ -5,7 +5,7 @@ Shared settings are part of the state and change by a command. The others change
     what is changed     steps
     shared alone        command
     this node's alone   file, then in force
-    both                confirm a majority, file, then in force, command
+    both                check that a majority answers, file, then in force, command
 
 In the last row the file is written first: if the disk refuses it, nothing changes. Once it is written, the outcome of the command
 determines whether the request is done or partly done.
@@ -31,7 +31,7 @@ class ConfigUpdates:
         propose: Callable[[Command, ChangeOrigin | None], Awaitable[Result]],
         confirm_majority: Callable[[], Awaitable[None]],
     ) -> None:
-        """``confirm_majority`` raises UnavailableError if a proposal is unlikely to succeed."""
+        """``confirm_majority`` raises UnavailableError if no majority answers, so that a proposal would fail."""
         self._settings, self._propose, self._confirm_majority = settings, propose, confirm_majority
         self._writer = ConfigWriter(settings, lambda values: Result(changed=bool(settings.change(values))))
 

@@ -4,7 +4,7 @@
 each event of Raft has one callback, which the owner sets before ``start``. ``CommandProposer`` proposes commands.
 
 **Command versions.** A node that does not know a command stops (``UnknownCommandError``). So a command of a newer version may be
-proposed only when every member applies it:
+proposed only when every member can apply it:
 
     version of the command                        the proposal is
     <= newest version of a command applied here   accepted: a member that could not apply it has stopped already
@@ -245,7 +245,7 @@ class RaftConsensus(Observer):
                     await self._raft.transfer_leadership(None)
 
     async def stop(self) -> None:
-        """Leave the group. Idempotent."""
+        """Stop Raft on this node, which stays a member of the cluster. Idempotent."""
         await self._raft.stop()
 
     def transfer_leadership(self, to: str | None) -> Future[None]:
@@ -426,7 +426,7 @@ class CommandProposer:
         self._node_count, self._quotas = node_count, quotas
         self._consensus, self._tasks, self._budget_ms, self._is_fenced = consensus, tasks, budget_ms, is_fenced
         self._waiting: dict[Future[Outcome], Future[Outcome]] = {}
-        """For each caller of a proposal without an outcome: its Future, and Raft's."""
+        """For each proposal without an outcome: the Future of its caller, and the Future of Raft."""
         self._queued: dict[Budget, None] = {}
         """Heavy commands that wait for the one before them."""
         self._heavy = asyncio.Lock()
@@ -506,7 +506,8 @@ class CommandProposer:
         raise OutcomeUnknownError(outcome.reason)
 
     def decide(self, data: bytes) -> "Future[ProposalResult | None]":
-        """Propose a command of the leader itself, fenced or not. None: it was not accepted, or its outcome is unknown."""
+        """Propose a command of the leader itself, even while this node is fenced. None: it was not accepted, or its outcome is
+        unknown."""
         return self._tasks.keep(self._decide(data))
 
     async def _decide(self, data: bytes) -> ProposalResult | None:

@@ -75,7 +75,7 @@ class LeaderPreference:
         self._pause_ms = PAUSE_MS
 
     def is_due(self, term: int | None, now_ms: float) -> bool:
-        """Whether to look for a preferred node now. ``term``: that in which this node leads, None if it does not."""
+        """Whether to look for a preferred node now. ``term``: the term that this node leads; None: it does not lead."""
         if term is None or not self._before_us:  # P1, P3
             self._term = None
             return False
@@ -87,8 +87,8 @@ class LeaderPreference:
         return True
 
     def target(self, status: Mapping[str, Any], drained: Container[str] = ()) -> str | None:
-        """The node to transfer leadership to, by ``RaftNode.status``; None: none keeps up. ``drained``: nodes that will be
-        restarted."""
+        """The node to transfer leadership to, according to ``RaftNode.status``. None: no preferred node keeps up. ``drained``:
+        nodes that will be restarted."""
         for name in self._before_us:
             follower = status["followers"].get(name)
             if follower is None or not follower["connected"] or not follower["votes"] or name in drained:  # P4

@@ -1,8 +1,8 @@
 """ReadBarrier: when this node may answer, how fresh its state is, and when it is fenced.
 
-A linearizable read waits for a read index that was requested after the read came. All reads that come in the same turn share
-one request, which makes it cheap. Reads that come later wait for the next request, which is sent when the first is answered.
-Any node can do this. A stale read is answered at once with its age.
+A linearizable read waits for a read index that was requested after the read came. All reads that come in the same turn of the
+event loop share one request, so a read costs little. Reads that come later wait for the next request, which is sent when the
+first is answered. Any node can do this. A stale read is answered at once with its age.
 
 In the tables the first row that matches decides. *Level* is what the request names; *default* is ``readConsistency``. *Stale*
 means: an answer with its age, or StaleReadError if it is older than ``maxStalenessMs``. Each row has one test, named after it, in
@@ -30,8 +30,8 @@ A read waits:
     W5   fence                                        none   serve-stale  stale             as R5
     W6   fence                                        named  serve-stale  UnavailableError  as R6
 
-A tick comes, or any read index that this node requested is confirmed. *Silence* is the time in which this process ran since the
-last confirmation. *Index waits* means: a confirmed read index is not processed yet.
+The last table is for ticks and confirmations. A confirmation is that of any read index that this node requested. *Silence* is the
+time in which this process ran since the last confirmation. *Index waits* means: a confirmed read index is not processed yet.
 
     row  caught up  fenced  event         silence          outcome   reason
     F1   no         -       tick          -                none      it does not serve yet

@@ -276,7 +276,8 @@ class ReplicatedNode:
             )
 
     async def stop(self) -> None:
-        """Leave the group. A leader transfers leadership first, which saves the wait for an election. Idempotent."""
+        """Stop this node, which stays a member of the cluster. A leader transfers leadership first, which saves the wait for an
+        election. Idempotent."""
         if not self._stopping:
             self._stopping = True
             await self.consensus.hand_over()
@@ -434,7 +435,7 @@ class ReplicatedNode:
     def query_data_version(
         self, cluster_name: str, broker_addr: str, data_version: DataVersion | None, connection: Connection
     ) -> DataVersionAnswer | Future[DataVersionAnswer]:
-        """A linearizable read that renews. While this node serves stale answers, it is a stale read."""
+        """A linearizable read that also renews the registration. While this node serves stale answers, it is a stale read."""
         key = (cluster_name, broker_addr)
         if self.fenced:
             if not self.reads.serves_stale:

@@ -75,7 +75,7 @@ UNREGISTERED_MAX = 10_000
 """Maximum number of unregistrations that are remembered; the newest are kept. A registration that was received before its
 broker's unregistration has an effect if this unregistration is not remembered any more."""
 NO_REGISTRATION = 0
-"""Epoch in a removal that saw no registration: real epochs start at 1."""
+"""Epoch in a removal whose sender knew of no registration. Real epochs start at 1."""
 
 
 class Ignored(StrEnum):

@@ -42,14 +42,15 @@ REGISTERED_MAX = 1_000
 """Maximum number of registrations, in force or ended, that are remembered for one connection. The newest are kept. An
 ``UNREGISTER_BROKER`` (104) for an older one is handled as if its connection had never registered the broker."""
 REGISTERED_TOTAL_MAX = 200_000
-"""Maximum number of registrations, in force or ended, that are remembered for all connections together. At this number, each
-new registration over a connection replaces the oldest one over the same connection. A connection still gets its first one."""
+"""Maximum number of registrations, in force or ended, that are remembered for all connections together. At this number, each new
+registration over a connection replaces the oldest one over the same connection. The first registration over a connection is
+remembered even then."""
 RETURN_MS = 120_000.0
 """A broker whose last connection was released is expected to return within this time after its last contact. Later, a report
 gives the age of the released connection as unknown."""
 SLOW_MS = 1_000.0
-"""If an answer took longer than this, the broker may have closed the connection before it arrived. After a stall of this length
-all answers count as slow."""
+"""If an answer took longer than this, the broker may have closed the connection before the answer arrived. After a stall of this
+length all answers count as slow."""
 PATIENCE_MS = 3_000.0
 """RocketMQ's brokers wait for an answer for this time before they close the connection."""
 STALL_MS = 300.0

@@ -63,14 +63,14 @@ class BrokerLiveness:
     # From the log
 
     def registered(self, key: Key, epoch: int | None, content: str) -> None:
-        """A registration was applied, in an earlier turn. It counts as a contact, unless it was removed since. ``epoch``: that of
-        the registration."""
+        """Process a registration, which was applied in an earlier turn of the loop. It counts as a contact, unless it has been
+        removed since. ``epoch``: the epoch of the registration."""
         held = self._node.machine.state.registration(*key)
         if self.role is not None:
             self.role.registered(key, epoch if held is not None and held.epoch == epoch else None, content)
 
     def backup_restored(self, epoch: int) -> None:
-        """A backup became the state, in an earlier turn, and its brokers are registered with this epoch."""
+        """Process a backup, which became the state in an earlier turn of the loop. Its brokers are registered with this epoch."""
         if self.role is not None:
             self.role.restored(epoch)
 

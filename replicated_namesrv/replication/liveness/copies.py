@@ -9,9 +9,9 @@ same content) wait for any outcome of that copy:
     P2   not proposed, rejected, or its outcome is unknown      the next one is admitted
     P3   its node is silent, or GRANT_MS have passed            the next one is admitted
 
-After P1 most copies are renewals, or get the same refusal. A question may arrive after the admitted copy was applied, although
-its node compared its copy with an older state. Then this node compares again, too. A node has at most one question in the queue:
-a new question replaces the old one. Admission only saves work. A wrongly admitted copy is harmless: applying it is a no-op.
+After P1 most copies are renewals, or get the same refusal. A node may have compared its copy with an older state, and ask only
+after the admitted copy was applied. Then it compares again, too. A node has at most one question in the queue: a new question
+replaces the old one. Admission only saves work. A wrongly admitted copy is harmless: applying it is a no-op.
 
 **Late copies.** A registration may have an older data version than the stored one. Either a newer registration overtook it, or
 the broker really has the older version, as after a restore from a backup. A late copy arrives at a node once. A broker that has
@@ -32,8 +32,9 @@ zero with a newer timestamp, so its version is not older. A copy with another br
 older is decided when the command is applied. The node that received the registration only says whether it was repeated.
 
 Equal versions with other content: the registration has no effect if this node received it before the stored content was
-registered, because it may be an older one that was delayed. Otherwise it is taken. A node cannot see a delay before it receives
-the registration; the next round of the broker then repairs the routes (``test_machine.py``).
+registered, because it may be an older one that was delayed. Otherwise it is taken. A node cannot detect a delay that occurred
+before it received the registration. Such a registration is taken, and the next round of the broker repairs the routes
+(``test_machine.py``).
 """
 
 from collections.abc import Callable, Collection

@@ -2,9 +2,9 @@
 
 ``Departures`` belongs to one term of one leader. Every node sends the leader its whole list of brokers, and then each change of
 it. A node is *reporting* if its list is complete and its last report is at most ``NODE_SILENCE_MS`` old. The leader's own node
-needs only a complete list, and its last report may be older. A list that comes in parts is complete when its last part has
-arrived and no report since its first part is missing. Until then the node is not reporting, and its entries from before this list
-stay stored.
+needs only a complete list, and its last report may be older. A list may come in parts. It is complete when its last part, and
+every report since its first part, have arrived. Until then the node is not reporting, and the entries of its earlier reports stay
+stored.
 
 **Gone.** A broker that left is removed before its time-out (T). For each node the table gives the time after which the broker can
 no longer be using that node. The broker is gone when the last of these times has passed, if at least one node reports that the
@@ -28,12 +28,12 @@ clean close.
 
 **UNREGISTER_BROKER (104).** A broker sends it over each of its connections. If a broker restarts, a late request of the old
 process must not remove the new one, even if both have the same epoch because their content is equal. Their connections
-distinguish them. A connection counts while it is attached. One that was released counts for T, because a living broker returns
+distinguish them. A connection counts while it is attached. A released connection counts for T, because a live broker returns
 within this time.
 
     row  lists                                newest connection that counts    outcome                    test
-    U1   the list of a reporting node has     -                                wait                       test_104_waits_for_lists
-         not arrived
+    U1   the list of a node that reported     -                                wait                       test_104_waits_for_lists
+         in the last second has not arrived
     U2   a node has not reported for a        its last report counts like      as below                   test_104_without_a_node,
          second                               any other, if it sent a list       test_a_node_that_became_unheard_...
     U3   arrived                              opened more than ROUND_MS        late: detach only the      test_late_104,
@@ -259,7 +259,8 @@ class Departures:
 
 
 def _continues(node: _Node, report: NodeReport) -> bool:
-    """Whether a report that does not begin the whole list can follow the earlier reports, as a part of the list or a change."""
+    """Whether a report can be used that does not begin a whole list. It can be the next part of a list that is arriving, or a
+    change of a complete list."""
     return node.arriving is not None or (node.is_complete and report.part == ALONE)
 
 

@@ -2,14 +2,15 @@
 
 A renewal takes one round trip and writes nothing to the log. The renewals of one turn of the loop share a report. Reports
 are numbered and arrive in order or not at all. After a gap, a change of leader or a missing answer the node sends its whole
-list. Unanswered questions are sent again to the current leader. A late answer still counts, so a slow link only delays.
+list. Unanswered questions are sent again to the current leader. A late answer still counts, so a slow link causes only delays.
 
 A whole list does not show which brokers made contact, so contacts of unanswered reports follow in the next report. The leader
 counts these contacts from the arrival of that next report. So a contact older than ``attachments.CONTACT_MS`` is no longer
 reported as a contact: the node sends its whole list instead. ``leader_role.py`` has the leader's side.
 
-A report has bounds (``leader_messages.py``). What does not fit follows in the next turn of the loop. A part of the whole list is
-sent when the one before is answered, so a slow link carries one at a time. Changes and renewals do not wait for that.
+A report has bounds (``leader_messages.py``). Content that does not fit follows in the next turn of the loop. Each part of the
+whole list is sent after the previous part was answered, so a slow link carries one part at a time. Changes and renewals do not
+wait for these answers.
 """
 
 import asyncio
@@ -302,7 +303,7 @@ class LeaderClient:
             return
         if answer.term == self._consensus.term:
             self._leader_clock = (answer.term, answer.time_ms - self._monotonic_ms())
-        # if the report came before the whole list, nothing is missed: the whole list is on its way
+        # if a whole list was sent after this report, it is on its way, and nothing has to be sent again
         is_missed = answer.wants_full and answer.sequence > self._whole_list
         if is_missed and self._told is not None and answer.term == self._told[0]:
             self._told = None

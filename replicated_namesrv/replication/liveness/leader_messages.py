@@ -176,7 +176,7 @@ class Room:
 
 
 def is_obsolete(data: bytes) -> bool:
-    """Whether it is a message by which a leader of version 0.1 reports ages."""
+    """Whether ``data`` is a message of kind 3, ``Ages``, which only leaders of version 0.1 send."""
     return data[:1] == b"\x03"
 
 

@@ -41,7 +41,8 @@ from replicated_namesrv.replication.route_machine import ProposalResult, Suspect
 from replicated_namesrv.routes.commands import BrokerRemoval
 
 LATELY_MS = 2_000.0
-"""Copies of a change arrive within this time. Their renewals do not wait to share a read index with other renewals."""
+"""Time within which the copies of a change arrive. Copies that have become renewals do not wait to share a read index with other
+renewals."""
 
 
 class LeaderRole:
@@ -192,7 +193,7 @@ class LeaderRole:
             self._unregister_early()
 
     def _since_ms(self, inquiry: Inquiry) -> float:
-        """``since_ms`` of a REMOVE as a moment of ``clock_ms``. The inquiry may have been delayed."""
+        """``since_ms`` of a REMOVE, converted to ``clock_ms``. The time that the inquiry was on its way is subtracted."""
         if inquiry.since_ms == AGE_MAX:
             return math.inf
         way_ms = max(0, self.term.node.wall_ms() - inquiry.serial) if inquiry.serial else 0
@@ -206,8 +207,8 @@ class LeaderRole:
         self._send(asker.node, Decision(asker.session, asker.number, verdict))
 
     def _unregister_early(self) -> None:
-        """Decide about the waiting ``UNREGISTER_BROKER`` (104) removals. They wait on if LEAD is not applied yet or the list of a
-        node is missing."""
+        """Decide the waiting ``UNREGISTER_BROKER`` (104) removals. They continue to wait if LEAD is not applied yet or the list
+        of a node is missing."""
         if self.silence is None or not self._early or not self.departures.can_judge(self._now_ms()):
             return
         early, self._early = self._early, {}
@@ -234,8 +235,8 @@ class LeaderRole:
     # Time
 
     def tick(self) -> None:
-        """Do the periodic work of the leader: repeat what had no outcome, decide what waits, record silence, and remove brokers.
-        Call it a few times a second."""
+        """Do the periodic work of the leader: repeat proposals without an outcome, decide waiting removals, record silence, and
+        remove brokers. Call it a few times a second."""
         now = self._now_ms()
         if not self._is_claimed:
             self._claim()

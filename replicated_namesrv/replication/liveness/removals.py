@@ -89,8 +89,8 @@ class Removals:
             count = sum(self._is_ended(*life) for life in lives)
             self.lost_count += count if is_gone else 0
             self.expired_count += 0 if is_gone else count
-            # A broker that is still registered has a registration before this removal in the log. Its contact is processed in a
-            # later turn, and before that the broker would be proposed for removal again.
+            # If a broker is still registered, the log has a registration of it before this removal. That registration counts as a
+            # contact only in a later turn. Until then, the broker would be proposed for removal again.
             if count == len(lives):
                 self._on_expired()
 

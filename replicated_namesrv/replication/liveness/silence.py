@@ -38,8 +38,8 @@ A SUSPECT names its term, and the number of commands that the leader had applied
 registration or a clearing of the broker. So a SUSPECT with an unknown outcome does nothing once the broker was cleared.
 Contacts with an unknown outcome are proposed again (test_a_heartbeat_is_recorded_again).
 
-While a member of the cluster runs version 0.1, silence is not recorded. As soon as every member knows SUSPECT, a first one
-without brokers is proposed. From then on the command version is part of the state (``consensus.py``).
+While a member of the cluster runs version 0.1, silence is not recorded. As soon as every member knows SUSPECT, the leader
+proposes a SUSPECT that names no broker. From then on the command version is part of the state (``consensus.py``).
 """
 
 import math
@@ -104,8 +104,8 @@ class _Watched:
 
 
 class Silence:
-    """The silence of all brokers, for one leader. It costs a heap operation per broker and third of its time-out, independent
-    of the number of renewals."""
+    """The silence of all brokers, for one leader. It costs one heap operation for each broker in each third of the broker's
+    time-out, however many renewals arrive."""
 
     def __init__(self, registered: dict[Key, Registration], now_ms: float) -> None:
         """Measure the silence of all these brokers. It begins at the recorded suspicion and continues from now on. ``due`` reads
