@@ -7,8 +7,8 @@ hash at each change. A state without ``keeps_sums`` keeps no sums over topics: t
 
 The revisions of topics are added without hashing, because one command gives the same revision to all topics of a group, and
 revisions only affect cached answers. Therefore the digest does not show every difference. Example: two topics of a group have
-equal revisions. One node gives a new revision to the first topic, another node gives it to the second topic. Their sums are
-equal. If one node gives the new revision to neither topic, the sums differ.
+equal revisions. One node gives a new revision to the first topic, another node gives it to the second topic. The sums of the two
+nodes are equal. The sums would differ if one of the nodes gave the new revision to neither topic.
 """
 
 import json

@@ -115,7 +115,8 @@ class History:
         """Number of brokers removed, by kind of removal."""
 
     def note(self, state: RouteInfoManager, command: Command, time_ms: int, removal: str = UNREGISTERED) -> None:
-        """Add what ``command``, just applied to ``state``, changed. ``removal``: why brokers were removed, if it removed any."""
+        """Add the change that ``command`` made, which was just applied to ``state``. ``removal``: why brokers were removed, if it
+        removed any."""
         kind, fields = describe(state, command, removal)
         self.add(state.revision, kind, time_ms, fields)
 
@@ -165,7 +166,7 @@ class History:
 
 
 def describe(state: RouteInfoManager, command: Command, removal: str) -> tuple[str, dict[str, Any]]:
-    """Kind and fields of what the last command applied to ``state`` changed."""
+    """Kind and fields of the change that the last command made to ``state``."""
     match command:
         case RegisterBroker():
             return _registration(state, command)

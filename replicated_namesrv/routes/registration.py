@@ -106,7 +106,8 @@ def _says_what_is_held(held: Registration, command: RegisterBroker) -> bool:
 
 
 def _brings_no_topics(tables: Tables, group: BrokerGroup, command: RegisterBroker) -> bool:
-    """Whether a member that registers with the stored data version neither adds nor, by a setting, drops topics."""
+    """Whether a member that registers with the stored data version neither adds, changes nor drops topics. Topics are dropped
+    only if the setting ``deleteTopicWithBrokerRegistration`` is on."""
     is_prime_slave = command.enable_acting_master is not None and command.broker_id == min(group.members)
     topics = command.topics
     if topics is None or not (command.broker_id == MASTER_ID or is_prime_slave):
@@ -221,7 +222,7 @@ def _put_live(
     if not same_life:
         _end_predecessors(tables, key, current)
     tables.put_registration(group, registration)
-    if current is None or current.filter_servers != filter_servers:  # else no change, or marked by ``end_registration``
+    if current is None or current.filter_servers != filter_servers:  # else nothing changed, or ``end_registration`` marked it
         tables.touch_routes(group)
     return registration
 

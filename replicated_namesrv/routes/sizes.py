@@ -31,7 +31,7 @@ def names_bytes(names: Collection[str]) -> int:
 
 
 def registration_bytes(registration: Registration | None) -> int:
-    """A registered broker; 0 for None."""
+    """Size of a registered broker; 0 for None."""
     if registration is None:
         return 0
     texts = (registration.cluster_name, registration.broker_addr, registration.broker_name, registration.ha_server_addr)
@@ -39,12 +39,12 @@ def registration_bytes(registration: Registration | None) -> int:
 
 
 def group_bytes(broker_name: str, cluster: str, zone_name: str | None) -> int:
-    """A broker group without its members and topics."""
+    """Size of a broker group without its members and topics."""
     return ENTRY_BYTES + text_bytes(broker_name) + text_bytes(cluster) + text_bytes(zone_name)
 
 
 def mapping_bytes(topic: str, info: TopicQueueMappingInfo | None) -> int:
-    """A static topic mapping; 0 for None."""
+    """Size of a static topic mapping; 0 for None."""
     if info is None:
         return 0
     return ENTRY_BYTES + text_bytes(topic + info.bname + info.scope + info.topic) + QUEUE_BYTES * len(info.curr_id_map)
@@ -114,7 +114,7 @@ class Sizes:
         self.total += sign * (ENTRY_BYTES + text_bytes(name))
 
     def namespace(self, namespace: str) -> None:
-        """A new namespace of the KV config; it stays."""
+        """A new namespace of the KV config. Namespaces are never removed."""
         self._of_namespace(namespace, kv_bytes(namespace, None))
 
     def entry(self, namespace: str, key: str, value: str | None, sign: int) -> None:

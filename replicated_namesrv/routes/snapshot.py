@@ -152,8 +152,9 @@ def _topic_lines(revisions: Mapping[str, int], groups: _GroupViews, is_new: bool
 
 
 def _cluster_lines(clusters: Mapping[str, list[str]], is_new: bool) -> Iterator[list[Any]]:
-    """Names of a cluster that do not fit into its line follow in lines of kind ``listed``, if there may be any. Version 0.1
-    refuses this kind, and would read a second line of kind ``clusters`` as the complete list of a cluster."""
+    """Names of a cluster that do not fit into its line follow in lines of kind ``listed``. Version 0.1 refuses this kind, and
+    would read a second line of kind ``clusters`` as the complete list of a cluster. So without ``is_new`` all names of a cluster
+    are in its line."""
     line: list[Any] = []
     size = 0
     for cluster, names in clusters.items():

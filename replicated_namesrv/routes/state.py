@@ -56,8 +56,8 @@ class RouteInfoManager:
     """The state and its changes. Not thread-safe; it is used in one event loop."""
 
     def __init__(self, settings: RouteSettings = RouteSettings(), keeps_sums: bool = True) -> None:  # noqa: B008 - frozen
-        """``keeps_sums``: False if digests are rare. Then changes cost less, and a digest costs the topics of all groups that
-        changed since the last one; ``advance_digest`` computes it in parts."""
+        """``keeps_sums``: False if digests are rare. Then changes cost less, and the cost of a digest grows with the topics of
+        all groups that changed since the last digest; ``advance_digest`` computes it in parts."""
         self._tables = Tables(settings, keeps_sums)
         self.compares_content = True
         """Whether registrations are applied by rule 11 of routes/DESIGN.md. False: by the rule of version 0.1, which may still
@@ -147,7 +147,8 @@ class RouteInfoManager:
         return self._digested[1]
 
     def advance_digest(self, topics_max: int) -> bool:
-        """Do a part of the work for ``digest``, about ``topics_max`` topics or the next group. True if it is complete."""
+        """Do a part of the work for ``digest``: about ``topics_max`` topics, or one group if it has more. True if it is
+        complete."""
         return self._tables.count_groups(topics_max)
 
     def snapshot(self) -> Iterator[bytes]:
@@ -178,7 +179,8 @@ class RouteInfoManager:
 
     def begin_anew(self, revision: int, is_stamped: bool = False) -> None:
         """Treat everything as changed at ``revision``, and every registration as begun at it. This invalidates everything cached
-        at earlier revisions, also by other processes. ``is_stamped``: the reader of the state has done so (``SnapshotReader``).
+        at earlier revisions, also by other processes. ``is_stamped``: the reader of the state has already given everything this
+        revision (``SnapshotReader``).
 
         The version that wrote the backup may not have recorded overrides. Therefore every group counts as overridden."""
         self._tables.begin_anew(revision, is_stamped)

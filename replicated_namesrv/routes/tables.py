@@ -13,7 +13,7 @@ A queue entry belongs to its group, and its group is reachable from its topic. T
 visit the topics of other groups, and dropping a group does not either. Static topic mappings are arranged in the same way.
 
 **Invariant: the cost of a command depends on what it names, not on the size of the state.** The cost of a command that concerns a
-whole group (its addresses, its write permission, its removal) depends on the topics of this group. These are changed by
+whole group (its addresses, its write permission, its removal) depends on the topics of this group. The topics are changed by
 operations on whole dictionaries, without a step of Python for each topic. For the digest each table has a sum that every change
 updates (sums.py).
 
@@ -21,10 +21,10 @@ updates (sums.py).
 under its key. In Java these are two tables that can diverge: some live entries are never removed, and some addresses in groups
 never expire. Here both are removed together.
 
-Every change goes through a method of this class, which stamps the revision in progress on everything on which a reader or a later
-command may depend: on ``topic_revisions`` for answers to route queries, and on ``BrokerGroup.generation`` for registrations of
-the group. Dictionaries are shared with a snapshot until the snapshot has written them. If a group changes before that, ``own``
-copies its dictionary.
+Every change goes through a method of this class. The method records the revision in progress wherever a reader or a later command
+may depend on the changed data: in ``topic_revisions`` for answers to route queries, and in ``BrokerGroup.generation`` for
+registrations of the group. Dictionaries are shared with a snapshot until the snapshot has written them. If a group changes before
+that, ``own`` copies its dictionary.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -160,8 +160,9 @@ class Tables:
         self.live_sum = sum(map(_live_hash, self.live.values())) % PRIME
 
     def count_groups(self, topics_max: int | None = None) -> bool:
-        """Update ``groups_sum``. The cost depends on the groups that changed since the last time, and without ``keeps_sums`` on
-        their topics. Stops after about ``topics_max`` topics. True if no group is left."""
+        """Update ``groups_sum``. The cost depends on the number of groups that changed since the last call. Without
+        ``keeps_sums`` it also depends on the topics of these groups. Stops after about ``topics_max`` topics. True if no group is
+        left."""
         topics = 0
         while self.uncounted and (topics_max is None or topics < topics_max):
             group = self.groups[self.uncounted.popitem()[0]]
