@@ -19,7 +19,7 @@ from replicated_namesrv.verify import Outcome as Known
 
 
 class Application(Protocol):
-    """An application, which the simulator runs on the machines and calls."""
+    """An application. The simulator runs it on the machines and calls these methods."""
 
     catch_up_ns: int
     """Time limit for every node to catch up, from the last heal on."""

@@ -5,17 +5,18 @@ Each broker registers periodically with every node, as RocketMQ's do. Some are *
 of their time-out, and use another node when that one fails. At seeded times a broker changes its topics, restarts, swaps its id
 with its partner, unregisters, falls silent with its connections open, or is cut off from a node. A restarted broker keeps its
 content, has lost it, or returns at another address. The old process is killed, or stopped with its UNREGISTER_BROKER requests
-delayed. In some runs many brokers fall silent, or close their connection, at once. Leaders are lost as often as a time-out
-allows, and none leads for longer than one time-out. In addition to the invariants of Raft, these are checked:
+delayed. In some runs many brokers fall silent, or close their connection, at once. Leaders are lost on purpose until the faults
+end. After some bursts, each leader is lost before it has led for a whole time-out. In addition to the invariants of Raft, these
+are checked:
 
 - A linearizable read on any node shows each broker that was acknowledged and is still in contact with a majority, with the
   newest acknowledged version or a newer one.
 - A broker that was acknowledged by any node within half of its time-out is never dropped.
-- A dead broker is dropped within its time-out and a third of it for each change of leader, counting only time with a leader.
+- A dead broker is dropped within its time-out, plus a third of it for each change of leader. Only time with a leader counts.
 - If a broker was acknowledged under its present id before its unregistration reached a node, no node shows the broker after the
   answer to the unregistration, until a registration has reached a node after that answer. (A registration that is acknowledged in
   between is concurrent with the unregistration: either may come first.) Exception: the unregistration named an epoch that had
-  already ended, for example because another broker took the id. Then a newer registration of the broker itself may be there.
+  already ended, for example because another broker took the id. Then nodes may show a newer registration of the broker itself.
 - Two nodes that have applied the same entries have the same digest, entry by entry.
 - The leader measures the silence of every registered broker.
 - At the end all nodes are equal and show every live broker with its present content, and no dead one. Each dead one was
@@ -41,8 +42,8 @@ from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
 CLUSTER = "c"
 SAME_PROCESS_NS = 1_500 * MS
-"""Connections that are opened within this time count as those of one process. A late ``UNREGISTER_BROKER`` (104) over one of them
-unregisters the next process.
+"""Connections that are opened within this time count as those of one process. So a late ``UNREGISTER_BROKER`` (104) of a process
+also unregisters the next process, if that process connected within this time.
 """
 REMOVAL_WAIT_NS = 6 * SECOND
 """The longest time for which an ``UNREGISTER_BROKER`` (104) waits at a node."""
@@ -95,7 +96,7 @@ class Broker:
         self._is_frugal = self.rng.random() < 0.25
         self._period_ns = self.timeout_ms * MS // (3 if self._is_frugal else 5)
         self.count = self._id_count = 0
-        """``_id_count``: the count with which this process began to use its id."""
+        """``count``: counter in the data version. ``_id_count``: its value when this broker began to use its id."""
         self.lives = 0
         self._changed_ns = 0
         self.topics = self._topics()
@@ -302,7 +303,8 @@ class Broker:
     # Expectations
 
     def is_acknowledged(self) -> bool:
-        """Whether it must not be dropped: it is alive, it is alone, and any node has recently acknowledged it.
+        """Whether the broker must not be dropped: it is alive, no other process uses its id or address, and a node has recently
+        acknowledged it.
 
         An acknowledgement of its earlier id does not count: the broker that has this id now replaces it.
         """
@@ -312,7 +314,7 @@ class Broker:
         return life.is_running and is_alone and max(life.acknowledged_ns.values(), default=-1) >= since_ns
 
     def is_heard(self) -> bool:
-        """Whether it must be shown: it is alive, and was recently acknowledged by a majority."""
+        """Whether the broker must be shown: it is alive, and a majority has recently acknowledged it."""
         life, machines = self.life, self._brokers.machines
         since_ns = self._world.now_ns - self.timeout_ms * MS // 2
         lately = sum(1 for at_ns in life.acknowledged_ns.values() if at_ns >= max(since_ns, life.began_ns))
@@ -354,7 +356,7 @@ class Brokers:
         self.transfer: Callable[[Machine, str | None], None] = lambda machine, peer: None
         """Asks the leader on ``machine`` to transfer leadership."""
         self.is_sheltered: Callable[[], bool] = lambda: False
-        """Whether a fault is in force for which nodes have to stay connected."""
+        """Whether a fault is in force during which nodes have to stay connected."""
         self._dead: dict[Key, DeadBroker] = {}
         self._unwatched: set[tuple[str, str, int]] = set()
         """Registrations whose silence the leader did not measure at the last check."""
@@ -695,7 +697,8 @@ class Brokers:
 
 
 def or_else(renewed: "Future[Result | int]", register: Callable[[int], object]) -> "Future[object]":
-    """The renewal's result, or else that of the registration, received at this revision."""
+    """The result of the renewal. If the renewal returns a revision instead, the result of the registration, received at this
+    revision."""
     done: Future[object] = renewed.get_loop().create_future()
 
     def settle(future: "Future[object]") -> None:

@@ -179,7 +179,8 @@ class SimulatedDisk:
         self._changes.append(change)
 
     def drop_pages(self) -> None:
-        """No process has the files open now. For some files, drop from memory the data that no later sync would write."""
+        """Call this while no process has the files open. For some files, drop from memory the data that no later sync would
+        write."""
         for name in sorted(self._names):
             file = self._names[name]
             if file.lost and self._rng.random() < 0.5:

@@ -119,7 +119,7 @@ class Nemesis:
             self._later(fault.duration_ns, self._undo, fault, undo)
 
     def is_sheltered(self) -> bool:
-        """Whether a fault strikes during which all other nodes must be up and connected."""
+        """Whether a fault is active during which all other nodes must be up and connected."""
         return self._world.now_ns < self._sheltered_ns
 
     def _undo(self, fault: Fault, undo: Callable[[], None]) -> None:
@@ -133,7 +133,8 @@ class Nemesis:
             machine.set_clock_rate(self._rate(rng))
 
     def _rate(self, rng: Random) -> float:
-        """A rate. Two rates differ by at most the declared share of the slower one, and extremes are likely."""
+        """A clock rate. Two clock rates differ by at most the declared drift, which is a share of the slower rate. The extreme
+        rates are drawn often."""
         return 1.0 + self._drift * 0.49 * rng.choice((-1.0, 0.0, 1.0, 2 * rng.random() - 1))
 
     def _later(self, delay_ns: int, call: Callable[..., None], *arguments: object) -> None:
@@ -424,8 +425,8 @@ class Nemesis:
         machine.disk.wipe()
 
     def _shelter(self) -> bool:
-        """Whether a disk may go back now: all other nodes must be up and reachable, and must stay so. Raft survives no further
-        fault at that time."""
+        """Whether a disk may be rolled back now: all other nodes must be up and reachable, and must stay so. Raft survives no
+        further fault at that time."""
         calm = self._network.is_whole and self._all_voters() and not any(machine.pauses for machine in self._machines)
         if calm:
             self._sheltered_ns = self._world.now_ns + 4 * SECOND
@@ -438,8 +439,9 @@ class Nemesis:
         machine.restored = True
 
     def _do_old_image(self, rng: Random, fault: Fault) -> None:
-        """A minority lags. Then the disk of a node that knew the missing entries goes back, and the other nodes that knew them
-        are cut off: from all, or only from the minority. Or the minority has the leader, which is deposed without noticing.
+        """A minority lags. Then the disk of a node that knew the missing entries is rolled back. The other nodes that knew them
+        are cut off, from all nodes or only from the minority. In some runs, the minority contains the leader instead, which is
+        deposed without noticing.
 
         After the image was taken, a node that the victim can reach has learned how much data that disk had."""
         if not self._shelter():
@@ -482,8 +484,8 @@ class Nemesis:
 
     def _depose_unnoticed(self, rng: Random, leader: Machine, victim: Machine, knowing: list[Machine], lag: list[Link]) -> None:
         """``leader`` transfers leadership to one of ``knowing``. The links ``lag`` are cut before ``leader`` has the new term.
-        The disk of ``victim`` goes back to before the election. Then the deposed leader reaches the victim at once, and the new
-        leader reaches it soon afterwards."""
+        The disk of ``victim`` is rolled back to a time before the election. Then the deposed leader reaches the victim at once,
+        and the new leader reaches it soon afterwards."""
         image, successor = victim.disk.image(), knowing[0]
         term = leader.raft.term if leader.raft is not None else 0
         late = {name for link in lag for name in link} - {victim.name} - {m.name for m in knowing}

@@ -67,7 +67,7 @@ class ProcessLife:
 
 
 class Machine(Endpoint):
-    """A machine by name. The application gives ``start_process``."""
+    """A machine with a name. The application provides ``start_process``."""
 
     network: Network
     opening_ms: Sequence[int] = (0, 20, 200, 1_000)
@@ -100,7 +100,7 @@ class Machine(Endpoint):
         self.restored = False
         """True if the disk was rolled back to an older image. A process that detects this may stop."""
         self._is_opening = False
-        """Whether the process still opens its disk. It does not tick yet, and nobody can connect."""
+        """Whether the process is still opening its disk. It does not tick yet, and nobody can connect."""
         self._inbox: list[Callable[[Process], None]] = []
         self._turn_at = -1
         self._wake_at = -1

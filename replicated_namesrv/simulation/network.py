@@ -21,7 +21,8 @@ _REMEMBERED = 6
 Link = tuple[str, str]
 """(sender, receiver)."""
 CONNECT_NS = int((LIVE_SECONDS + 1.5 * DIAL_PAUSE_MAX_SECONDS) * SECOND)
-"""Within this time two processes are connected, if their links are whole: a refusal after a power loss, and the longest pause."""
+"""Two processes connect within this time if their links are whole. It includes a refusal after a power loss, and the longest
+pause."""
 
 
 class Endpoint:
@@ -74,7 +75,8 @@ class Network:
         """The links on which an attempt to connect is due: number and time of the attempt."""
         self._attempts = 0
         self._pauses: dict[Link, float] = {}
-        """Seconds before the next attempt to connect, less or more a half. It grows with each failure, as in the transport."""
+        """Seconds before the next attempt to connect, on average: the actual pause is between half and one and a half of this. It
+        grows with each failure, as in the transport."""
         self._eager_until_ns: dict[str, int] = {}
         """For each machine: until when the pauses of its process do not grow."""
         self._refused_until_ns: dict[Link, int] = {}
