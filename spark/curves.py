@@ -60,7 +60,7 @@ def faults(timeline: Timeline) -> list[Row]:
 
 
 def windows(judged: Iterable[Row], about: str, own_level: str) -> list[Row]:
-    """Inconsistency windows of the writes that were read afterwards, at the run's own level: about, window_ns."""
+    """Rows (about, window_ns): the inconsistency window of each write that reads followed, at the run's own read level."""
     return [
         {"about": about, "window_ns": row["window_ns"]}
         for row in judged
@@ -69,8 +69,8 @@ def windows(judged: Iterable[Row], about: str, own_level: str) -> list[Row]:
 
 
 def visibility(judged: Iterable[Row], about: str) -> list[Row]:
-    """The number of writes by the time from which on every read saw them: about, level, the cells that contain this time
-    (``survival.cells``), and the number."""
+    """Rows (about, level, first, after, writes): the number of writes, grouped by the time from which on every read saw the
+    write. ``first`` and ``after`` are the cells that contain this time (``survival.cells``)."""
     counts = Counter(
         (row["level"], *cells(row["window_ns"], row["seen_ns"]))
         for row in judged

@@ -17,8 +17,8 @@ txn of append and r    the same for each list; the order within a list and trans
 txn of w and r         ``put`` and ``get`` of each key; that a transaction is one step is not checked
 =====================  ================================================================================================
 
-Values of independent keys are pairs [key, value], recognised because every value of a read or write is one. If values are
-written more than once, all figures but M1 are bounds (DESIGN.md). Counters (add, and read of a number), queues, locks and
+Values of independent keys are pairs [key, value]. A history has such keys if every value of a read or write is a pair. If values
+are written more than once, all figures but M1 are bounds (DESIGN.md). Counters (add, and read of a number), queues, locks and
 transfers are refused, because no check applies to them.
 
 Limits: 5,000,000 events, and 1 MiB of text or 1,000 lines per operation. The memory needed is about five times the file's

@@ -144,7 +144,7 @@ def terminable() -> Iterator[Callable[[], None]]:
     """Let SIGTERM end the process as Control-C does, with all clean-up. A second SIGTERM does not interrupt the clean-up.
 
     Python drops an error that is raised in a callback of a weak reference, and the library that talks to the JVM has many. So the
-    caller also calls from time to time the function that this context yields. The function raises SystemExit after a signal.
+    caller must call, from time to time, the function that this context yields. The function raises SystemExit after a signal.
     """
     status: int | None = None
 

@@ -34,7 +34,7 @@ def by_level(events: Sequence[Leveled], read: str) -> Iterator[tuple[str, list[i
 
 
 def judged(done: Iterable[ClientOperation]) -> list[Row]:
-    """Each key of the key-value store judged: rows of JUDGED, with the kind in ``what``.
+    """The judgement of each key of the key-value store, as rows of JUDGED. Their column ``what`` says which kind of row each is.
 
     Only reads of the judged phases count, but writes of all phases, because a value written during start-up may be read later."""
     keys: defaultdict[str, list[Leveled]] = defaultdict(list)

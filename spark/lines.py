@@ -2,7 +2,7 @@
 
 Nearly all lines are observations written by one program, and most differ from an earlier line in their two times only. A line
 that begins in the usual way is split into these times, which numpy reads, and the rest, which is decoded once for all lines
-with the same rest. This is exact: the first members with their numbers and a rest that is an object without these members
+with the same rest. The result equals that of decoding the whole line: the rest is a JSON object without the times, so both
 together form one JSON object. Every other line is decoded by itself.
 
 A line is a good record if it is a JSON object whose ``record`` is known, with an integer ``time_ns`` and values that fit the

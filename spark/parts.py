@@ -183,7 +183,7 @@ def rows_of_text(batches: Iterable[pa.RecordBatch], runs: Mapping[str, tuple[str
 
 
 def counts_of_text(batches: Iterable[pa.RecordBatch], runs: Mapping[str, tuple[str, str]]) -> Iterator[pa.RecordBatch]:
-    """COUNTS of such batches."""
+    """COUNTS of batches like those of ``rows_of_text``."""
     for run, _, lines in _of_runs(batches, runs):
         yield from _counts(run, read(lines), lines).to_batches()
 

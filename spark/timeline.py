@@ -78,8 +78,8 @@ class Timeline:
 
 
 def _sides(faults: Sequence[Row]) -> list[SideSpan]:
-    """The sides from each change of a fault to the next. Before the first edge all nodes are on the side ``whole``. The nodes are
-    those that are members at that time."""
+    """The sides from each change of a fault to the next. Before the first change all nodes are on the side ``whole``. The nodes
+    are those that are members at that time."""
     edges = sorted((row for row in faults if row["sides"] is not None), key=lambda row: (row["time_ns"], row["edge"] != "end"))
     found = []
     for place, row in enumerate(edges):

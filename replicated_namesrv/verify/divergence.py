@@ -185,7 +185,7 @@ class _Bounds:
 
 
 def _distances(one: Standing, other: Standing) -> tuple[float, float]:
-    """Least and greatest distance, member by member."""
+    """Least and greatest distance of two standings, computed member by member."""
     if len(one) == len(other) == 1:
         found = distance(one[0], other[0])
         return found, found
@@ -222,8 +222,8 @@ def _values(standing: Standing) -> dict[str, frozenset[str | None]]:
 
 
 def _least(mine: frozenset[str | None], their: frozenset[str | None]) -> tuple[int, int]:
-    """How much one member adds to the numbers of equal members and of all members, at the least distance. If several values of
-    the member are possible, it may have any of them."""
+    """What one member adds to the number of equal members and to the number of all members. If several values of the member are
+    possible, the values with the least distance count."""
     known = [next(iter(values)) for values in (mine, their) if len(values) == 1]
     if len(known) == 2 and known[0] != known[1]:
         return 0, 2 - known.count(None)

@@ -15,7 +15,8 @@ no effect:
 - A write whose token no later read demands (a *burden*) takes effect directly before the next write to its component.
 - A configuration that overwrites a token which a later read demands and no remaining write produces is dead.
 - Indeterminate writes stay open for ever. Those never read are left out, and equal ones take effect in order. If two
-  configurations differ only in them, the one that used fewer covers the other.
+  configurations differ only in the indeterminate writes that have taken effect, the one with fewer such writes *covers* the
+  other: each legal order that continues the other also continues it.
 
 Steps and configurations are bounded; beyond the bound the answer is UNKNOWN. Other work that grows counts as steps too: the
 configurations visited at each return, and the open writes visited at each step.
@@ -32,8 +33,8 @@ _NEVER = -1
 _WRITES_PER_STEP, _SETS_PER_STEP = 16, 16
 """Number of open writes, and number of sets of indeterminate writes, whose processing takes about as long as one step."""
 _BITS = 512
-"""Number of operations that fit into the about 200 bytes assumed for a configuration. If there are more, fewer configurations
-are kept.
+"""A configuration is assumed to take about 200 bytes. This number of operations fits into them. If there are more, fewer
+configurations are kept.
 """
 
 
@@ -62,7 +63,7 @@ class Found(NamedTuple):
     step: int
     """Index of the operation at whose return no configuration was left; -1 if the history is not violated."""
     steps: int
-    """Number of steps, including equivalent work. The limit applies to this number."""
+    """Number of steps, including other work that counts as steps. The limit applies to this number."""
 
 
 class Bounds(NamedTuple):

@@ -9,8 +9,8 @@ require at least:
 - writes follow reads: if the client had read a value, the version that the writer of this value had read before that write.
 
 "Before" means that the operation had ended when the other one began. A version is an interval: one version is older than another
-if it had ended before the other began. The caller chooses the scale. The times of a write give the order that real time
-enforces; a number n, as the interval from n to n, gives a total order. Pure.
+if it had ended before the other began. The caller chooses the numbers. With the start and the end of each write, versions have
+the order that real time enforces. With consecutive numbers, each as the interval from n to n, versions have a total order. Pure.
 """
 
 import math
