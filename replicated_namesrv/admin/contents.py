@@ -71,7 +71,7 @@ class FirstSeen(NamedTuple):
 
     time_ms: int
     or_earlier: bool
-    """The comparison before that was too long ago, or of other nodes, to say that the difference did not exist before."""
+    """Whether the difference may be older: the previous comparison was too long ago, or compared other nodes."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class ContentComparison:
     nodes: Sequence[str] = ()
     time_ms: int = 0
     first_seen: dict[str, FirstSeen] = field(default_factory=dict)
-    """By difference."""
+    """When each difference was first seen."""
 
 
 def differences(by_node: Mapping[str, Mapping[str, Any]], before: ContentComparison, now_ms: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""HttpListener: one HTTP or HTTPS port, with limits on the connections in all and from one address.
+"""HttpListener: one HTTP or HTTPS port, with limits on the number of all connections and of connections from one address.
 
 The limits apply before a TLS handshake begins: a connection counts while its handshake is in progress. Handshakes per second are
 limited for each address, as on the remoting port.

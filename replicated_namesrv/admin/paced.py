@@ -1,4 +1,5 @@
-"""PacedProtocol and ``in_share``: HTTP requests within the time of the loop that each address may use (``turn_shares.py``).
+"""PacedProtocol and ``in_share``: they keep HTTP requests within the share of the event loop's time that each address may use
+(``turn_shares.py``).
 
 ``PacedProtocol``: a bounded part of what arrives on a connection is parsed in one turn of the event loop. A read of 256 KiB can
 consist of chunks of one byte, each of which costs the parser microseconds: eight such reads in one turn took half a second. The

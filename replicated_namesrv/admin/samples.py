@@ -1,7 +1,7 @@
 """Samples: the node's metrics over the last 24 hours, for charts. ``GET /v1/samples``.
 
 Two rings of fixed size: one hour at ``FINE_STEP_S`` and 24 hours at ``COARSE_STEP_S`` (means). The values are taken from the
-metrics that ``/metrics`` shows: counters as rates, histograms as quantiles of the time between two samples.
+metrics that ``/metrics`` shows: counters as rates, histograms as quantiles of the values since the previous sample.
 """
 
 import asyncio

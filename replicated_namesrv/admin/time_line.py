@@ -45,7 +45,7 @@ class TimeLine:
         self.removed_ms: dict[tuple[str, str], int] = {}
         """When a broker (cluster, address) was last removed, for brokers that have not registered again."""
         self._causes: dict[int, ChangeOrigin] = {}
-        """The caller who requested the change with a revision, for changes that are not read yet."""
+        """By revision: the caller who requested the change. It has only changes that are not read from the history yet."""
         self._position = history.newest
         self._number = 0
         self._standing = (is_serving(), is_fenced())

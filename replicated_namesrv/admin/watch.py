@@ -11,8 +11,9 @@ without an ``id`` change no route: the leader that this node knows (``leader``),
 Before events, and after each reload of the access file, the stream checks again whether its caller may watch. Except after a
 reload, it checks at most once a second, because a check can read the token file.
 
-Nodes of a CP cluster count the same revisions, so a watcher may continue at another one. An independent node restarts its
-count in each life, so its ids also name the life (``REVISION@HISTORY``), and an id of an earlier life is answered with 410.
+A change has the same revision on all nodes of a CP cluster, so a watcher may continue at another node. An independent node counts
+from the beginning after each start. So its ids also name the history (``REVISION@HISTORY``), and an id of an earlier history is
+answered with 410.
 """
 
 import asyncio
