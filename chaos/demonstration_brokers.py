@@ -57,7 +57,8 @@ class DemonstrationBroker(Protocol):
         """Start the broker's process, if it has one. The name servers need not run yet. Raises NamesrvError."""
 
     async def start(self, queues: int) -> None:
-        """Return when the broker serves and has the topic. The name servers run. Raises NamesrvError if it does not start."""
+        """Return when the broker serves and has the topic. The name servers must run. Raises NamesrvError if the broker does not
+        start."""
 
     async def change_queues(self, queues: int) -> None:
         """Set the topic's number of queues, as an operator does. Raises NamesrvError."""

@@ -23,7 +23,7 @@ class Topology:
 
     nodes: tuple[str, ...]
     homes: Mapping[str, str]
-    """The brokers and clients that belong to the site of each node. Partitions do not affect others (probes)."""
+    """The brokers and clients that belong to the site of each node. Partitions do not affect clients of no site (probes)."""
     brokers: frozenset[str]
     links: tuple[Link, ...]
     spares: tuple[str, ...] = ()

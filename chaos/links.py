@@ -81,7 +81,8 @@ def wanted(impairments: Iterable[Impairment], *, one_way: bool) -> tuple[dict[st
 
 
 def possible(applied: Mapping[str, Toxic], toxics: Mapping[str, Toxic]) -> dict[str, Toxic]:
-    """The toxics nearest to ``toxics`` that a proxy with the toxics ``applied`` can get now."""
+    """The toxics to set next on a proxy that has ``applied``: those in ``toxics``, except where the rules above forbid a change
+    now."""
     frozen = _streams_with(RESET, applied) & _streams_with(RESET, toxics)
     held = _streams_with(HOLD, applied) & _streams_with(HOLD, toxics)
 
@@ -161,7 +162,7 @@ class Links:
             if was_enabled and not enabled:
                 self._client.set_enabled(link.proxy, False)
             new = [toxic for name, toxic in toxics.items() if name not in applied]
-            for toxic in new:  # these toxics come before others are removed, which releases held bytes
+            for toxic in new:  # add these toxics before others are removed, because a removal releases held bytes
                 if toxic.type in ENDINGS:
                     self._client.add_toxic(link.proxy, toxic)
             gone = [toxic for name, toxic in applied.items() if name not in toxics]

@@ -20,7 +20,7 @@ from replicated_namesrv.client.queries import change_write_perm_request, delete_
 
 
 class Mqadmin:
-    """Two loops of the workload, and the reads for the end of the run."""
+    """The two loops of the simulated user, and its reads at the end of the run."""
 
     def __init__(self, client: Client, probe: Client, locked: ChaosBroker, fickle: ChaosBroker) -> None:
         """``locked``: the broker whose permission changes. ``fickle``: the broker whose topics change."""

@@ -1,7 +1,7 @@
 """Two ways to look at a node's registrations and KV entries: at its admin port, or by remoting as any client can.
 
-Remoting works with every name server. A look then consists of several requests, so it can show two states at once; the next one
-corrects it. It never uses QUERY_DATA_VERSION (322), because RocketMQ 5 takes that request as a renewal by the broker.
+Remoting works with every name server. A look then consists of several requests, so it can mix two states; the next look corrects
+this. It never uses QUERY_DATA_VERSION (322), because RocketMQ 5 takes that request as a renewal by the broker.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from replicated_namesrv.model import ClusterInfo
 TIMEOUT_S = 1.0
 PAGE_ROWS = 1_000
 NO_TOPIC = "0"
-"""Version of a broker of which no looked-up topic shows a version."""
+"""Version of a broker if no topic that was looked up shows one."""
 
 
 class NodeTable(NamedTuple):

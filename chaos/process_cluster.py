@@ -321,7 +321,7 @@ class ProcessCluster:
         return []
 
     async def status(self, name: str) -> dict[str, Any] | None:
-        """``/v1/status`` of a node, None without an answer. Of a foreign node only whether it answers."""
+        """``/v1/status`` of a node, None without an answer. For a foreign node, the result only shows that it answers."""
         if self._foreign is not None:
             answer = await self.ask(name, topics_request(), 1.0)
             return None if answer is None else {"ready": True, "revision": None}

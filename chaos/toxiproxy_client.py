@@ -7,7 +7,7 @@ works around the following:
 - It ignores most refusals: it only looks for the statuses 400, 404 and 409. ``_CheckedRequests`` raises for all of them.
 - Its requests have no time-out, and use the HTTP proxy that the environment names. ``_CheckedRequests`` has a time-out and uses
   no HTTP proxy.
-- It creates proxies one by one, and cannot change a toxic. Both are one request of the server's API.
+- It creates proxies one by one, and cannot change a toxic. In the server's API, each of these is one request.
 
 The server draws toxicity once for each connection and ignores its seed. Therefore we leave no random choice to it. Calls block
 for some milliseconds: call them from a thread.

@@ -28,8 +28,8 @@ from replicated_namesrv.chaos.records import Election, ExpiryRecord, FaultRecord
 from replicated_namesrv.verify import Verdict
 
 DUE_NS = 1_000_000_000
-"""A scenario guarantees a judgement of this check if it leaves a broker dead for this long after the time until which the broker
-may be listed."""
+"""If a scenario leaves a broker dead for this long after the last time at which the broker may be listed, this check must have
+something to judge."""
 QUIET_NS = 1_000_000_000
 """Minimum time without a fault before the end of a broker. After it, all nodes are known to be in contact with the broker and
 with each other."""
@@ -190,7 +190,8 @@ def _back_ns(story: Story, broker: str, gone: BrokerState) -> int:
 
 
 def _listed_until_ns(story: Story, broker: str, gone: BrokerState) -> Callable[[int], int]:
-    """A function from a time to the time until which a gone broker may be listed. It ignores what happened after the former.
+    """Returns a function: given a time, it returns until when a gone broker may be listed, according to the events before the
+    given time.
 
     The time-out runs from the broker's end, or from the last moment that extends it (``_renewing_ns``), whichever is later. A new
     leader may add a third of the time-out; nodes look for silent brokers once per ``scanNotActiveBrokerInterval``. A broker whose
