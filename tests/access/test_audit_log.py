@@ -214,7 +214,7 @@ async def test_a_change_of_settings_names_them_without_values_and_its_caller(tmp
 
 
 async def test_reading_the_settings_again_gets_a_line(tmp_path: Path) -> None:
-    """SIGHUP."""
+    """SIGHUP makes a node read its settings again."""
     async with running_node(tmp_path, accessPolicy="observe") as (node, _):
         flags = {"dataDir": str(tmp_path), "accessPolicy": "observe", "bindAddress": "127.0.0.1", "listenPort": "0"}
         flags |= {"adminListen": "127.0.0.1:0", "waitSecondsForService": "8", "maxConnections": "900"}

@@ -33,7 +33,7 @@ async def node(tmp_path: Path) -> AsyncIterator[tuple[ServingNode, int]]:
 
 
 async def put(node: ServingNode, value: str) -> int:
-    """Write one entry; the revision after it."""
+    """Write one entry. Returns the revision after it."""
     outcome = node.service.propose(PutKVConfig("n", "k", value), None)
     if isinstance(outcome, asyncio.Future):
         await outcome

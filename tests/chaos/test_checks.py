@@ -531,7 +531,7 @@ def test_a_good_history_is_valid_and_a_bad_one_is_not(name: str) -> None:
 
 
 def test_every_checker_has_a_good_and_a_bad_history() -> None:
-    elsewhere = {"check_enough", "check_node_orders", "check_roles", "check_operator"}  # in files of their own, but the first
+    elsewhere = {"check_enough", "check_node_orders", "check_roles", "check_operator"}  # the first is tested below
     assert {check.__name__ for check, _, _ in CASES.values()} == {check.__name__ for check in CHECKS} - elsewhere
 
 
@@ -593,7 +593,7 @@ def test_a_node_that_never_answers_at_the_end_leaves_unknown_what_is_there() -> 
         (check_final_registrations, registered().at_the_end("route", "t", members=BOTH)),
     ):
         assert check(script.story).verdict is Verdict.VALID
-        script.records.pop()  # the answer of the last one
+        script.records.pop()  # the answer of the last node
         found = check(script.story)
         assert found.verdict is Verdict.UNKNOWN
         assert [finding.partition(" ")[0] for finding in found.findings] == ["n3"]

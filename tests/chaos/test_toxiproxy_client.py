@@ -110,7 +110,7 @@ async def test_held_bytes_arrive_afterwards_and_silent_ones_do_not(tmp_path: Pat
 @pytest.mark.parametrize("first", [Effect.SLOW, Effect.HELD])
 @pytest.mark.parametrize("ends_first", [Effect.SLOW, Effect.HELD, None])
 async def test_faults_on_one_link_begin_and_end_in_any_order(tmp_path: Path, first: Effect, ends_first: Effect | None) -> None:
-    """While one fault stops all bytes, other faults can begin and end. None: both end at the same time."""
+    """While one fault stops all bytes, other faults can begin and end. ``ends_first`` None: both end at the same time."""
     control, listen = Ports(2, random.SystemRandom()).numbers
     upstream = await asyncio.start_server(echo, "127.0.0.1", 0)
     target = upstream.sockets[0].getsockname()[1]

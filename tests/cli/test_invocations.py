@@ -518,7 +518,7 @@ def words_of_commands() -> set[str]:
 
 
 def uses() -> set[tuple[str, str]]:
-    """(command, use) of each line: right, wrong or unreachable. An optional action that is left out is the first one."""
+    """(command, use) of each line: right, wrong or unreachable. If an optional action is left out, the first action counts."""
     commands = words_of_commands()
     found = set()
     for row in TABLE:
@@ -554,7 +554,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 @pytest.mark.parametrize("name", available_commands())
 def test_every_option_has_help_and_refuses_what_it_cannot_be(name: str) -> None:
-    """Unknown options, and a word for each option that takes a number or one of several words."""
+    """The test tries an unknown option. For each option that takes a number or one of several words, it tries another word."""
     unknown = invoke(name, "--no-such-option-at-all")
     judge(unknown, name)
     assert unknown.code in (USAGE, BAD)

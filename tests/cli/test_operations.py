@@ -48,7 +48,7 @@ async def run_until(code: int, *arguments: str) -> Output:
 
 
 async def hand_over(cluster: Operated) -> tuple[str, str, dict[str, Any]]:
-    """(old leader, new leader, output of the command)."""
+    """Transfer leadership. Returns (old leader, new leader, output of the command)."""
     for _ in range(ATTEMPTS_MAX):
         leader = (await cluster.elected()).settings.node_id
         other = next(node.settings.node_id for node in cluster.nodes if node.settings.node_id != leader)

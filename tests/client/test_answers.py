@@ -49,7 +49,7 @@ def test_answers_of_a_48_server_lack_members() -> None:
 
 
 def test_where_a_producer_sends() -> None:
-    """Only writable queues of groups with a master; an order configuration decides alone."""
+    """A producer sends to the writable queues of groups with a master. If there is an order configuration, it alone decides."""
     route = decode_route(STANDARD)
     assert write_queues(route) == (WriteQueues("b", "10.0.0.1:10911", 4),)
     assert write_queues(route._replace(order_topic_conf=None)) == (WriteQueues("b", "10.0.0.1:10911", 4),)

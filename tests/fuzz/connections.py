@@ -141,7 +141,7 @@ def header_bytes(data: bytes) -> int:
 
 
 def first_bytes(data: bytes) -> None:
-    """The first byte selects tls.server.mode; the rest arrives at once, and a byte at a time."""
+    """The first byte selects tls.server.mode. The rest arrives in one piece on one connection, and byte by byte on another."""
     if not data:
         return
     mode, data = MODES[data[0] % 3], data[1:]
@@ -319,8 +319,8 @@ HEADERS = ("Host", "Authorization", "Origin", "readConsistency", "maxStalenessMs
 
 
 def admin_request(data: bytes) -> None:
-    """The first byte selects the path, and whether it is a ``POST /v1/config``. Lines follow: the rest of the path with its
-    query string or the body, then headers."""
+    """The first byte selects the path, and whether the request is a ``POST /v1/config``. The first line of the rest is the end of
+    the path with its query string, or the body. The other lines are headers."""
     if not data:
         return
     line, *more = data[1:].split(b"\n")

@@ -106,7 +106,7 @@ class Server:
         self.pushes[f"to {broker}: {command.code} {fields}"] += 1
 
     async def ask(self, request: Request) -> Answer:
-        """Code, remark, fields, and body, lists in a common order. Raises NamesrvError."""
+        """The code, remark, fields and body of the answer, with lists in a common order. Raises NamesrvError."""
         fields = {name: value.replace(HOST, self.host) for name, value in request.fields.items()}
         command = RemotingCommand(request.code, fields, request.body.replace(HOST, self.host).encode())
         answer = await self.client(request.connection).request(self.address, command, ANSWER_TIMEOUT_MS)
@@ -122,7 +122,7 @@ class Server:
 
 
 def _normalized(value: Any) -> Any:
-    """Java answers in hash order: lists sorted."""
+    """The value with all its lists sorted, because Java answers in hash order."""
     if isinstance(value, dict):
         return {str(key): _normalized(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -30,7 +30,7 @@ COMMANDS_SINCE = {
 Do not add a command to those of ``BASE_VERSION``: nodes of release 0.1 stop at every other command."""
 PART_OF_A_COMMAND = BrokerRemoval
 WITHOUT_TEXTS = UpdateSettings
-"""Its only texts are names of settings."""
+"""A command whose only texts are names of settings."""
 HANDLERS = ("query_handlers", "change_handlers", "dispatch")
 SENT = {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE}
 """Sent by a name server, so it has no handler."""

@@ -57,7 +57,7 @@ def test_files_that_the_page_for_contributors_names_exist() -> None:
 
 
 def test_the_site_shows_every_page() -> None:
-    """Cheap; ``./namesrv docs`` also checks links and headings as the site has them."""
+    """A quick check. ``./namesrv docs`` also checks links and headings as the site has them."""
     navigation = (ROOT / "deploy" / "site" / "mkdocs.yml").read_text(encoding="utf-8")
     shown = set(re.findall(r"^ +- [^:]+: (\S+\.md)$", navigation, re.MULTILINE))
     assert shown == {page.as_posix() for page in PAGES if not page.name.endswith(".template.md")}

@@ -1,4 +1,5 @@
-"""Directed tests: processes that a peer contests, and nodes that go back, while one peer remembers more than another."""
+"""Directed tests: processes that a peer contests, and nodes whose disk is rolled back, while one peer remembers more than
+another."""
 
 from replicated_namesrv.raft.membership import CONTACT_SECONDS
 from replicated_namesrv.raft.raft_config import RaftConfig
@@ -25,7 +26,7 @@ def put_back_to_before_a_commit(world: World, leader: RaftNode, back: Host, thir
 
 @both
 def test_contested_silence(defended: bool) -> None:
-    """A disk goes back, and its node restarts at once. The leader, which remembers more, contests the new process until the
+    """A disk is rolled back, and its node restarts at once. The leader, which remembers more, contests the new process until the
     former one has been silent for an election time. Meanwhile the third node, which the leader cannot reach, asks for a vote. The
     node is silent, and gives up its vote as soon as it learns what the leader remembers."""
     also_off = ("introduced_first",) if defended else ("introduced_first", "remembered_data")  # it would wait, too
@@ -85,8 +86,8 @@ def test_a_copy_that_a_peer_hears_alone_is_silent_if_another_peer_contests_it(de
 
 @both
 def test_a_process_that_goes_back_with_its_memory_rejoins(defended: bool) -> None:
-    """A virtual machine is reset to a snapshot with memory: disk and process of a node go back together, and the node is the same
-    process. The image is taken from the same node in a second world, which is equal to the first."""
+    """A virtual machine is reset to a snapshot with memory: disk and process of a node are rolled back together, and the node is
+    the same process. The image is taken from the same node in a second world, which is equal to the first."""
 
     def until_image() -> tuple[World, RaftNode, Host, Host]:
         world = world_with("regressions", defended)
@@ -128,7 +129,7 @@ def test_a_process_that_goes_back_with_its_memory_rejoins(defended: bool) -> Non
 
 @both
 def test_remembered_data(defended: bool) -> None:
-    """The leader contests a process whose disk went back, and is lost before it can report a regression."""
+    """The leader contests a process whose disk was rolled back, and is lost before it can report a regression."""
     world = world_with("remembered_data", defended)
     leader = world.elect()
     back, third = others(world, leader)
@@ -152,8 +153,9 @@ def test_remembered_data(defended: bool) -> None:
 
 @both
 def test_introduced_first(defended: bool) -> None:
-    """A disk goes back. Before the leader, which remembers more, can answer, a late `TimeoutNow` makes the third node campaign. A
-    forced vote does not wait until contact with a leader has ended. But it waits until the voter's peers could answer."""
+    """A disk is rolled back. Before the leader, which remembers more, can answer, a late `TimeoutNow` makes the third node
+    campaign. A forced vote does not wait until contact with a leader has ended. But it waits until the voter's peers could
+    answer."""
     world = world_with("introduced_first", defended)
     leader = world.elect()
     back, third = others(world, leader)
@@ -193,9 +195,9 @@ def test_introduced_first(defended: bool) -> None:
 
 
 def went_back_beside_two_leaders(world: World) -> tuple[RaftNode, Host, Host]:
-    """A leader is deposed without noticing. A follower votes for the next leader, acknowledges command X, and its disk goes back
-    to before both. Then the deposed leader reaches it at once, and the next leader, which remembers more, 0.2 s later. Returns
-    (deposed leader, follower, next leader)."""
+    """A leader is deposed without noticing. A follower votes for the next leader, acknowledges command X, and its disk is rolled
+    back to a time before both. Then the deposed leader reaches it at once, and the next leader, which remembers more, 0.2 s
+    later. Returns (deposed leader, follower, next leader)."""
     deposed = world.elect()
     commit(world, deposed, b"old")
     settle(world)
@@ -218,7 +220,7 @@ def went_back_beside_two_leaders(world: World) -> tuple[RaftNode, Host, Host]:
 
 
 def all_are_well(world: World) -> None:
-    """The disk that went back has a new incarnation, and no acknowledged command is lost."""
+    """The disk that was rolled back has a new incarnation, and no acknowledged command is lost."""
     world.heal()
     world.run(3)
     world.elect()
@@ -291,8 +293,8 @@ def test_acknowledgements_wait_for_introductions_only() -> None:
 
 @both
 def test_earlier_reports(defended: bool) -> None:
-    """A disk goes back. The leader, which remembers more, reaches the node, but the node does not reach the leader. So what the
-    leader reports is about the earlier process. Then the leader is lost, and the third node accepts the new process."""
+    """A disk is rolled back. The leader, which remembers more, reaches the node, but the node does not reach the leader. So the
+    leader's reports are about the earlier process. Then the leader is lost, and the third node accepts the new process."""
     world = world_with("earlier_reports", defended)
     leader = world.elect()
     back, third = others(world, leader)
@@ -330,8 +332,8 @@ def test_forged_reports_to_an_earlier_process_do_not_count() -> None:
 
 
 def test_the_silence_begins_when_peers_can_connect() -> None:
-    """A disk goes back, and opening it takes longer than the minimum election time. Then the third node, which lacks command X,
-    reaches the node first, and the leader, which remembers more, 0.1 s later."""
+    """A disk is rolled back, and opening it takes longer than the minimum election time. Then the third node, which lacks command
+    X, reaches the node first, and the leader, which remembers more, 0.1 s later."""
     world, leader, back, third = three_nodes()
     settle(world)
     put_back_to_before_a_commit(world, leader, back, third)
@@ -371,7 +373,8 @@ def test_acknowledgements_do_not_wait_for_a_peer_that_is_down() -> None:
 
 
 def test_a_vote_is_remembered() -> None:
-    """A peer whose disk goes back to before its vote lacks a term, so the candidate for which it voted detects this."""
+    """A peer votes, and its disk is rolled back to a time before this vote. The disk lacks a term, so the candidate for which the
+    peer voted detects this."""
     world = world_with("regressions", True, 5)
     leader = world.elect()
     candidate, voter = [n for n in world.nodes if n is not leader][:2]
@@ -383,8 +386,8 @@ def test_a_vote_is_remembered() -> None:
 
 
 def test_a_leader_remembers_what_was_acknowledged_in_an_earlier_term() -> None:
-    """The leader leads a new term, in which no follower has acknowledged anything. Then the disk of a follower goes back to
-    before a command that it acknowledged in the earlier term. It has introduced itself last before this command."""
+    """The leader leads a new term, in which no follower has acknowledged anything. Then the disk of a follower is rolled back to
+    a time before a command that it acknowledged in the earlier term. It has introduced itself last before this command."""
     world = world_with("regressions", True)
     leader = world.elect()
     commit(world, leader, b"old")

@@ -1,4 +1,4 @@
-"""Directed tests: disks that are lost, go back to an older image or are copied, and the votes that must not count then.
+"""Directed tests: disks that are lost, rolled back to an older image or copied, and the votes that must not count then.
 
 Every test with ``defended`` runs twice: with the defence the rule is kept, without it the damage is visible. An "image" is the
 content of a snapshot of the volume or virtual machine.
@@ -191,10 +191,11 @@ def test_changes_are_found_again_when_the_log_is_opened() -> None:
 
 
 def go_back_and_lose_leader(world: World) -> tuple[RaftNode, Host, Host]:
-    """The disk of a follower goes back, and the leader is gone: (the former leader, the host that went back, the third host).
+    """The disk of a follower is rolled back, and the leader is gone. Returns (the former leader, the host of the follower, the
+    third host).
 
     The acknowledged command ``X`` was on the disks of the leader and of the follower. The third host was cut off, but it
-    remembers more of the disk that went back than its image has.
+    remembers more of the disk that was rolled back than the image has.
     """
     leader = world.elect()
     back, third = others(world, leader)
@@ -215,7 +216,7 @@ def go_back_and_lose_leader(world: World) -> tuple[RaftNode, Host, Host]:
 
 @both
 def test_regressions(defended: bool) -> None:
-    """Acknowledged entries survive a disk that goes back together with a change of the leader."""
+    """Acknowledged entries survive if a disk is rolled back and the leader changes."""
     world = world_with("regressions", defended)
     leader, back, third = go_back_and_lose_leader(world)
     world.run(5)
@@ -281,8 +282,8 @@ def test_an_old_directory_that_is_put_back_is_not_counted() -> None:
 
 @both
 def test_own_numbers(defended: bool) -> None:
-    """A process on a disk that went back uses the boot number of the process before it. Entries of the earlier process must not
-    end proposals of the later process."""
+    """A process on a disk that was rolled back uses the boot number of the process before it. Entries of the earlier process must
+    not end proposals of the later process."""
     world = world_with("own_numbers", defended, also_off=("regressions", "single_process", "acknowledged_check"))
     leader = world.elect()
     back = others(world, leader)[0]
@@ -348,8 +349,9 @@ def test_own_numbers_in_a_snapshot(defended: bool) -> None:
 
 @both
 def test_own_sequence_numbers(defended: bool) -> None:
-    """A process on a disk that went back has the boot number of the process before it, and asks the leader for a read index. A
-    late answer to the earlier process must not confirm the read: the node that remembers more has not introduced itself yet."""
+    """A process on a disk that was rolled back has the boot number of the process before it, and asks the leader for a read
+    index. A late answer to the earlier process must not confirm the read: the node that remembers more has not introduced itself
+    yet."""
     world = world_with("own_numbers", defended)
     leader = world.elect()
     commit(world, leader, b"old")

@@ -83,7 +83,7 @@ def test_a_number_at_a_bound_neither_stops_a_node_nor_the_cluster(kind: type[Mes
         first, second = (node for node in world.nodes if node is not leader)
         sender, receiver = (first, leader) if to == "leader" else (leader if kind in OF_LEADERS else first, second)
         if kind in OF_LEADERS and to == "leader":
-            return  # two leaders in one term are another matter
+            return  # would come from a second leader of this term: not the subject of this test
         known = facts(sender, receiver)
         messages = [m for m in at_bounds(plausible(kind, known), receiver.term) if not contradicts(m, known)]
         if tried >= len(messages):

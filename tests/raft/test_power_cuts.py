@@ -14,7 +14,7 @@ from tests.support.raft_world import Disk, Inode, World
 
 
 class PowerCut(BaseException):
-    """The program must not run after it."""
+    """No code of the program may run after this error."""
 
 
 class FailingDisk(Disk):

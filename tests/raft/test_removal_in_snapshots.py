@@ -11,7 +11,8 @@ from tests.support.raft_world import Host, World
 
 
 def lose_power_before_installation(world: World, host: Host) -> RaftNode:
-    """``host`` loses power when a received snapshot has its name and is not installed yet. Returns the next process."""
+    """``host`` loses power when a received snapshot has its final file name, but is not installed yet. Returns the next
+    process."""
     world.run_until(lambda: any(name.startswith("snapshot-") for name in host.disk.durable))
     assert host.node is not None
     assert host.node.receiving.installed == 0
@@ -21,8 +22,8 @@ def lose_power_before_installation(world: World, host: Host) -> RaftNode:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_node_learns_of_its_removal_although_the_snapshot_with_it_was_not_installed(named: bool) -> None:
-    """It has never applied an entry of members. ``named``: the snapshot has its name, and the node starts from it; otherwise the
-    power fails just before that, and the node starts from its log."""
+    """It has never applied an entry of members. ``named``: the snapshot has its final file name, and the node starts from it.
+    Otherwise the power fails just before the file gets this name, and the node starts from its log."""
     world = World(3, RaftConfig(compact_entries=20, compact_margin_entries=0))
     world.start_all()
     leader = world.elect()

@@ -72,7 +72,7 @@ class DisplacedProcess:
         settle(world)
 
     def come_back(self) -> None:
-        """The first process and its disk are in their place again."""
+        """Put the first process and its disk back in their place."""
         self.host.disk, self.host.machine, self.host.node = self._disk, self._machine, self.node
         for peer in self.world.names:
             self.world.connect(self.host.name, peer)
@@ -82,7 +82,7 @@ class DisplacedProcess:
 @both
 def test_lost_places(defended: bool) -> None:
     """As above, but the first process only loses its connections while another process with a new disk has its place. When the
-    first process is back, it has the boot that sent the forward of X."""
+    first process is back, it still has the boot number with which it sent the forward of X."""
     world = world_with("lost_places", defended)
     displaced = DisplacedProcess(world)
     leader, moved, first, repeated = displaced.leader, displaced.host, displaced.node, displaced.repeated

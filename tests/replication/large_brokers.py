@@ -103,7 +103,7 @@ class Brokers:
         await self.register(f"103 {MAPPINGS_MAX} mappings", "big", 2, range(MAPPINGS_MAX))
 
     async def change(self) -> None:
-        """Commands on all topics, then their removal."""
+        """Change the write permission of all topics, with several commands at once."""
         addresses = self.cluster.addresses
         for writable in (False, True):
             request = change_write_perm_request("big", writable=writable)

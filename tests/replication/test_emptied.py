@@ -29,7 +29,8 @@ UNREGISTERED_MAX = 2
 
 
 def step(machine: RouteStateMachine, rng: Random, time_ms: int) -> None:
-    """A random command in its envelope; every now and then brokers expire."""
+    """Apply a random command in the form that it has in the log. Now and then, also record the silence of a broker, or let
+    brokers expire."""
     command = random_command(rng)
     revision = machine.state.revision
     if isinstance(command, RegisterBroker):

@@ -681,7 +681,7 @@ def test_recorded_contact_saves_a_broker_from_a_removal_decided_before(recording
 
 
 def test_removal_waits_for_contact(recording: Scene) -> None:
-    """The contact waits behind the SUSPECT of 2T/3 while T passes."""
+    """The contact is recorded after the SUSPECT of 2T/3, which is still in progress when T has passed."""
     scene = recording
     scene.silent(2 * THIRD_MS + 100)
     scene.report("n2", scene.entry(True))

@@ -151,7 +151,8 @@ def test_a_wiped_write_permission_stays_wiped_when_the_last_node_is_upgraded() -
 
 @pytest.mark.parametrize("knows_suspicion", [False, True])
 def test_an_older_version_with_another_broker_id_is_a_late_copy_once_all_nodes_know_it(knows_suspicion: bool) -> None:
-    """Two brokers of a group switch ids; a copy from before evicts the other one. Routes seed 3053 with five nodes."""
+    """Two brokers of a group switch ids; a copy from before evicts the other one. Found by seed 3053 of the routes simulation
+    with five nodes."""
     machine = led()
     if knows_suspicion:
         machine.apply(encode_suspect([], 0, 1, machine.serial))
@@ -166,7 +167,8 @@ def test_an_older_version_with_another_broker_id_is_a_late_copy_once_all_nodes_k
 
 @pytest.mark.parametrize("knows_suspicion", [False, True])
 def test_a_registration_received_before_another_address_took_over_is_late_once_all_nodes_know_it(knows_suspicion: bool) -> None:
-    """A broker moves to another address; a late registration of its earlier address takes the id back. Routes seed 40001."""
+    """A broker moves to another address; a late registration of its earlier address takes the id back. Found by seed 40001 of the
+    routes simulation."""
     machine = led()
     if knows_suspicion:
         machine.apply(encode_suspect([], 0, 1, machine.serial))

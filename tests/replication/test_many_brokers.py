@@ -141,7 +141,7 @@ def test_a_broker_counts_from_the_begin_until_its_lease_is_read(monkeypatch: pyt
 
 
 def test_brokers_of_a_backup_began_when_it_was_restored() -> None:
-    """Also if they registered unchanged since."""
+    """This holds also for brokers that have registered again without a change."""
     departures = Departures(["n1"], "n1", 500, 0, LivenessDefences())
     lease = Lease(("C", "a"), 7, T, 0)
     departures.restored(7, 1.0)

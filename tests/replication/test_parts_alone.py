@@ -132,7 +132,7 @@ async def test_a_fenced_node_proposes_nothing_and_gives_up_what_waits() -> None:
 
 
 async def test_a_fence_ends_what_waits_also_if_its_time_ends_in_the_same_turn() -> None:
-    """The exception left the node half fenced, so it kept its connections."""
+    """In an earlier version, an exception left the node half fenced, so it kept its connections."""
     consensus = FakeConsensus()
     proposer = CommandProposer(consensus, Tasks(), 20, lambda: False, Quotas({}, lambda command: ()))
     waiting = [asyncio.ensure_future(proposer.propose(LONG)) for _ in range(2)]

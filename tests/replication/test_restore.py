@@ -113,8 +113,8 @@ def test_the_state_is_that_of_the_backup_with_revisions_of_its_own() -> None:
 def test_all_brokers_of_a_backup_have_the_mark_of_its_last_command(
     position: int | None, marks_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Marks are made while pieces arrive. A command at ``position`` makes those wrong that exist then. ``marks_max``: number of
-    marks made with each piece."""
+    """Marks are made while pieces arrive. A command at ``position`` invalidates the marks that exist then. ``marks_max``: number
+    of marks made with each piece."""
     monkeypatch.setattr(restore_module, "MARKS_MAX", marks_max)
     before, machine, twin = origin(), at_version_2(), fresh()
     log = list(commands(before))
@@ -428,7 +428,7 @@ def test_a_restore_that_goes_on_is_not_abandoned() -> None:
 
 
 def test_received_pieces_need_less_memory_than_the_state() -> None:
-    """Also if the backup is several times as long as the state, and its texts are random."""
+    """This holds also if the backup is several times as long as the state, and its texts are random."""
     state, draw = RouteInfoManager(), Random(1)
     for number in range(5):
         state.apply(PutKVConfig("n", f"{number}", "".join(draw.choices([chr(i) for i in range(1, 8)], k=60_000))), 0)

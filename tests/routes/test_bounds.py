@@ -58,7 +58,8 @@ def test_no_more_brokers_of_one_name_than_allowed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_broker_name_is_listed_in_no_more_clusters_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last broker removes all of them in one step, so they count as topics."""
+    """When the last broker of the name is removed, the name is removed from all clusters in one step. So clusters count as
+    topics."""
     monkeypatch.setattr(quotas, "CLUSTERS_OF_NAME_MAX", 2)
     state = RouteInfoManager()
     for cluster in "CD":

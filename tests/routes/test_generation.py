@@ -1,4 +1,4 @@
-"""Numbers that validate what was made of the state earlier.
+"""Numbers that show whether values computed from an earlier state are still valid.
 
 A group's generation is the same only while the outcome of an unchanged registration is the same, and ``topic_names_changes`` only
 while the list of topics is the same."""

@@ -159,7 +159,7 @@ class TestActingMaster:
 
 
 class TestFence:
-    """A removal with an epoch ends that life and no other."""
+    """A removal with an epoch ends only the registration with this epoch."""
 
     def test_a_notice_of_an_earlier_life_does_nothing(self) -> None:
         state = RouteInfoManager()

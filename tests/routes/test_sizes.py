@@ -58,7 +58,8 @@ def test_names_are_counted_one_by_one(names: list[str]) -> None:
 
 
 def test_everything_counts_as_the_page_of_limits_says() -> None:
-    """64 bytes and its texts for each thing, 16 for a queue of a mapping: in numbers, not by the functions that count."""
+    """Each object counts 64 bytes plus its texts, each queue of a mapping 16 bytes. The test has these numbers itself, and does
+    not use the functions that count."""
     state = RouteInfoManager()
 
     def growth(command: Command) -> int:

@@ -224,7 +224,7 @@ def test_reading_costs_the_same_for_each_byte_of_a_line() -> None:
 
 
 def damaged() -> dict[str, list[bytes]]:
-    """Snapshots that are none."""
+    """Data that is not a valid snapshot, by what is wrong with it."""
     lines = list(populated().snapshot())
     return {
         "nothing": [],

@@ -15,9 +15,10 @@ RECORDED = {
     6: "675f08db080b55e214dd69de",
     7: "0b6c5a3f14cfcea28ac11c76",
 }
-"""By command version 1 and version 1 of the digest, before tables had sums: what ``fingerprint(seed, 400, False)`` was."""
+"""Recorded results of ``fingerprint(seed, 400, False)``, by command version 1 and version 1 of the digest, before tables had
+sums."""
 RECORDED_2 = {0: "4774620d40776f4e99d19aa5", 1: "27a7353c9ea4c18d0fcc6529", 3: "0f1ecdc3a4dc3ffb8aa0c98f"}
-"""By command version 2: ``fingerprint(seed, 400, True)``."""
+"""Recorded results of ``fingerprint(seed, 400, True)``, by command version 2."""
 
 
 @pytest.mark.parametrize(("seed", "version"), [*((seed, 1) for seed in RECORDED), *((seed, 2) for seed in RECORDED_2)])

@@ -46,7 +46,7 @@ async def refusals(cluster: ReplicatedProcesses, name: str) -> dict[str, int]:
 
 
 class Attack:
-    """An attack on one frame: the first suitable one of each relay for which it is set."""
+    """An attack on one frame: of all frames through the relays that use this attack, the first suitable one is changed."""
 
     def __init__(self, kind: str, recorded: list[bytes]) -> None:
         self._kind, self._recorded = kind, recorded
@@ -154,7 +154,7 @@ async def test_numbers_at_their_bounds_stop_neither_a_node_nor_the_cluster(tmp_p
                 target = leader if to_leader else second
                 source = leader if kind in OF_LEADERS and not to_leader else first
                 if kind in OF_LEADERS and to_leader:
-                    continue  # two leaders in one term are another matter
+                    continue  # would come from a second leader of this term: not the subject of this test
                 raft = (await cluster.status(target))["raft"]
                 facts = Facts(
                     raft["voters"][source],

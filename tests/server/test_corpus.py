@@ -31,7 +31,8 @@ DEVIATIONS = {
     "c25c-missing-register-fields": "a registration without its mandatory fields is refused instead of half done",
 }
 DEVIATING_STEPS = {"c21-unregister-variants": 10}
-"""Steps of these cases without which the rest is answered as recorded; the rest is a case of its own."""
+"""For each of these cases, the step that is answered differently. The other steps alone are answered as recorded, and are a case
+of their own."""
 SERIALIZE_TYPES = {"JSON": 0, "ROCKETMQ": 1}
 
 

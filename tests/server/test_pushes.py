@@ -85,7 +85,7 @@ def tls_broker(certificate: Path, key: Path, trusted: Path) -> Iterator[tuple[st
 
 @pytest.mark.parametrize("trusted", [True, False])
 def test_pushes_over_tls(tmp_path: Path, trusted: bool) -> None:
-    """To a broker that requires TLS and a client certificate. One with an unknown certificate gets no push."""
+    """Pushes go to a broker that requires TLS and a client certificate. A broker with an unknown certificate gets no push."""
     for name in ("broker", "node", "other"):
         (tmp_path / name).mkdir()
     certificate, key = self_signed_files(tmp_path / "broker")

@@ -23,7 +23,8 @@ STEP_DOWN_S = 0.6
 
 
 def running(seed: int) -> Simulation:
-    """Clocks that drift and clients that write, without faults, stopped at a random moment under a leader that all follow."""
+    """A simulation with drifting clocks and writing clients, without faults. It is stopped at a random moment at which all nodes
+    follow one leader."""
     simulation = Simulation(Scenario(seed, nodes=5 if seed % 5 == 4 else 3, faults=()), build_raft, declared_drift)
     simulation.nemesis.draw_clock_rates()
     for machine in simulation.machines:

@@ -23,7 +23,7 @@ _TIMES = ("time_ns", "asked_ns")
 Tables = dict[str, list[dict[str, Any]]]
 """Rows of all runs by the name of their table."""
 Values = dict[tuple[str, str], dict[tuple[str, str, str], float]]
-"""Of a run and a figure: the value by level, phase and side."""
+"""For each run and figure: the value by level, phase and side."""
 
 
 def random_runs() -> dict[str, Run]:

@@ -101,7 +101,8 @@ class Run:
         return found
 
     def series(self, node: str) -> list[list[tuple[int, int, frozenset[str]]]]:
-        """Question, arrival and content of the answers of a node, without silence and without a stall of the observer between."""
+        """Series of answers of a node: question, arrival and content of each answer. A series ends when the node is silent or the
+        observer stalls."""
         found: list[list[tuple[int, int, frozenset[str]]]] = [[]]
         before: int | None = None
         for row in self.of("observe", node=node):
@@ -118,7 +119,8 @@ class Run:
 
     @cached_property
     def divergence(self) -> dict[int, tuple[float, float, int]]:
-        """M14: by moment at which anything is known, the certain and the possible divergence, and how many nodes are known."""
+        """M14: for each moment at which an answer is known, the certain and the possible divergence, and the number of nodes
+        whose answer is known."""
         series = {node: self.series(node) for node in NODES}
         moments = [moment for looks in series.values() for one in looks for look in one for moment in look[:2]]
         found = {}
@@ -273,7 +275,7 @@ def windows(run: Run, kind: str) -> Found:
 
 def visible(run: Run, kind: str) -> Iterator[tuple[str, int, float, float | None]]:
     """M5: of each acknowledged write that was read afterwards, level, number, and the times between which it became visible for
-    good: the last read of something older, and the next read. None: there was none."""
+    good: the last read of something older, and the next read. None: no read followed."""
     for key, level in run.keys(kind):
         for events in run.histories(kind, key, level):
             reads = oracles.reads_of(events)
@@ -384,7 +386,7 @@ def detections(run: Run) -> list[tuple[int, bool]]:
 
 
 def _answers(run: Run, node: str) -> list[tuple[int, int, set[str]]]:
-    """Each answer of a node, until the next look at it. A last one, and one before a stall, ends at once."""
+    """Each answer of a node, until the next look at it. The last answer, and an answer before a stall, end at once."""
     looks, found = run.of("observe", node=node), []
     moments = [row["time_ns"] if row["answered"] else row["asked_ns"] for row in looks]
     for place, row in enumerate(looks):

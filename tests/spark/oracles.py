@@ -102,12 +102,12 @@ def candidates(read: KeyEvent, events: Sequence[KeyEvent]) -> list[KeyEvent]:
 
 
 def source(read: KeyEvent, events: Sequence[KeyEvent]) -> KeyEvent | None:
-    """The write it saw; of several the most favourable one."""
+    """The write that the read saw. If several writes are possible, the most favourable one."""
     return next(iter(candidates(read, events)), None)
 
 
 def missed(read: KeyEvent, events: Sequence[KeyEvent]) -> list[KeyEvent]:
-    """M6: writes acknowledged before the read began, and begun after what it returned had been acknowledged."""
+    """M6: writes that were acknowledged before the read began, and that began after the returned value had been acknowledged."""
     saw = source(read, events)
     since = -math.inf if saw is None else saw.end_ns
     return [e for e in events if e.kind != "get" and e.outcome == "ok" and e.end_ns < read.start_ns and e.start_ns > since]

@@ -56,7 +56,7 @@ def _faults(chooser: random.Random) -> list[Row]:
 
 
 def _looks(chooser: random.Random) -> list[Row]:
-    """Nodes in turn. Registrations a/0, a/1 (one group) and b/0."""
+    """Looks at the nodes in turn. The nodes list registrations a/0, a/1 (one group) and b/0."""
     rows, members = [], dict.fromkeys(NODES, "[]")
     at = chooser.choice((1, 10))
     pace, changes = chooser.choice((3, 1)), chooser.choice((0.5, 0.1))
@@ -114,7 +114,7 @@ def _drops(chooser: random.Random) -> list[Row]:
 
 
 def _values(chooser: random.Random) -> list[Row]:
-    """A key that is only put and one that is deleted too."""
+    """Operations on two keys: one key is only put, the other is also deleted."""
     rows: list[Row] = []
     op, written = 1000, dict[str, list[str | None]](k=[None], x=[None])
     for client in range(chooser.randint(1, 3)):
@@ -141,7 +141,7 @@ def _values(chooser: random.Random) -> list[Row]:
 def _operation(
     chooser: random.Random, op: int, client: str, kind: str, key: str, start: int, end: int, value: str | None
 ) -> list[Row]:
-    """An invocation, and mostly its completion, which has ``kind`` and ``key`` for the caller to take."""
+    """An invocation and, in most cases, its completion. The caller removes ``kind`` and ``key`` from the completion."""
     read = kind in ("get", "route")
     node = chooser.choice((None, *NODES))
     topics = None if kind in ("put", "delete", "get", "route") else ["t", "u"] if chooser.random() < 0.3 else ["t"]

@@ -20,7 +20,7 @@ def results_of(runs: list[dict[str, Any]], **rows: list[dict[str, Any]]) -> Resu
 
 
 def test_mean_divergence_never_exceeds_one() -> None:
-    """Bins finer than the grid, and several runs of a mode, are a mean of maxima, not a sum."""
+    """A point of the line is the mean over the runs of the greatest value in each run near this time, not a sum."""
     runs = [{"run": run, "mode": "ap", "scenario": "cut"} for run in ("a", "b")]
     curve = [{"run": run, "at_s": number / 20, "divergence": 1.0, "possible": 1.0} for run in ("a", "b") for number in range(40)]
     faults = [{"run": run, "steady_s": -1.0, "end_s": 1.0, "until_s": 4.0} for run in ("a", "b")]

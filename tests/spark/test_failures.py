@@ -41,7 +41,7 @@ def test_of_a_jvm_that_ended_its_own_last_words_are_told(tmp_path: Path) -> None
 
 
 def test_a_full_disk_names_the_folders() -> None:
-    """A real one: /dev/full takes no byte."""
+    """The disk is really full: /dev/full accepts no byte."""
     with pytest.raises(OSError, match="No space left") as full:
         Path("/dev/full").write_text("x")
     told = remedy(str(full.value), "results")

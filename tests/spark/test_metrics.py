@@ -34,7 +34,7 @@ class Figure(NamedTuple):
     """Its dimensions: l, p, s for level, phase, side."""
     entries: Callable[[Run], Entries]
     together: Callable[[list[Any]], float | None]
-    """None: no value."""
+    """None: the figure has no value."""
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -9,7 +9,7 @@ from tests.chaos.mutations import SEED, Mutation, chosen, plan
 
 
 def main() -> None:
-    """Run them; a line for each run."""
+    """Run the mutations, and print a line for each run."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.mutations")
     parser.add_argument("defence", nargs="*")
     parser.add_argument("--seeds", type=int, default=1)
