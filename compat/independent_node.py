@@ -298,7 +298,7 @@ class IndependentNode:
             self._attach(BrokerKey(registration.cluster_name, registration.broker_addr), connection)
 
     def renew_unchanged(self, cluster_name: str, broker_addr: str, connection: Connection) -> Result | None:
-        """Renew a registration that is a no-op, and attach it to ``connection``. None for an unknown broker."""
+        """Renew a registration that is a no-op, and attach the broker to ``connection``. None for an unknown broker."""
         registration = self.state.registration(cluster_name, broker_addr)
         if registration is None:
             return None

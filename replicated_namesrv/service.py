@@ -190,6 +190,6 @@ class FreshState(Protocol):
         """Wait until ``state`` is fresh enough. ``level`` None: the configured default. ``max_staleness_ms`` bounds the age of
         a stale answer. Answers of other levels have no age.
 
-        Raises UnavailableError, or fails the Future with it, if this cannot be confirmed in time, and StaleReadError if the
-        state is older than allowed. Several callers may share one Future: a caller that can be cancelled shields it.
+        Raises UnavailableError, or fails the Future with it, if the freshness cannot be confirmed in time. Raises StaleReadError
+        if the state is older than allowed. Several callers may share one Future: a caller that can be cancelled shields it.
         """

@@ -2,8 +2,8 @@
 
 role      may send
 read      requests that only read
-broker    what read may, and what brokers send, for the broker names of its patterns only
-operator  what read may, and changes of KV config, topics, write permissions and settings
+broker    the requests of ``read``, and what brokers send, for the broker names of its patterns only
+operator  the requests of ``read``, and changes of KV config, topics, write permissions and settings
 admin     everything
 """
 

@@ -224,7 +224,7 @@ def _check_kv_file(own: Side, sides: list[Side]) -> None:
 
 
 def _check_stopped(directory: Path) -> None:
-    """No node with a log runs on this disk. Raises DisagreementError, StorageError."""
+    """Check that no node with a log runs on this disk. Raises DisagreementError, StorageError."""
     try:
         check_unused(directory)
     except RaftError as error:

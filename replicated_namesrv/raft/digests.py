@@ -62,7 +62,8 @@ class Digests:
         return self._due_at
 
     def report(self, log_index: int) -> None:
-        """Send to all, and compare, the digest of the state after ``log_index``, which was applied just now."""
+        """Send the digest of the state to all peers, and compare it with theirs. The entry at ``log_index`` was applied just
+        now."""
         if not (self._context.peers or self.mismatch_index) or not self._defences.digest_check:
             return
         reports = self._by_index.get(log_index, {})

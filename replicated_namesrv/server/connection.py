@@ -2,8 +2,8 @@
 
 All connections receive into one shared buffer. The loop fills it and passes it on in one step, so it never mixes bytes of two
 connections. A connection owns memory only while a frame is incomplete or its peer does not read, so 10,000 silent connections
-cost only their sockets and small objects. The rest of an incomplete frame is received behind its first bytes, into memory that
-grows with them, and a long frame is passed on from there without a copy.
+cost only their sockets and small objects. The first bytes of an incomplete frame are copied into memory of the connection. The
+rest is received into the same memory, which grows with the frame. A long frame is passed on from there without a copy.
 
 All complete frames of one read are processed in order, and their answers are sent in one write. Later answers (a Future) are
 written when they are ready, in any order, because peers match by opaque.

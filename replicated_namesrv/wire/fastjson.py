@@ -278,7 +278,8 @@ MAX_NUMBER_CHARACTERS: Final = 400
 MAX_TEXT_DEPTH: Final = 64
 """Maximum depth of an object or array that stands in the place of a string."""
 MAX_TEXT_MEMBERS: Final = 256
-"""Maximum number of members, in an object that stands in the place of a string, that are sorted in Java's hash order."""
+"""Maximum number of members that are sorted in Java's hash order. It applies to an object that stands in the place of a
+string."""
 MAX_TEXT_VALUES: Final = 5000
 """Maximum number of values within an object or array that stands in the place of a string."""
 MAX_OBJECT_MEMBERS: Final = 10_000

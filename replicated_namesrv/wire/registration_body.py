@@ -17,8 +17,8 @@ others between the slices of a large body::
     steps = decode_register_body(body, header.version, compressed)
     body = finish(steps)                      # in one go, or: next(steps) until StopIteration, whose value is the result
 
-Inflated bytes, bytes of one text, nesting, members and topics are bounded. So is the cache between bodies, and results do not
-depend on it.
+Inflated bytes, bytes of one text, nesting, members and topics are bounded. The cache that is shared by all bodies is bounded,
+too, and results do not depend on it.
 
 Deviations from RocketMQ 5.3.3: a topic without ``topicName`` is an error, not an incomplete registration. A zlib stream is
 recognised even if the header does not announce it, as with 5.x brokers. A topic line may have 5 or more fields in every
