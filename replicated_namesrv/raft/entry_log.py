@@ -192,8 +192,8 @@ class Log:
         return first > expected and any(self._synced_behind(self._storage.read(name), 0) >= first - 1 for name in names)
 
     def _drop_reappeared(self) -> None:
-        """Remove what was opened so far: deleted segments that reappeared after a power loss, while segments between them and the
-        next one did not."""
+        """Remove the segments that were opened so far. They had been deleted and reappeared after a power loss, but segments
+        between them and the next one did not."""
         for segment in self._segments:
             self._storage.remove(segment.name)
         self._segments, self._entries, self.base_index = [], [], 0
@@ -374,7 +374,7 @@ class Log:
 
     @property
     def is_unsynced(self) -> bool:
-        """Whether a part of it is not known to be on disk."""
+        """Whether a part of the log is not known to be on disk."""
         return self.dirty or self.syncing
 
     @property

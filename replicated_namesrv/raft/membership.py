@@ -207,8 +207,8 @@ class Membership:
     @property
     def is_silent(self) -> bool:
         """Whether this process still makes no promises after its start, because a peer may remember more of its disk than the
-        disk has. A peer that has accepted this process remembers no more. The process waits until all peers have accepted it, at
-        most for this time:
+        disk has. A peer that has accepted this process remembers no more than the disk has. The process waits until all peers
+        have accepted it, at most for this time:
 
         - no contact with the peers that have not: ``election_min_ms``, because these peers are probably down;
         - contact with one of them: CONTACT_SECONDS. This peer may have to connect first, and over TCP it refuses this process

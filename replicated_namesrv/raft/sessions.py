@@ -56,7 +56,7 @@ class Session:
 
 
 class Sessions:
-    """The table. All nodes have equal tables at equal index."""
+    """The table of all sessions. Nodes that have applied the log up to the same index have equal tables."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
