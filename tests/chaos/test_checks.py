@@ -626,7 +626,7 @@ def test_a_look_without_answer_is_no_divergence_on_a_busy_machine() -> None:
 
 
 def test_times_are_not_judged_where_the_harness_stood_still() -> None:
-    """No record for some seconds: this does not allow a verdict on the cluster."""
+    """If nothing was recorded for some seconds, no verdict on the cluster is possible."""
     bad = Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000)
     assert check_availability(bad.story).verdict is Verdict.UNKNOWN
 
@@ -652,7 +652,7 @@ def test_clients_of_five_nodes_may_wait_for_two_more_time_outs() -> None:
 
 
 def test_a_client_that_caches_routes_may_wait_for_its_next_poll() -> None:
-    """It may wait for 6 s and 1.5 s, and the finding says so."""
+    """Such a client may wait for 6 s plus 1.5 s, and the finding says so."""
     waited = with_renewals(Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000))
     waited.kinds["c1"] = "cache"
     assert check_availability(waited).verdict is Verdict.VALID

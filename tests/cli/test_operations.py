@@ -104,7 +104,8 @@ async def test_status_of_independent_nodes(tmp_path: Path) -> None:
 
 
 async def test_an_independent_node_ignores_the_peers_in_its_file(tmp_path: Path) -> None:
-    """They stay there after a change of the mode. The console and the commands found no other node."""
+    """The peers stay in the file after a change of the mode. In an earlier version, the console and the commands then found no
+    other node."""
     peers = "n1=127.0.0.1:1,n2=127.0.0.1:2"
     async with operated(tmp_path, 1, "ap", peers=peers, nameServerAddresses="10.0.0.9:9876") as nodes:
         status = (await http(nodes.admin_ports[0], "/v1/status")).json

@@ -113,8 +113,8 @@ class Group:
 
 @each_version
 def test_master_and_slave(lab: Lab, version: str) -> None:
-    """Both register. The slave serves reads when its master is gone, and takes the master's place when it is started with the
-    master's id.
+    """Master and slave register. The slave serves reads when its master is gone, and takes the master's place when it is started
+    with the master's id.
 
     Two pairs go through it side by side: SYNC_MASTER with SYNC_FLUSH, and ASYNC_MASTER with ASYNC_FLUSH.
     """

@@ -185,7 +185,7 @@ def test_exactly_one_module_imports_pysyncobj() -> None:
 
 
 def test_chaos_and_spark_are_imported_by_the_command_line_alone() -> None:
-    """They use the product from outside; a node never carries them."""
+    """These packages use the product from outside; a node never imports them."""
     wrong = [
         str(found)
         for file in product_sources()

@@ -323,7 +323,7 @@ def test_a_name_returns_with_another_disk() -> None:
 
 
 def test_a_voter_added_later_may_lose_its_disk() -> None:
-    """Its place becomes vacant, and its new incarnation joins: the rule for lost disks."""
+    """The voter's place becomes vacant, and its new incarnation joins, as after every loss of a disk."""
     world = World(3)
     world.start_all()
     grow(world, "n4")
@@ -442,7 +442,7 @@ def test_an_observer_is_promoted() -> None:
 
 
 def test_observers_of_a_single_voter() -> None:
-    """It commits alone, when the entry is on its disk, and they follow."""
+    """The voter commits alone, when the entry is on its disk. The observers follow."""
     world = World(1)
     world.start_all()
     grow(world, "n2", observer=True)

@@ -22,8 +22,8 @@ def lose_power_before_installation(world: World, host: Host) -> RaftNode:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_node_learns_of_its_removal_although_the_snapshot_with_it_was_not_installed(named: bool) -> None:
-    """It has never applied an entry of members. ``named``: the snapshot has its final file name, and the node starts from it.
-    Otherwise the power fails just before the file gets this name, and the node starts from its log."""
+    """The node has never applied an entry of members. ``named``: the snapshot has its final file name, and the node starts from
+    it. Otherwise the power fails just before the file gets this name, and the node starts from its log."""
     world = World(3, RaftConfig(compact_entries=20, compact_margin_entries=0))
     world.start_all()
     leader = world.elect()

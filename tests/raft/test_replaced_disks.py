@@ -157,7 +157,7 @@ def test_a_removed_node_whose_proposals_are_still_known_keeps_its_incarnation() 
 
 
 def test_a_forward_of_an_earlier_boot_is_dropped() -> None:
-    """It was under way when the node restarted. The caller has gone with the earlier process."""
+    """The forward was on its way when the node restarted. The caller ended with the earlier process."""
     world, leader = elected()
     host = others(world, leader)[0]
     kept: list[Forward] = []

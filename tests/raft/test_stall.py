@@ -182,7 +182,7 @@ def test_a_stalled_follower_is_harmless() -> None:
 
 
 def test_a_stalled_node_neither_grants_pre_votes_nor_takes_over() -> None:
-    """It could not send a vote, because neither that vote nor its vote for itself would become durable."""
+    """Such a node could not send a vote, because neither that vote nor its vote for itself would become durable."""
     world, leader = settled()
     follower = next(node for node in world.nodes if node is not leader)
     HungDisk(world.hosts[follower.node_id])

@@ -149,7 +149,8 @@ def test_row(row: str) -> None:
 
 
 def test_a_new_incarnation_that_was_silent_for_the_contest_time_begins_anew() -> None:
-    """Its first attempt was long ago, so a later contact with the known incarnation does not contest it."""
+    """The first attempt of the new incarnation was long ago, so a later contact with the known incarnation does not contest
+    it."""
     found = memories(0.0)
     found.judge_beside("b", 12, 11, 0.1, CONTEST_S)
     judge = Judge()
@@ -178,7 +179,7 @@ def test_a_late_copy_of_an_introduction_is_dropped() -> None:
 
 
 def test_a_process_that_went_back_stays_regressed() -> None:
-    """It soon sends introductions with numbers that were not used before."""
+    """The process soon sends introductions with numbers that were not used before."""
     judge = Judge()
     judge.accepts(5, 0.0)
     judge.sequence = 0
@@ -199,8 +200,8 @@ def test_the_incarnation_that_votes_is_remembered_however_many_others_follow() -
 
 
 def test_a_process_that_answered_a_late_copy_did_not_go_back() -> None:
-    """Its next introduction echoes less than the one before. A late copy of the introduction before it (echo 22) then has a newer
-    echo than the last introduction (21), but none newer than the newest so far (22)."""
+    """The next introduction of the process echoes less than the one before. A late copy of the introduction before it (echo 22)
+    then has a newer echo than the last introduction (21), but none newer than the newest so far (22)."""
     record = IncarnationRecord()
 
     def hears(sequence: int, echo: int) -> Standing | None:

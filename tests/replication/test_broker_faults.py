@@ -78,7 +78,8 @@ class Onlooker:
 
 
 async def test_brokers_cut_off(cluster: ReplicatedProcesses, links: list[dict[str, Relay]]) -> None:
-    """One is cut from a follower, one from the leader: no route changes. One is cut from all: it is removed and returns."""
+    """A broker is cut off from a follower, another one from the leader: no route changes. A third broker is cut off from all
+    nodes: it is removed and returns."""
     names = ["cut-from-follower", "cut-from-leader", "cut-from-all"]
     options: dict[str, Any] = {"register_period_ms": 500, "heartbeat_timeout_ms": TIMEOUT_MS}
     brokers = [

@@ -136,7 +136,7 @@ def any_registration(chance: Random) -> RegisterBroker:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_without_a_fault_no_registration_waits_for_a_time_out(seed: int) -> None:
-    """Repeat one with -k 'time_out and [SEED]'."""
+    """To repeat one seed: -k 'time_out and [SEED]'."""
     chance = Random(seed)
     with virtual_cluster() as cluster:
         wires = connected(cluster)

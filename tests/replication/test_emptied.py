@@ -94,7 +94,7 @@ def test_marks_go_with_the_brokers_and_the_rest_is_bounded(seed: int, monkeypatc
 
 @pytest.mark.parametrize("is_new", [False, True])
 def test_a_removal_that_knew_of_no_registration_ends_none(is_new: bool) -> None:
-    """Whatever cluster it names. Version 0.1 removed a broker of another cluster."""
+    """This holds for every cluster that the removal names. Version 0.1 removed a broker of another cluster."""
     machine = RouteStateMachine()
     machine.apply(encode_lead(RouteSettings(), 1, 1))
     if is_new:

@@ -167,7 +167,7 @@ def disturb(cluster: Cluster, chance: Random) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 10))])
 def test_nothing_is_remembered_of_what_is_not_registered(seed: int) -> None:
-    """Repeat one with -k 'remembered and [SEED]'."""
+    """To repeat one seed: -k 'remembered and [SEED]'."""
     chance = Random(seed)
     with virtual_cluster() as cluster:
         wires = [cluster.wire(name) for name in cluster.machines for _ in range(2)]

@@ -43,7 +43,7 @@ def test_burst_of_copies() -> None:
 
 @pytest.mark.parametrize("over", ["the same connection", "another connection"])
 def test_repeated_version_is_taken(over: str) -> None:
-    """As when a broker was restored from a backup."""
+    """This happens if a broker was restored from a backup."""
     with virtual_cluster(lateCopyMs="1000") as cluster:
         wire = cluster.wire("n1")
         cluster.register(wire, registration(2))

@@ -75,7 +75,7 @@ def silent_removed(cluster: Cluster) -> bool:
 
 
 def released_nodes(cluster: Cluster) -> bool:
-    """One node fences itself, and so closes the broker's connection; the others see theirs end."""
+    """One node fences itself, and so closes the broker's connection. The other nodes see their connections to the broker end."""
     wires = registered(cluster, LONG_MS)
     cluster.run(1)
     far = cluster.followers()[0]

@@ -454,7 +454,7 @@ def test_late_copies_with_renewals_between_them_are_not_repeats(is_recognised: b
 
 
 def test_a_registration_names_its_own_caller() -> None:
-    """It does not name the caller of the connection's next request, which is read before the registration begins."""
+    """The command does not name the caller of the connection's next request, which is read before the registration begins."""
     with virtual_cluster() as cluster:
         name = cluster.leader()
         origins: list[str] = []

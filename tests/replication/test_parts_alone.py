@@ -145,7 +145,7 @@ async def test_a_fence_ends_what_waits_also_if_its_time_ends_in_the_same_turn() 
         fenced.set_result(None)
 
     (budget,) = proposer._queued
-    budget._timeout.reschedule(loop.time())  # its time ends in the turn of the fence, before it
+    budget._timeout.reschedule(loop.time())  # its time ends in the same turn as the fence, just before the fence
     loop.call_soon(fence)
     await fenced
     for each in waiting:

@@ -413,7 +413,7 @@ def test_a_late_unregistration_comes_before_the_leader_knows_the_newer_connectio
 
 
 def test_a_restarted_broker_that_leaves_at_once_is_gone_with_the_first_answer() -> None:
-    """It registered with all nodes in one round. It unregisters first from the node with which it registered first."""
+    """The broker registered with all nodes in one round. It unregisters first from the node with which it registered first."""
     with virtual_cluster() as cluster:
         names = list(cluster.machines)
         for wire in (before := [cluster.wire(name) for name in names]):

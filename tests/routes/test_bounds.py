@@ -26,7 +26,7 @@ UNLIMITED = dict.fromkeys((quotas.STATE, quotas.KV, quotas.NAMESPACE, quotas.BRO
 
 
 def told(state: RouteInfoManager, command: Command) -> str:
-    """Why it is refused; empty: it is not."""
+    """Why the command is refused; empty: it is accepted."""
     try:
         granted(quotas.Quotas(UNLIMITED, state.needs), command)
     except LimitError as error:
@@ -166,7 +166,7 @@ def test_mappings_of_other_names_are_left_out() -> None:
 def test_no_more_names_and_brokers_than_allowed(
     monkeypatch: pytest.MonkeyPatch, limit: str, other: RegisterBroker, why: str
 ) -> None:
-    """Including names of refused registrations, without a registered broker."""
+    """Names of refused registrations count, too, although they have no registered broker."""
     monkeypatch.setattr(quotas, limit, 2)
     state = RouteInfoManager()
     state.apply(register("b", 0, "b:1"), 1)

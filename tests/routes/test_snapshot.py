@@ -142,7 +142,7 @@ ODD_TEXTS = ["x" * 20_000, "\u20ac" * 20_000, "\x00" * 20_000, "\ud800" * 20_000
 
 
 def test_lines_are_bounded_in_bytes_and_no_part_is_longer_than_a_block() -> None:
-    """For all kinds of texts. An entry that is too long for a line has its own line, in parts."""
+    """This holds for all kinds of texts. An entry that is too long for a line has its own line, in parts."""
     state = RouteInfoManager()
     for position, text in enumerate(ODD_TEXTS * 20):
         state.apply(PutKVConfig("n", f"{position}", text), 1)

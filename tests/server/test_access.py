@@ -372,7 +372,7 @@ def test_each_request_of_a_pipeline_has_its_own_caller(tmp_path: Path) -> None:
 
 
 def test_a_request_that_waited_is_checked_again_before_it_is_proposed(tmp_path: Path) -> None:
-    """By the access file and the registrations of that moment. The requests wait for a large command, or for the leader."""
+    """The access file and the registrations of that moment decide. The requests wait for a large command, or for the leader."""
     authority, path = Authority(tmp_path), write_access_file(tmp_path, FILE)
     flags = {**tls_flags(authority, path), "mode": "cp", "nodeId": "n1", "fenceAfterMs": "20000"}
     flags["peers"] = f"n1=127.0.0.1:{free_port()}"

@@ -239,7 +239,7 @@ def test_held_bytes_are_bounded_and_the_oldest_holder_goes(tmp_path: Path) -> No
 
 
 def test_a_peer_that_does_not_read_is_read_no_further(tmp_path: Path) -> None:
-    """It is not treated as a peer that never completes its frame, because the server does not read from it."""
+    """The server does not treat it as a peer that never completes its frame, because the server itself has stopped reading."""
     with live_server(tmp_path) as server, Peer(server.port) as peer, Peer(server.port) as other:
         peer.call(103, broker_fields(), topic_table(*[f"T{n}" for n in range(300)]))
         one = request(206, opaque=9)

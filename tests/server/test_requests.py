@@ -109,7 +109,7 @@ def test_prepared_answers_stay_within_their_bound() -> None:
 
 
 def test_the_list_of_topics_follows_every_change(tmp_path: Path) -> None:
-    """Its body is kept between changes."""
+    """The encoded list is kept between changes."""
     with live_server(tmp_path) as server, Peer(server.port) as peer:
         seen = []
         for code, fields, body in (

@@ -11,7 +11,8 @@ from tests.spark import judged_runs
 from tests.spark.judged_runs import Tables, Values
 from tests.spark.metric_oracles import Run
 
-# Of JVMs that live for a minute half the CPU time goes to the optimizing compiler, which is left out for all that tests start.
+# In a JVM that lives for a minute, the optimizing compiler takes half of the CPU time. So the tests start JVMs without this
+# compiler.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 

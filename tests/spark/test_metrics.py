@@ -31,7 +31,7 @@ class Figure(NamedTuple):
     """A figure by its definition."""
 
     by: str
-    """Its dimensions: l, p, s for level, phase, side."""
+    """Dimensions of the figure: l, p, s for level, phase, side."""
     entries: Callable[[Run], Entries]
     together: Callable[[list[Any]], float | None]
     """None: the figure has no value."""

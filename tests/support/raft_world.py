@@ -133,7 +133,7 @@ class Host:
         self.machine = Machine()
         self.life = 0
         self.joins = False
-        """It is started to join a cluster."""
+        """Whether the node is started to join a cluster."""
 
     def now(self) -> float:
         return self.world.time
