@@ -86,9 +86,9 @@ class Digests:
         if not self._compares(peer):
             return
         self._note(peer, message.log_index, message.digest)
-        if message.log_index == self._core.applied_index and self._context.node_id not in self._by_index.get(
-            message.log_index, {}
-        ):
+        # Answer once for each index. ``_by_index`` cannot tell: it drops the digests of a lagging node as soon as 16 newer
+        # indexes are known. Two such nodes would answer each other without end.
+        if message.log_index == self._core.applied_index and message.log_index != self._reported_index:
             self.report(message.log_index)
 
     def _note(self, name: str, log_index: int, digest: bytes) -> None:

@@ -12,6 +12,7 @@
 - The memory that a node uses for its peers, its disk and its callers stays within its bounds (``raft/memory_bounds.py``).
 - A leader exists whenever there can be one (``LeaderWatch``).
 - Every request ends exactly once and in time (``Ledger``), and no process spins (``Machine``).
+- No node floods another one with messages (``Network``).
 
 The first violation ends the run.
 """

@@ -10,7 +10,7 @@ The pauses between attempts to connect are those of the shipped transport (``raf
 refuse the new process for a time, as in row H8 there.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from replicated_namesrv.raft.transport import DIAL_PAUSE_MAX_SECONDS, DIAL_PAUSE_MIN_SECONDS, EAGER_SECONDS, LIVE_SECONDS
@@ -20,6 +20,10 @@ _REMEMBERED = 6
 """Number of messages of each kind and link from which an echo may choose."""
 Link = tuple[str, str]
 """(sender, receiver)."""
+FLOOD_NS = 100 * MS
+FLOOD_MESSAGES = 5_000
+"""Maximum number of messages of one kind that a node may send to another one within ``FLOOD_NS``. The most that was seen in
+hundreds of runs is 1,594. More are a defect: for example, two nodes that answer each other's answers."""
 CONNECT_NS = int((LIVE_SECONDS + 1.5 * DIAL_PAUSE_MAX_SECONDS) * SECOND)
 """Two processes connect within this time if their links are whole. It includes a refusal after a power loss, and the longest
 pause."""
@@ -94,6 +98,11 @@ class Network:
         self.last_repeat_ns = 0
         """Time at which the last of the late and repeated messages that are scheduled so far arrives."""
         self.sent = 0
+        self._counted_until_ns = 0
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        """Messages since the last multiple of ``FLOOD_NS``, by sender, receiver and kind."""
+        self.flood: str | None = None
+        """The first link with more than ``FLOOD_MESSAGES``, in words."""
 
     # Faults
 
@@ -239,6 +248,7 @@ class Network:
         if connection is None:
             return
         self.sent += 1
+        self._count(source, target, type(message).__name__)
         repeats = self.repeats.get(link)
         if repeats is not None and self._rng.random() < repeats:
             longest = self._rng.choice((2 * MS, 200 * MS, 3 * SECOND))
@@ -247,6 +257,15 @@ class Network:
         if loss is not None and self._rng.random() < loss:
             return
         self._schedule(link, connection, message)
+
+    def _count(self, source: str, target: str, kind: str) -> None:
+        now_ns = self._world.now_ns
+        if now_ns >= self._counted_until_ns:
+            self._counted_until_ns = now_ns - now_ns % FLOOD_NS + FLOOD_NS
+            self._counts.clear()
+        self._counts[source, target, kind] += 1
+        if self._counts[source, target, kind] > FLOOD_MESSAGES and self.flood is None:
+            self.flood = f"{source} sent {FLOOD_MESSAGES + 1} messages {kind} to {target} within {FLOOD_NS // MS} ms"
 
     def _schedule(self, link: Link, connection: _SimulatedConnection, message: object) -> None:
         delay = int((0.05 + 0.4 * self._rng.random()) * MS)

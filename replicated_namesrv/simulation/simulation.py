@@ -159,6 +159,8 @@ class Simulation:
         )
 
     def _stopped(self) -> bool:
+        if self.network.flood is not None and self.invariants.violation is None:
+            self.invariants.violated("no flood", self.network.flood)
         return self.invariants.violation is not None
 
     def _run(self, duration_ns: int) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from replicated_namesrv.raft.configuration import Configuration
-from replicated_namesrv.raft.digests import Digests
+from replicated_namesrv.raft.digests import REMEMBERED_INDEXES, Digests
 from replicated_namesrv.raft.elections import Elections
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
@@ -326,6 +326,21 @@ def test_digest_of_a_node_that_is_no_voter_any_more_does_not_count(bench: Bench)
     bench.context.set_voters(frozenset("a"))
     digests.report(1)
     assert digests.dissent is None
+
+
+def test_lagging_nodes_answer_a_digest_once(bench: Bench) -> None:
+    """Two of five nodes lag behind at the same entry and hear the digests of the others."""
+    digests = Digests(bench.context, bench.core, bench.group, bench.outbox, lambda peer: 1, lambda: b"ours")
+    for log_index in range(10, 10 + 2 * REMEMBERED_INDEXES):
+        digests.on_report("c", DigestReport(1, 1, log_index, b"newer"))
+    bench.core.applied_index = 5
+    digests.on_report("b", DigestReport(1, 1, 5, b"ours"))
+    assert [peer for peer, _ in bench.take_sent()] == ["b", "c"], "the first report is answered"
+    digests.on_report("b", DigestReport(1, 1, 5, b"ours"))
+    assert not bench.take_sent(), "an answer to our report has no answer"
+    digests.forget()
+    digests.on_report("b", DigestReport(1, 1, 5, b"ours"))
+    assert bench.take_sent(), "a snapshot has replaced the state that was reported"
 
 
 def test_digest_of_a_state_that_a_snapshot_replaced_is_not_compared(bench: Bench) -> None:

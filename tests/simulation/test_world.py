@@ -7,7 +7,7 @@ import pytest
 
 from replicated_namesrv.raft.transport import DIAL_PAUSE_MAX_SECONDS, LIVE_SECONDS
 from replicated_namesrv.simulation.disk import SimulatedDisk
-from replicated_namesrv.simulation.network import Endpoint, Network
+from replicated_namesrv.simulation.network import FLOOD_MESSAGES, FLOOD_NS, Endpoint, Network
 from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
 
@@ -201,6 +201,21 @@ def test_repeats_and_losses(pair: tuple[World, Network, Listener, Listener]) -> 
     network.send("b", "a", 1)
     world.run_until(world.now_ns + 5 * SECOND)
     assert (a.heard, b.heard) == ([], [1, 1])
+
+
+def test_a_flood_is_noticed_and_a_burst_is_not(pair: tuple[World, Network, Listener, Listener]) -> None:
+    world, network, _, _ = pair
+    for _ in range(3):
+        for number in range(FLOOD_MESSAGES):
+            network.send("a", "b", number)
+            network.send("a", "b", str(number))
+            network.send("b", "a", number)
+        world.run_until(world.now_ns + FLOOD_NS)
+    assert network.flood is None
+    for number in range(FLOOD_MESSAGES + 1):
+        network.send("a", "b", number)
+    assert network.flood is not None
+    assert network.flood.startswith("a sent ")
 
 
 def test_a_reset_connection_is_dialled_again(pair: tuple[World, Network, Listener, Listener]) -> None:
