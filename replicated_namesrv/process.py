@@ -404,8 +404,8 @@ def tune_garbage_collection() -> None:
 def tune_allocation() -> None:
     """Let the C library return large blocks to the system when they are freed, and grow them without copying.
 
-    Without this glibc keeps them once it has seen a few: after an attack with large frames hundreds of megabytes stayed. Other
-    C libraries return them by default.
+    Otherwise glibc keeps large blocks once it has seen a few of them: after an attack with large frames, the process kept
+    hundreds of megabytes. Other C libraries return them by default.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):

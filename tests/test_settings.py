@@ -98,7 +98,7 @@ def test_every_setting_explains_itself() -> None:
 
 
 def test_netty_client_settings_are_shown_where_the_file_has_them_and_passwords_never(tmp_path: Path) -> None:
-    """``Configuration`` shows of NettyClientConfig what stands in the file."""
+    """Of the settings of NettyClientConfig, ``Configuration`` shows those that are in the file."""
     given = {"tls.server.keyPassword": "hidden", "clientWorkerThreads": "7"}
     shown = load_settings(write(tmp_path / "f", **given), {"connectTimeoutMillis": "5"}, {}).text().splitlines()
     assert "clientWorkerThreads=7" in shown

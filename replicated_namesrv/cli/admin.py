@@ -218,7 +218,7 @@ def _without_scheme(address: str, admin: Admin) -> str:
 
 
 def neighbours(address: str, status: dict[str, Any]) -> tuple[str, ...]:
-    """Admin addresses that the node at ``address`` knows, its own first. A node of version 0.1.0 tells only its own."""
+    """Admin addresses that the node at ``address`` knows, its own first. A node of version 0.1.0 reports only its own address."""
     return (address, *status.get("otherAdminAddresses", ()))
 
 

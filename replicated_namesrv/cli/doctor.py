@@ -156,7 +156,7 @@ def _examine(settings: Settings, admin: Admin, others: Sequence[str], syncs: His
 
 
 def _ports(settings: Settings, admin: Admin, own: dict[str, tuple[str, int]]) -> Iterator[Finding]:
-    """Each port is free, or the running node has it."""
+    """Check that each port is free or used by the running node."""
     is_running = False
     if settings.admin_address is not None:
         host, port = settings.admin_address
@@ -179,7 +179,7 @@ def _ports(settings: Settings, admin: Admin, own: dict[str, tuple[str, int]]) ->
 
 
 def _names(hosts: Iterable[str]) -> Iterator[Finding]:
-    """Host names of other nodes have addresses."""
+    """Check that the host names of the other nodes have addresses."""
     for host in sorted(set(hosts)):
         try:
             found = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
@@ -192,7 +192,7 @@ def _names(hosts: Iterable[str]) -> Iterator[Finding]:
 
 
 def _reachable(addresses: dict[str, tuple[str, int]], timeout_s: float) -> Iterator[Finding]:
-    """Ports of other nodes accept connections."""
+    """Check that the ports of the other nodes accept connections."""
     for name, (host, port) in addresses.items():
         try:
             began = time.monotonic()

@@ -1,8 +1,8 @@
 """``namesrv members``: the members of a CP cluster; adds, removes, replaces, promotes and moves them.
 
-The leader knows the progress of all, so its answer is shown if it answers. Otherwise the first other answer is shown. A change is
-requested from the leader until it is made or refused. If the leader hands leadership over, the next leader gets the request.
-``add`` and ``replace`` then wait until the new node votes.
+The leader knows the progress of all members, so its answer is shown if it answers. Otherwise the first other answer is shown. A
+change is requested from the leader until it is made or refused. If the leader hands leadership over, the next leader gets the
+request. ``add`` and ``replace`` then wait until the new node votes.
 """
 
 import argparse
@@ -169,7 +169,7 @@ class _Change:
             self._pause(problem)
 
     def _find_others(self) -> None:
-        """Add the nodes that the known ones tell, because a node that was added after this command began may lead."""
+        """Add the nodes that the known nodes report, because a node that was added after this command began may lead."""
         told = ask_all(self._addresses, lambda address: neighbours(address, self._admin.ask(address, "/v1/status")))
         found = [address for answer in told if not isinstance(answer, NamesrvError) for address in answer]
         self._addresses = tuple(dict.fromkeys((*self._addresses, *found)))[:ADDRESSES_MAX]

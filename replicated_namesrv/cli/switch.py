@@ -213,7 +213,7 @@ def _listed(conflicts: list[dict[str, Any]]) -> str:
 
 
 def _check_kv_file(own: Side, sides: list[Side]) -> None:
-    """Every entry of the node's own file is in one of the files. Raises DisagreementError."""
+    """Check that every entry of the node's own file is in one of the given files. Raises DisagreementError."""
     known = {item for side in sides for item in side.table.items()}
     if missing := sorted(key for key, value in own.table.items() if (key, value) not in known):
         listed = ", ".join(f"{namespace}/{key}" for namespace, key in missing[:SHOWN_MAX])
@@ -234,7 +234,8 @@ def _check_stopped(directory: Path) -> None:
 
 
 def _check_shared_settings(file: Path, sides: list[Side]) -> None:
-    """Every shared setting that was changed at run time is in one of the backups. Raises DisagreementError, StorageError."""
+    """Check that every shared setting that was changed at run time is in one of the backups. Raises DisagreementError,
+    StorageError."""
     own = {name: text for name, text in _run_time(file).items() if name in SHARED}
     known = {(name, str(value).lower()) for side in sides for name, value in (side.settings or {}).items()}
     if missing := sorted(f"{name}={text}" for name, text in own.items() if (name, text.lower()) not in known):

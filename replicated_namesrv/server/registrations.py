@@ -13,10 +13,11 @@ The checksum of the body that brokers send along is compared each time. If a bod
 stamp, its checksum is derived from the remembered one (``wire.crc32``), so that the body is read only once, for the hash.
 
 **Evaluated in slices**, so that no registration delays other connections. A small body is evaluated on arrival, if this turn
-of the loop has time left. The others wait, and so does every large one. So if forty large frames are completed in one turn,
-that turn only receives them. There are two queues, so that small ones do not wait for large ones. Only the first body of each
-queue is decoded at a time, which bounds the memory for decoding. The time is charged to the broker's address. While the address
-waits for its share of the loop, none of its registrations begins, and those of others do not wait for it (``turn_shares.py``).
+of the loop has time left. Other small bodies wait, and so does every large one. So if forty large frames are completed in one
+turn, that turn only receives them. There are two queues, so that small ones do not wait for large ones. Only the first body of
+each queue is decoded at a time, which bounds the memory for decoding. The time is charged to the broker's address. While the
+address waits for its share of the loop, none of its registrations begins, and those of others do not wait for it
+(``turn_shares.py``).
 
 Reading from the connection of a waiting registration stops until it is applied, which keeps the order of its requests. If the
 peer closes the connection, the kernel reports it. A large registration is then dropped at once and its memory freed, because its

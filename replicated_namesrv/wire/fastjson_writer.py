@@ -5,7 +5,8 @@ line separators escaped. *Standard* (``BrowserCompatible``, ``QuoteFieldNames``,
 ``\\/``, everything beyond ASCII as ``\\uXXXX``, whole numbers beyond ±(2^53 - 1) as text. Neither writes any whitespace: the Go
 client cuts addresses out of the text and would keep it.
 
-Members come in the order of the given mappings, those with None are left out. ``hash_order`` is the order of Java's HashMap.
+Members have the order of the given mappings. Members whose value is None are left out. ``hash_order`` is the order of Java's
+HashMap.
 """
 
 import re

@@ -25,9 +25,8 @@ _SIMPLE_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "": ""}
 
 
 def load_properties(data: bytes) -> dict[str, str]:
-    """Keys and values in order of appearance, of duplicate keys the last one counts. Raises BodyError on a malformed
-    ``\\uXXXX``.
-    """
+    """Keys and values in order of appearance. Of duplicate keys the last one counts. Raises BodyError on a malformed
+    ``\\uXXXX``."""
     properties: dict[str, str] = {}
     for line in _logical_lines(data.decode("iso-8859-1")):
         match = _KEY.match(line)

@@ -367,7 +367,7 @@ def test_own_sequence_numbers(defended: bool) -> None:
     world.run_until(lambda: answered and kept)
     back.crash()
     first.crash()
-    first.start()  # it has forgotten what ``back`` had
+    first.start()  # ``first`` has forgotten the data of ``back``
     leader = world.elect()
     if leader.node_id != first.name:
         assert first.node is not None
