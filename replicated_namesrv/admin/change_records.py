@@ -67,8 +67,9 @@ class ChangeRecords:
     """Records the changes that one node applies. Implements ``service.LogEvents``."""
 
     def __init__(self, audit: AuditLog, cluster: Callable[[], RecordedCluster | None] | None) -> None:
-        """``cluster`` returns None while it is unknown. ``cluster`` None: lines of an independent node have no revision. Its
-        revisions are valid for one process only, and the data directory may be used in a cluster later."""
+        """``cluster`` returns the cluster, or None while it is unknown. An independent node gives None in place of the function.
+        Then lines have no revision: its revisions are valid for one process only, and the data directory may be used in a cluster
+        later."""
         self._audit, self._cluster = audit, cluster
         self._recorded: Recorded | None = Recorded() if cluster is None else None
         """The content of the audit log; None while the cluster is unknown."""

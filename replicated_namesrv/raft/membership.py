@@ -199,8 +199,8 @@ class Membership:
 
     @property
     def is_contested(self) -> bool:
-        """Whether a peer has contact with two processes of this node. Then neither process may vote or acknowledge. This includes
-        answers to peers that know only one of the two, because this process may lack data that such a peer remembers."""
+        """Whether a peer has contact with two processes of this node. Then neither process may vote or acknowledge, not even to a
+        peer that knows only one of the two. This process may lack data that such a peer remembers."""
         now = self._now()
         return any(now < until for until in self._contested_until.values())
 

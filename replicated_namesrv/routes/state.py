@@ -137,8 +137,8 @@ class RouteInfoManager:
     # -- the whole
 
     def digest(self) -> bytes:
-        """16 bytes that are equal for equal states and differ for others. Its cost depends on the groups that changed since the
-        last digest.
+        """16 bytes that are equal for equal states. Different states have different digests, except that some differences between
+        revisions of topics do not show (``digest.py``). The cost depends on the groups that changed since the last digest.
 
         Comparable between processes of the same ``DIGEST_VERSION``."""
         tables = self._tables

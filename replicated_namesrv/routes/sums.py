@@ -60,8 +60,8 @@ def entry_hashes(table: str, *columns: Iterable[Any]) -> list[int]:
 
 
 def text_hash(text: str | None) -> str:
-    """A fixed-length replacement of a long text among the fields of an entry. None gives the empty string, which no text
-    gives."""
+    """A fixed-length replacement of a long text among the fields of an entry. For None it is the empty string, which is the
+    replacement of no text."""
     return "" if text is None else f"{xxh3_128_intdigest(text.encode('utf-8', 'surrogatepass'), _ENTRY_SEED):032x}"
 
 

@@ -222,7 +222,7 @@ class Simulation:
         self.network.late_ms.clear()
 
     def _connect(self) -> None:
-        """Wait until all processes are connected. The bounds on what they do then do not include this time."""
+        """Wait until all processes are connected. The time limits of the following checks do not include this time."""
         end_ns = self.world.now_ns + CONNECT_NS
         while self.world.now_ns < end_ns and not self._stopped() and not self.network.is_connected:
             self._run(10 * MS)

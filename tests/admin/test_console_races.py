@@ -79,7 +79,7 @@ async def test_answers_that_are_slow_cut_off_or_of_another_page(tmp_path: Path) 
         finally:
             changing.cancel()
         assert looks > 1
-        await page.goto(console(port, "brokers"))  # leaves a page whose answer is under way
+        await page.goto(console(port, "brokers"))  # this leaves a page that still waits for an answer
         await shows(page, "broker-a", "tbody")
         await page.get_by_role("link", name="Topics").click()
         await page.get_by_role("link", name="T-1", exact=True).click()

@@ -106,7 +106,7 @@ def test_each_list_is_known_to_the_setup() -> None:
 
 
 def test_type_checkers_see_the_linked_packages(tmp_path: Path) -> None:
-    """mypy finds what is behind the links by the names that the product uses."""
+    """mypy finds the packages behind the links under the names that the product uses."""
     user = tmp_path / "user.py"
     user.write_text("import replicated_namesrv.compat\nreveal_type(replicated_namesrv.compat)\n", encoding="utf-8")
     done = subprocess.run(

@@ -329,7 +329,7 @@ def test_digest_of_a_node_that_is_no_voter_any_more_does_not_count(bench: Bench)
 
 
 def test_lagging_nodes_answer_a_digest_once(bench: Bench) -> None:
-    """Two of five nodes lag behind at the same entry and hear the digests of the others."""
+    """Two of five nodes lag behind at the same entry and receive the digests of the others."""
     digests = Digests(bench.context, bench.core, bench.group, bench.outbox, lambda peer: 1, lambda: b"ours")
     for log_index in range(10, 10 + 2 * REMEMBERED_INDEXES):
         digests.on_report("c", DigestReport(1, 1, log_index, b"newer"))
