@@ -262,7 +262,7 @@ def test_second_signal_ends_a_stop_that_waits(tmp_path: Path) -> None:
     with running_command("serve", *arguments, stderr=tmp_path / "stderr") as server:
         port = int(server.wait_line(BOOT).rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port), DEADLINE_S):
-            assert asyncio.run(ask_cluster_info(port)) == 0  # the server has accepted what came before
+            assert asyncio.run(ask_cluster_info(port)) == 0  # the server has accepted all earlier connections
             server.process.send_signal(signal.SIGTERM)
             deadline = time.monotonic() + DEADLINE_S
             while "stopping" not in (tmp_path / "stderr").read_text():

@@ -1,4 +1,4 @@
-"""The image: what deploy/docker/Dockerfile says is done, and the result runs as a container would. Needs root."""
+"""The image: the instructions of deploy/docker/Dockerfile are executed, and the result runs like a container. Needs root."""
 
 import json
 import stat

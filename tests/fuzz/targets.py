@@ -53,7 +53,7 @@ class Target(NamedTuple):
 
 def json_header(data: bytes) -> None:
     header = decode_json_header(data)
-    known = header if header.language is not None else header._replace(language=LanguageCode.JAVA)  # what its absence means
+    known = header if header.language is not None else header._replace(language=LanguageCode.JAVA)  # absent: JAVA
     assert decode_json_header(encode_json_header(header)) == known
 
 

@@ -52,7 +52,7 @@ def stored(driver: Driver, address: str) -> int:
 
 
 def consume(driver: Driver, names: str, group: str, topic: str, count: int) -> str:
-    """Receive until ``count`` different messages are there; the hosts that stored them."""
+    """Receive until ``count`` different messages have arrived. Returns the hosts that stored them."""
     driver.call("receiver-start", group, names, group, topic)
 
     def received() -> str | None:

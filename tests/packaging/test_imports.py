@@ -64,7 +64,7 @@ def test_layers_import_what_the_architecture_says() -> None:
     table = layer_table((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
     assert len(table) > 20
     found: dict[str, dict[str, str]] = {}
-    """By layer: what it imports from others, and where."""
+    """For each layer: its imports from other layers, and where they are."""
     for file in product_sources():
         own = found.setdefault(layer(file), {})
         for one in imports(file):

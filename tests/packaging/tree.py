@@ -1,4 +1,4 @@
-"""The checkout as data: tracked files, parsed sources, and what each module imports, wherever in it the import stands."""
+"""The checkout as data: tracked files, parsed sources, and the imports of each module, also those inside functions."""
 
 import ast
 import contextlib
@@ -47,7 +47,7 @@ def _ignored(part: str) -> bool:
 @cache
 def sources() -> dict[str, ast.Module]:
     """Parsed Python files by path relative to ROOT; linked folders under their own names only."""
-    gc.disable()  # collecting while a tree grows takes most of the time, and what it finalizes may disturb the parser
+    gc.disable()  # collections while a tree grows take most of the time, and their finalizers may disturb the parser
     try:
         return {
             path.as_posix(): ast.parse((ROOT / path).read_bytes(), filename=str(path))

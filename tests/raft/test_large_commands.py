@@ -53,7 +53,7 @@ def test_a_leader_waits_for_followers_that_work_on_a_large_command(command: byte
 
 
 def test_a_part_of_a_large_message_is_a_sign_of_work() -> None:
-    """On a slow link the first bytes are there long before the message is."""
+    """On a slow link the first bytes arrive long before the whole message."""
     world, leader = elected()
     followers = [n for n in world.nodes if n is not leader]
     asked = sum(n.counters["pre_votes"] for n in followers)

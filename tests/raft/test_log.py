@@ -357,7 +357,8 @@ def test_power_fails_while_the_tail_is_copied(cut_at: int) -> None:
 
 
 def test_a_cut_of_entries_in_a_deleted_segment() -> None:
-    """After a reset the segments before its own may be gone, so their entries in its segment are ignored."""
+    """After a reset, earlier segments may be deleted. The segment of the reset may then begin with a cut of entries that are
+    gone, which is ignored."""
     disk = Disk()
     log = Log(disk, 300)
     index = 0

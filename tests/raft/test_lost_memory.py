@@ -35,7 +35,7 @@ from tests.support.raft_world import Disk, Host, Inode, Machine, World
 
 
 def image_of(disk: Disk) -> Disk:
-    """A copy of what is on ``disk`` now."""
+    """A copy of the present content of ``disk``."""
     copy = Disk()
     copy.files = {name: Inode(bytes(inode.data)) for name, inode in disk.files.items()}
     for inode in copy.files.values():

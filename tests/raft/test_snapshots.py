@@ -257,7 +257,7 @@ def test_a_snapshot_is_read_back_a_block_a_tick() -> None:
 
 
 class Large(Machine):
-    """Yields chunks far above what a block may have."""
+    """Yields chunks that are far larger than a block may be."""
 
     def snapshot(self) -> Iterator[bytes]:
         return iter([bytes(3 * BLOCK_BYTES_MAX)])

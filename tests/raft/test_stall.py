@@ -1,4 +1,5 @@
-"""A disk on which a sync hangs: a test for each row of the table in ``stall.py``, and what waits meanwhile stays bounded."""
+"""A disk on which a sync hangs: a test for each row of the table in ``stall.py``, and for the bounds on everything that waits
+meanwhile."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -53,7 +53,7 @@ class Reporting:
             assert self.machine.apply(command).result.code == 0
 
     def callbacks_of_restore(self, patch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
-        """What a restore schedules. It is not called."""
+        """The callbacks that a restore schedules. They are not called."""
         found: list[Callable[[], object]] = []
         patch.setattr(asyncio.get_running_loop(), "call_soon", lambda act, *given, **_: found.append(partial(act, *given)))
         self.restore()

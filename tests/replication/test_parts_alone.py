@@ -61,7 +61,7 @@ class FakeConsensus:
         raise AssertionError("there is no other node")
 
     async def commit(self) -> None:
-        """Apply what was proposed first."""
+        """Apply the oldest proposal."""
         await turns()
         command, _, future = self.proposed.pop(0)
         future.set_result(Committed(self.machine.apply(command), 1, self.term))

@@ -81,7 +81,7 @@ class Pair:
 
     @property
     def node(self) -> _Node:
-        """What the leader knows of n2."""
+        """The leader's knowledge of n2."""
         return self.scene.leading.departures._nodes["n2"]
 
     def ask(self) -> None:

@@ -55,7 +55,7 @@ class NextPlan(NodePlan):
 
 
 def next_version(plan: NodePlan) -> PlannedNode:
-    """A process of the next version, which does not run yet, in the place of the one of ``plan``."""
+    """A process of the next version, which takes the place of the process of ``plan``. It does not run yet."""
     return PlannedNode(NextPlan(*(getattr(plan, field.name) for field in dataclasses.fields(plan))))
 
 

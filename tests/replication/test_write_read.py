@@ -328,7 +328,7 @@ def as_the_version_before_reads_it(data: bytes) -> dict[str, Any]:
 
 
 def facts(state: RouteInfoManager) -> dict[str, Any]:
-    """What a state contains, in JSON's types."""
+    """The content of a state, in JSON's types."""
     tables = state._tables
     found = {
         "revision": state.revision,

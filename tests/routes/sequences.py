@@ -1,7 +1,7 @@
 """Random commands from a seed, and everything that queries show of the resulting state.
 
-Python's own generator, not hypothesis: the same seed gives the same commands in every version, so that what a version made of
-them can be recorded.
+Python's own generator, not hypothesis: the same seed gives the same commands in every version, so that the results of a version
+can be recorded.
 """
 
 from collections.abc import Iterator
@@ -118,7 +118,7 @@ def shown(value: object) -> str:
 
 
 def fingerprint(seed: int, count: int, compares_content: bool) -> str:
-    """Hash of what ``count`` random commands answer and of what is seen after each."""
+    """Hash of the answers of ``count`` random commands, and of everything that queries show after each."""
     rng, state = Random(seed), RouteInfoManager()
     state.compares_content = compares_content
     total = blake2b(digest_size=12)

@@ -210,7 +210,7 @@ def test_lines_that_earlier_versions_wrote_are_read_however_long() -> None:
 
 
 def test_reading_costs_the_same_for_each_byte_of_a_line() -> None:
-    """A long line in many parts is put together once: no part before its end copies what came before, in whatever way."""
+    """A long line that arrives in many parts is joined once, at its end. No earlier part copies the parts before it."""
     state = RouteInfoManager()
     state.apply(PutKVConfig("n", "k", "v" * 400_000), 1)
     data = b"".join(state.snapshot())

@@ -92,7 +92,8 @@ def ask(peer: Peer, identity: str | None, code: int, fields: Mapping[str, str], 
 
 
 def done(node: AttackedNode, identity: str, code: int, fields: Mapping[str, str], body: bytes = b"") -> Peer:
-    """The connection over which a request was executed. It is repeated, because an election may be under way."""
+    """Repeat a request until it is executed, because an election may be under way. Returns the connection over which it was
+    executed."""
     peer = Peer(node.port)
 
     def attempt() -> bool:

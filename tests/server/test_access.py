@@ -109,7 +109,7 @@ def put_fields(number: int) -> dict[str, str]:
 
 
 def without_roles(codes: Iterable[int], roles: Mapping[int, frozenset[Role]] = REQUEST_ROLES) -> list[str]:
-    """What to do about codes that no role may send."""
+    """The remedy for codes that no role may send."""
     return [
         f"request code {code} ({RequestCode(code).name}) has no roles: add it to REQUEST_ROLES in access/roles.py, and to "
         "'What each role may send' in docs/security.md"
@@ -174,7 +174,7 @@ MAPPING = (
 
 
 def header_of(code: int, flag: int, *fields: tuple[str, str]) -> bytes:
-    """A header whose fields may be there twice."""
+    """A header in which a field may occur twice."""
     texts = ",".join(f'"{name}":"{value}"' for name, value in fields)
     return f'{{"code":{code},"extFields":{{{texts}}},"flag":{flag},"language":"JAVA","opaque":1,"version":479}}'.encode()
 

@@ -46,7 +46,7 @@ def load_cases() -> list[dict[str, Any]]:
 
 
 def canonical(value: Any) -> Any:
-    """Lists as multisets: Java's order is that of a hash."""
+    """The value with its lists as multisets, because Java's order is that of a hash."""
     if isinstance(value, dict):
         return {key: canonical(member) for key, member in value.items()}
     if isinstance(value, list):

@@ -68,7 +68,7 @@ def mutated(rng: random.Random, frames: list[bytes]) -> bytes:
 
 
 def fix_lengths(data: bytearray, rng: random.Random) -> None:
-    """Mostly make the length fields right again, so that what is inside gets read."""
+    """Correct the length fields in most cases, so that the content is read."""
     if len(data) > 12 and rng.random() < 0.9:
         grown = len(data) - 4 - int.from_bytes(data[:4])
         data[:4] = struct.pack(">I", len(data) - 4)

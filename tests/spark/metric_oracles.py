@@ -22,7 +22,7 @@ CLIENTS = {"c1": "failover"}
 LATE_MAX = 6
 
 Found = Iterator[tuple[str, str, str, Any]]
-"""Level, phase, side, and what was measured of one thing."""
+"""Level, phase, side, and the measured value of one item."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 REPEAT = "./namesrv test tests/spark/test_metrics.py"
 
 Entries = list[tuple[str, str, str, Any]]
-"""Level, phase, side, and what was measured of one thing."""
+"""Level, phase, side, and the measured value of one item."""
 
 
 class Figure(NamedTuple):
