@@ -8,9 +8,10 @@ times. A line shows the median times from the start of the navigation to the fir
 broker changes its topics at a steady rate, and with every hundredth change another broker comes or goes. One page shows all
 lists in turn, a second page always shows the topics. After each round the garbage of both pages is collected, and a line is
 printed: JavaScript heap of the first page, DOM nodes and listeners of both, heap of the second page, resident memory of the node
-and of the browser's processes, and the processor time that both used since the last line, in % of one core. A tool that drives a
-browser makes it keep answers, so the browser's memory is shown, but decides nothing. At the end the slope of each measure over
-the second half is printed. Exit 0: memory is steady. 1: it grew. It needs Chromium and ``./namesrv setup test``.
+and of the browser's processes, the processor time that both used since the last line, in % of one core, and for how many seconds
+the first page was not live since the last line. A tool that drives a browser makes it keep answers, so the browser's memory is
+shown, but decides nothing. At the end the slope of each measure over the second half is printed. Exit 0: memory is steady. 1: it
+grew. It needs Chromium and ``./namesrv setup test``.
 """
 
 import argparse
@@ -45,6 +46,16 @@ PAINTED = """window.painted = new Promise((found) => new MutationObserver((_, ob
     requestAnimationFrame(() => setTimeout(() => found(performance.now())));
 }).observe(document, { childList: true, subtree: true }));"""
 """``painted``: milliseconds from the start of the navigation until rows have been painted."""
+NOT_LIVE = """(() => {
+    let before = performance.now();
+    window.notLiveMs = 0;
+    setInterval(() => {
+        const now = performance.now();
+        if (document.querySelector(".stream")?.textContent !== "live") window.notLiveMs += now - before;
+        before = now;
+    }, 100);
+})()"""
+"""``notLiveMs``: how long the page was not live."""
 SEARCH = """(text) => new Promise((found) => {
     const box = document.querySelector("input[type=search]"), began = performance.now();
     new MutationObserver((_, observer) => {
@@ -74,22 +85,24 @@ class Look(NamedTuple):
     browser_bytes: int
     node_bytes: int
     cpu_s: float
+    not_live_s: float = 0.0
 
     def line(self, before: "Look | None") -> str:
         """A row of the table."""
         heap, topics_heap, browser, node = (
             one / MIB for one in (self.heap_bytes, self.topics_heap_bytes, self.browser_bytes, self.node_bytes)
         )
+        not_live_s = self.not_live_s - (before.not_live_s if before else 0.0)
         cpu = 100 * (self.cpu_s - before.cpu_s) / (self.second - before.second) if before else 0.0
         return (
             f"{self.second:6.0f} {self.changes:8d} {heap:9.2f} {self.dom_nodes:9d} {self.listeners:9d} {topics_heap:10.2f} "
-            f"{browser:11.1f} {node:9.1f} {cpu:6.1f}"
+            f"{browser:11.1f} {node:9.1f} {cpu:6.1f} {not_live_s:10.1f}"
         )
 
 
 HEADER = (
     f"{'second':>6} {'changes':>8} {'page MiB':>9} {'DOM':>9} {'listeners':>9} {'topics MiB':>10} {'browser MiB':>11} "
-    f"{'node MiB':>9} {'CPU %':>6}"
+    f"{'node MiB':>9} {'CPU %':>6} {'not live s':>10}"
 )
 MEASURES = {
     "heap_bytes": ("heap of the page", MIB, "MiB"),
@@ -186,7 +199,7 @@ async def heap_bytes(session: CDPSession) -> int:
     return int((await session.send("Runtime.getHeapUsage"))["usedSize"])
 
 
-async def look_at(page: Sessions, node: PlannedNode, began: float, changes: int) -> Look:
+async def look_at(page: Sessions, node: PlannedNode, began: float, changes: int, not_live_s: float) -> Look:
     """The memory now."""
     heap, topics_heap = await heap_bytes(page.changing), await heap_bytes(page.topics)
     counts = [await one.send("Memory.getDOMCounters") for one in (page.changing, page.topics)]
@@ -196,7 +209,7 @@ async def look_at(page: Sessions, node: PlannedNode, began: float, changes: int)
     browser, own = await asyncio.to_thread(resident_bytes, pids), await asyncio.to_thread(resident_bytes, [node_pid])
     cpu_s = sum(float(one["cpuTime"]) for one in processes) + cpu_seconds(node_pid)
     second = time.monotonic() - began
-    return Look(second, changes, heap, dom, listeners, topics_heap, browser, own, cpu_s)
+    return Look(second, changes, heap, dom, listeners, topics_heap, browser, own, cpu_s, not_live_s)
 
 
 def resident_bytes(pids: list[int]) -> int:
@@ -261,6 +274,7 @@ async def measure(changes: int, seconds: float, topics: int, rounds: int, loads:
                 await browser.new_browser_cdp_session(),
             )
             print(await respond(page, port + 1, topics, loads), flush=True)
+            await page.evaluate(NOT_LIVE)
             changing = asyncio.create_task(churn.run())
             began = time.monotonic()
             print(HEADER, flush=True)
@@ -269,7 +283,8 @@ async def measure(changes: int, seconds: float, topics: int, rounds: int, loads:
                     await visit(page, port + 1, seconds / rounds)
                     if changing.done():
                         changing.result()
-                    looks.append(await look_at(session, node, began, churn.changes))
+                    not_live_s = await page.evaluate("window.notLiveMs") / 1000
+                    looks.append(await look_at(session, node, began, churn.changes, not_live_s))
                     print(looks[-1].line(looks[-2] if len(looks) > 1 else None), flush=True)
             finally:
                 changing.cancel()

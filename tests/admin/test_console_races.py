@@ -19,6 +19,8 @@ KEY_MS = 35
 """Time between two keys. Searches begin every 100 ms while keys are pressed."""
 SLOW_S = 0.6
 """Delay of answers. It is longer than the time between two looks while there are changes, 0.3 s."""
+CLUSTER_S, LIST_S = 3.0, 4.5
+"""Delays of answers that are longer than the first time limits of the page, 2.5 s and 4 s."""
 CHANGE_S = 0.05
 LOOKS = 10
 TABS = 8
@@ -90,6 +92,17 @@ async def test_answers_that_are_slow_cut_off_or_of_another_page(tmp_path: Path) 
         await shows(page, "this node does not answer for", "header")
         await page.unroute("**/v1/cluster")
         await shows(page, "nothing is wrong", "header")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "late_s"), [("**/v1/cluster", CLUSTER_S), ("**/v1/topics?*", LIST_S)])
+async def test_answers_that_come_after_the_first_time_limit_are_shown(tmp_path: Path, path: str, late_s: float) -> None:
+    async with one_node(tmp_path) as (_, port), browser_page() as page:
+        asked = await answers_come_late(page, path, late_s)
+        await page.goto(console(port, "topics"))
+        await shows(page, "T1", "tbody")
+        await shows(page, "live", ".stream")
+        assert len(asked) > 1, "the first answer was not late"
 
 
 async def test_an_open_page_keeps_nothing_of_its_requests(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, Route, async_playwright
+from playwright.async_api import Error, Page, Route, async_playwright
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LIMIT_MS = 60_000
@@ -35,14 +35,21 @@ async def browser_page(**options: Any) -> AsyncIterator[Page]:
             page.on("dialog", lambda dialog: wrong.append(f"dialog: {dialog.message}"))
             page.on("console", lambda text: wrong.append(text.text) if "Content Security Policy" in text.text else None)
             yield page
+        except Exception as error:
+            error.add_note(f"errors of the page: {wrong or 'none'}")
+            raise
         finally:
             await browser.close()
     assert not wrong, wrong
 
 
 async def shows(page: Page, text: str, selector: str = "body") -> None:
-    """Return when the page contains ``text``."""
-    await page.locator(selector, has_text=text).first.wait_for()
+    """Return when the page contains ``text``. If it does not, the error names the texts that the page contains instead."""
+    try:
+        await page.locator(selector, has_text=text).first.wait_for()
+    except Error as error:
+        error.add_note(f"{selector} contains {(await page.locator(selector).all_inner_texts())!r:.1000}")
+        raise
 
 
 async def give_token(page: Page, token: str, text: str = "", selector: str = "body") -> None:

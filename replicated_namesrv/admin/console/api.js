@@ -3,7 +3,7 @@ import { h } from "preact";
 import htm from "htm";
 
 export const html = htm.bind(h);
-const TIMEOUT_MS = 4000;
+const TIMEOUT_MS = 4000, LONGEST_TIMEOUT_MS = 10000;
 
 export class ApiError extends Error {
   constructor(status, body) {
@@ -11,6 +11,7 @@ export class ApiError extends Error {
     this.status = status;
     this.remedy = body.remedy ?? "";
     this.outcome = body.outcome ?? "not done";
+    this.timedOut = body.timedOut ?? false;
   }
 }
 
@@ -32,7 +33,8 @@ const DOTS = /(^|\/)\.\.?(?=[/?]|$)/;
 export async function ask(path, options = {}) {
   if (DOTS.test(path)) throw new ApiError(400, { error: "a browser cannot request the names “.” and “..”", remedy: "Use the command namesrv." });
   const ends = new AbortController(), abort = () => ends.abort();
-  const timer = setTimeout(abort, options.timeoutMs ?? TIMEOUT_MS);
+  let timedOut = false;
+  const timer = setTimeout(() => { timedOut = true; abort(); }, options.timeoutMs ?? TIMEOUT_MS);
   options.signal?.addEventListener("abort", abort);
   try {
     const answer = await fetch(path, {
@@ -42,11 +44,30 @@ export async function ask(path, options = {}) {
     return await answer.json(); // an answer that is cut off is none
   } catch (error) {
     if (error instanceof ApiError) throw error;
-    throw new ApiError(0, { error: "this node does not answer", remedy: "Open the console of another node.", outcome: "unknown" });
+    throw new ApiError(0, { error: "this node does not answer", remedy: "Open the console of another node.", outcome: "unknown", timedOut });
   } finally {
     clearTimeout(timer);
     options.signal?.removeEventListener("abort", abort); // the signal lives as long as the page that asks
   }
+}
+
+// Returns a function like `ask` for requests that are repeated. Its time limit doubles after each time-out. With a fixed limit, a page
+// behind a slow link, or in a browser that gets little processor time, would never receive an answer. A limit without a bound would
+// delay the next attempt after a network failure.
+export function repeatedly(firstMs = TIMEOUT_MS) {
+  let limitMs = firstMs;
+  const limit = (ms) => { limitMs = Math.min(Math.max(ms, firstMs), LONGEST_TIMEOUT_MS); };
+  return async (path, options = {}) => {
+    const began = performance.now();
+    try {
+      const answer = await ask(path, { ...options, timeoutMs: limitMs });
+      limit(2 * (performance.now() - began));
+      return answer;
+    } catch (error) {
+      if (error.timedOut) limit(2 * limitMs);
+      throw error;
+    }
+  };
 }
 
 export const query = (fields) => {

@@ -1,6 +1,6 @@
 // Charts of the last hour or day, each with a line for every node.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ask, bytes, html } from "./api.js";
+import { bytes, html, repeatedly } from "./api.js";
 import { useLive } from "./live.js";
 import { read, setFields } from "./route.js";
 
@@ -32,7 +32,7 @@ function useSamples(nodes, asked, span) {
   useEffect(() => {
     if (!asked) return undefined;
     let own = {}, timer = 0;
-    const ends = new AbortController();
+    const ends = new AbortController(), asks = {};
     set(own);
     const look = async () => {
       await Promise.all(present.current.filter((node) => node.answers).map(async ({ nodeId }) => {
@@ -40,7 +40,7 @@ function useSamples(nodes, asked, span) {
         const since = before?.timesMs.at(-2) ?? 0; // the newest may have been incomplete
         const path = `${nodeId === asked ? "v1" : `v1/nodes/${encodeURIComponent(nodeId)}`}/samples?span=${span}&since=${since}`;
         try {
-          own[nodeId] = merged(before, await ask(path, { signal: ends.signal }), span);
+          own[nodeId] = merged(before, await (asks[nodeId] ??= repeatedly())(path, { signal: ends.signal }), span);
         } catch {
           // the node's line ends
         }

@@ -1,7 +1,7 @@
 // The present state: /v1/cluster every second, and /v1/watch, whose events say that something has changed. The stream is read
 // with fetch because an EventSource cannot send the token. It continues after the last event that it has received.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ApiError, ask, authorized, token } from "./api.js";
+import { ApiError, authorized, repeatedly, token } from "./api.js";
 
 const POLL_MS = 1000, HIDDEN_POLL_MS = 10000, RETRY_MS = 1000, SETTLE_MS = 300, WITHOUT_STREAM_MS = 5000;
 const STREAM_SILENT_MS = 25000; // the node sends at least a comment every 10 s
@@ -30,6 +30,7 @@ export function useLive() {
   return live;
 }
 
+const askCluster = repeatedly(2500);
 let pollTimer = 0, polling = false, again = false;
 export async function poll() {
   clearTimeout(pollTimer);
@@ -39,7 +40,7 @@ export async function poll() {
   }
   polling = true;
   const { session } = token;
-  const [cluster, error] = await ask("v1/cluster", { timeoutMs: 2500 }).then((answer) => [answer, null], (failure) => [null, failure]);
+  const [cluster, error] = await askCluster("v1/cluster").then((answer) => [answer, null], (failure) => [null, failure]);
   polling = false;
   if (session === token.session) {
     live.error = error;
@@ -152,25 +153,28 @@ export function begin() {
 export const dialogIsOpen = () => document.querySelector("dialog[open]") !== null;
 
 // Reads `path` at once, when it changes, and when something has changed on the node. Shows the old answer until then. One request
-// is under way at a time, so answers come in order, also if changes come faster than answers. While a dialog is open nothing is
-// read, so that its row stays.
+// is under way at a time, so answers come in order, also if changes come faster than answers. A request without an answer is
+// repeated, because the next change may come late. While a dialog is open nothing is read, so that its row stays.
 export function useData(path, everyMs = 0, timeoutMs = undefined) {
   const [found, set] = useState({ path: null, data: null, error: null });
   const { version } = useLive();
-  const reader = useRef(null), seen = useRef(version);
+  const reader = useRef(null), seen = useRef(version), asker = useRef(null);
+  asker.current ??= repeatedly(timeoutMs); // the page's next paths are probably as slow
   useEffect(() => {
     if (!path) return undefined;
     const ends = new AbortController();
-    let busy = false, again = false;
+    let busy = false, again = false, retry = 0;
     const read = async () => {
       again = busy || dialogIsOpen();
       if (again) return;
       busy = true;
-      const [data, error] = await ask(path, { signal: ends.signal, timeoutMs }).then((answer) => [answer, null], (failure) => [null, failure]);
+      clearTimeout(retry);
+      const [data, error] = await asker.current(path, { signal: ends.signal }).then((answer) => [answer, null], (failure) => [null, failure]);
       busy = false;
       if (ends.signal.aborted) return;
       set((before) => ({ path, data: error && before.path === path ? before.data : data, error }));
       if (again) read();
+      else if (error?.status === 0) retry = setTimeout(read, document.hidden ? HIDDEN_POLL_MS : RETRY_MS);
     };
     const closed = () => again && read();
     reader.current = read;
@@ -179,6 +183,7 @@ export function useData(path, everyMs = 0, timeoutMs = undefined) {
     const timer = everyMs ? setInterval(read, everyMs) : 0;
     return () => {
       ends.abort();
+      clearTimeout(retry);
       clearInterval(timer);
       document.removeEventListener("close", closed, true);
     };
