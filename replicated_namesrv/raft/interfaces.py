@@ -108,8 +108,8 @@ class StateMachine(Protocol):
         """Begin to build another state; the current one stays in use until ``finish``."""
 
     def digest(self) -> bytes:
-        """At most 64 bytes, equal on two nodes exactly if their states are. Cheap: called every
-        ``RaftConfig.digest_interval_entries`` entries and when idle."""
+        """At most 64 bytes that are equal on two nodes if their states are equal. A difference that does not change the digest is
+        not detected. Cheap: called every ``RaftConfig.digest_interval_entries`` entries and when idle."""
 
 
 class RaftState(Protocol):

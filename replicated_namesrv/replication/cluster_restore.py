@@ -207,7 +207,8 @@ class RestorableMachine:
         return None
 
     def digest(self) -> bytes:
-        """At most 64 bytes that are equal on two nodes if and only if their states are equal."""
+        """At most 64 bytes: the digest of the routes (``RouteStateMachine.digest``), then that of the backup that is being
+        received, if there is one."""
         return self.machine.digest() + (b"" if self.incoming is None else self.incoming.digest())
 
     def snapshot(self) -> Iterator[bytes]:

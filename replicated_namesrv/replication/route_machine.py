@@ -432,7 +432,8 @@ class RouteStateMachine:
         return [self.serial, self.time_ms, self.led_term, *newer]
 
     def digest(self) -> bytes:
-        """The digest of the state. Two nodes have equal digests exactly if their states are equal."""
+        """The digest of the state. Two nodes have equal digests if their states are equal. Different states have different
+        digests, except that some differences between revisions of topics do not show (``routes/digest.py``)."""
         numbers, sums = self._numbers(), [self.marks.sum, self._unregistered.sum, self.suspected.sum]
         own = [*numbers[:3], *(f"{one:x}" for one in sums[: tables_of(numbers)]), *numbers[3:]]
         return self.state.digest() + blake2b(dump(own), digest_size=16).digest()

@@ -75,7 +75,7 @@ class PlainModel:
         self.effects: list[Effect] = []
 
     def apply(self, command: Command, time_ms: int) -> tuple[Result, set[Effect]]:
-        """Result and effects; effects without their order."""
+        """Apply a command. Returns its result and its effects, the effects as a set because their order does not matter."""
         before = copy.deepcopy(self.state)
         self.effects = []
         result: Result = getattr(self, "_" + type(command).__name__)(command, time_ms)
