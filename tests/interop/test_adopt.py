@@ -37,23 +37,24 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 class Plan:
     """The data of the swap script, by port."""
 
-    def __init__(self, lab: Lab, servers: list[tuple[str, Process]], folder: Path, start: Path) -> None:
+    def __init__(self, lab: Lab, servers: list[tuple[str, Process]], folder: Path, start: Path, wait_s: str = WAIT_S) -> None:
         self.file = folder / "plan.json"
         plan: dict[str, dict[str, Any]] = {}
         for address, process in servers:
             port = address.rpartition(":")[2]
             with (process.folder / "ns.properties").open("a") as properties:
-                properties.write(f"needWaitForService=true\nwaitSecondsForService={WAIT_S}\n")
+                properties.write(f"needWaitForService=true\nwaitSecondsForService={wait_s}\n")
             data = folder / f"data-{port}"
             data.mkdir()
             for file in start.iterdir():
                 (data / file.name).write_bytes(file.read_bytes())
-            own = ["needWaitForService=true", f"waitSecondsForService={WAIT_S}"]
+            own = ["needWaitForService=true", f"waitSecondsForService={wait_s}"]
             plan[port] = {
                 "pid": process.child.pid,
                 "kind": "java",
                 "java": process.child.args,
                 "ours": serve_command(f"n{port}", address, f"127.0.0.1:{int(port) + 10}", data, "ap", own),
+                "data": str(data),
                 "folder": str(process.folder),
                 "environment": {"ROCKETMQ_HOME": str(process.folder)},
                 "log": str(folder / f"swapped-{port}.log"),
