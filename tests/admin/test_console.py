@@ -131,9 +131,11 @@ async def test_divergent_independent_nodes_are_compared(tmp_path: Path) -> None:
 async def test_console_asks_for_the_token_and_uses_it(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a token that is long enough\n")
-    async with one_node(tmp_path / "data", adminTokenFile=str(token)) as (_, port), browser_page() as page:
+    async with one_node(tmp_path / "data", adminTokenFile=str(token)) as (_, port), browser_page(bypass_csp=True) as page:
         await page.goto(console(port))
         await shows(page, "This node needs its token", "form.token")
+        found = await Axe().run(page)
+        assert not found.response["violations"], found.generate_report()
         await give_token(page, "a token that is long but wrong")
         await shows(page, "wrong token", "form.token")
         await give_token(page, "a token that is long enough", "ready", "table.facts")

@@ -201,7 +201,8 @@ async def test_rows_are_sorted_and_return_to_the_order_of_names(tmp_path: Path) 
 async def test_open_dialogs_and_problems_are_accessible(tmp_path: Path) -> None:
     options = {"viewport": {"width": 390, "height": 844}, "bypass_csp": True}
     flags = {"nameServerAddresses": "127.0.0.1:1"}
-    async with one_node(tmp_path, **flags) as (_, port), browser_page(**options) as page:
+    async with one_node(tmp_path, **flags) as (node, port), browser_page(**options) as page:
+        propose(node, PutKVConfig("NAMESPACE", "key", "a value that is longer than the dialog " * 100))
         schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
         for scheme in schemes:
             await page.emulate_media(color_scheme=scheme)
@@ -213,6 +214,7 @@ async def test_open_dialogs_and_problems_are_accessible(tmp_path: Path) -> None:
                 await page.goto(console(port, place))
                 await page.get_by_role("button", name=label).click()
                 await page.locator(OPEN_DIALOG).wait_for()
+                assert await page.evaluate("document.activeElement.matches('input, textarea')")
                 found = await Axe().run(page)
                 assert not found.response["violations"], found.generate_report()
                 assert await page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -149,6 +149,8 @@ async def test_a_forgotten_token_takes_what_it_showed_with_it(tmp_path: Path) ->
         await give_token(page, "another token that is long enough", "a value to find", "tbody")
         await asyncio.to_thread(token.write_text, "a token that came while the page was open\n")
         await shows(page, "wrong token", "form.token")
+        await shows(page, "What is shown is", "form.token")
+        assert "nothing is wrong" not in await page.locator("header").inner_text()
         await give_token(page, "a token that came while the page was open", "nothing is wrong", "header")
 
 

@@ -95,7 +95,7 @@ function Problems({ cluster }) {
 export function Cluster() {
   const { cluster } = useLive();
   const { data: line } = useData("v1/timeline?limit=1");
-  if (!cluster) return html`<p>Asking this node …</p>`;
+  if (!cluster) return html`<h1>Cluster</h1><p>Asking this node …</p>`;
   const facts = [...FACTS, ...(cluster.mode === "cp" ? RAFT_FACTS : []), ...STATUS_FACTS];
   return html`<h1>Cluster</h1>
     <p class="summary" role="status">${summary(cluster).map((part) => html`<span>${part} </span>`)}

@@ -21,13 +21,13 @@ function State() {
     const age = at ? `; what is shown is ${duration(performance.now() - at)} old` : "";
     return html`<span class="badge bad" role="alert">this node does not answer for ${duration(performance.now() - failingSince)}${age}</span>`;
   }
-  if (!cluster) return null;
+  if (!cluster || error) return null;
   const wrong = problems(cluster).length;
   return html`<a class=${`badge ${wrong ? "bad" : "good"}`} href=${link("cluster")}>${wrong ? plural(wrong, "problem") : "nothing is wrong"}</a>`;
 }
 
 function Token() {
-  const { error, stream, refusal, cluster } = useLive();
+  const { error, stream, refusal, at } = useLive();
   const [text, set] = useState("");
   const asked = error?.status === 401;
   if (!asked && !token.get() && stream !== "refused") return null;
@@ -36,8 +36,9 @@ function Token() {
     useToken(text);
     set("");
   };
-  return html`<form class="token" onSubmit=${submit}>
+  return html`<form class="token" aria-label="Access to this node" onSubmit=${submit}>
     ${asked && html`<p role="alert"><strong>This node needs its token:</strong> the first line of its adminTokenFile. ${token.get() && error.message}</p>`}
+    ${asked && at > 0 && html`<p>What is shown is ${duration(performance.now() - at)} old.</p>`}
     ${!asked && stream === "refused" && html`<p>Changes are not shown at once: ${refusal}</p>`}
     ${(asked || stream === "refused") && html`<label>Token <input type="password" autocomplete="off" value=${text} onInput=${(event) => set(event.target.value)} /></label><button type="submit">Use</button>`}
     ${token.get() && html`<button type="button" onClick=${() => useToken("")}>Forget the token</button>`}

@@ -118,9 +118,9 @@ export function Action({ label, disabled = null, title, preview, confirm = "", i
     <dialog ref=${dialog} aria-labelledby=${`${id}-title`}>
       <form onSubmit=${submit}>
         <h2 id=${`${id}-title`}>${title}</h2>
-        <div class="preview">${preview}</div>
-        ${input && html`<label>${input.label}<textarea rows=${input.rows ?? 2} value=${value} onInput=${(event) => setValue(event.target.value)} /></label>`}
-        ${confirm && html`<label>Type <code>${confirm}</code> to confirm<input autocomplete="off" value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>`}
+        <div class="preview" tabindex="0" role="region" aria-label="What the action changes">${preview}</div>
+        ${input && html`<label>${input.label}<textarea autofocus rows=${input.rows ?? 2} value=${value} onInput=${(event) => setValue(event.target.value)} /></label>`}
+        ${confirm && html`<label>Type <code>${confirm}</code> to confirm<input autofocus autocomplete="off" value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>`}
         ${result && html`<p role="status" class=${result.good ? "good" : "problem"}>${result.text}</p>`}
         <p class="buttons"><button type="button" onClick=${() => dialog.current.close()}>${result?.good ? "Close" : "Cancel"}</button>
         ${!result?.good && html`<button type="submit" class="danger" disabled=${typed !== confirm || busy}>${label}</button>`}</p>
