@@ -165,8 +165,11 @@ async def test_a_node_that_is_added_is_reached_at_its_address_in_peer_dial(tmp_p
         await nodes.start(again, f"peerDial=n4={reached_at}", joins=True)
 
         async def all_connected() -> bool:
-            raft = (await http(int(nodes.admin[again].split(":")[1]), "/v1/status")).json["replication"]["raft"]
-            connected = {peer for peer, state in raft["transport"]["peers"].items() if state["connected"]}
+            replication = (await http(int(nodes.admin[again].split(":")[1]), "/v1/status")).json["replication"]
+            if replication is None:
+                return False  # the node is starting
+            peers = replication["raft"]["transport"]["peers"]
+            connected = {peer for peer, state in peers.items() if state["connected"]}
             return connected == {*NAMES[:4]} - {again}
 
         await eventually(all_connected, "connections with n4, and with founders at their peer addresses")
