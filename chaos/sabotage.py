@@ -105,7 +105,7 @@ def copy_with(sabotage: Sabotage | None, folder: Path) -> tuple[str, ...]:
 
 
 def folder_of(sabotage: Sabotage | None) -> str:
-    """The name of the suite in whose folder the runs of a sabotage are. The name changes with the defect."""
+    """The suite name of the runs of a sabotage, which is also their folder. The name changes with the defect."""
     if sabotage is None:
         return f"{SUITE}/{NO_SABOTAGE}"
     content = "\0".join((sabotage.mode, sabotage.file, sabotage.old, sabotage.new))

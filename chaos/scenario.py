@@ -135,7 +135,8 @@ class WorkloadSpec:
     mortal: str = "silent"
     """One more broker that dies during the fault and returns after it: silent (connections stay open), dead, or none."""
     early_deaths: bool = True
-    """Two more brokers that die when the clients begin and return after the faults: one silently, one closes its connections."""
+    """Two more brokers. They die when the clients begin and return after the faults. One keeps its connections open when it dies,
+    the other closes them."""
     churn: bool = True
     """One more broker that repeatedly stops cleanly and starts again."""
     mqadmin: bool = True

@@ -261,7 +261,7 @@ class IndependentNode:
     def propose(
         self, command: Command, connection: Connection | None, origin: ChangeOrigin | None = None
     ) -> Result | Future[Result]:
-        """Apply at once; a KV command after it is on disk."""
+        """Apply the command at once. A KV command is applied after it has been written to disk."""
         origin = origin or origin_of(connection)
         if isinstance(command, PutKVConfig | DeleteKVConfig):
             return within(self.quotas, command, lambda grant: self._submit(command, origin))
@@ -320,7 +320,7 @@ class IndependentNode:
         return DataVersionAnswer(data_version != registration.data_version, registration.data_version)
 
     def connection_opened(self, connection: Connection) -> None:
-        """No-op: a connection counts once a broker registers over it."""
+        """No-op: AP uses a connection only after a broker has registered over it."""
 
     def connection_lost(self, connection: Connection, reason: CloseReason) -> None:
         """Remove the brokers whose last registration came over ``connection`` (``BrokerHousekeepingService``).

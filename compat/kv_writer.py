@@ -3,8 +3,8 @@
 The thread that writes reads the table itself, not a copy, because nothing else changes the table. It encodes short parts, so the
 event loop runs between them.
 
-If the disk refuses a write, file and table are unchanged. The file is rewritten at each change, so even a deletion needs room
-for it: ``kvConfig.json.ballast`` reserves as much and is released when the disk is full.
+If the disk refuses a write, file and table are unchanged. Each change rewrites the whole file, so even a deletion needs disk
+space. ``kvConfig.json.ballast`` reserves slightly more space than the file has. It is released when the disk is full.
 """
 
 import contextlib

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 QUEUE_SPANS, BATCH_SPANS = 2048, 512
 EXPORT_DELAY_MS, EXPORT_TIMEOUT_S = 1000, 5
 STOP_S = 2.0
-"""Time limit of a stop for the last export."""
+"""Maximum time for which a stopping node waits for the last export."""
 
 PROBLEM_EVERY_S = 60.0
 """Minimum interval of log lines about a collector that does not answer."""
 
 REQUEST_SPAN: "ContextVar[Span | None]" = ContextVar("request_span", default=None)
-"""The span of the request for which the current code works. Tasks and callbacks that this code creates inherit the span."""
+"""The span of the request that the current code handles. Tasks and callbacks that this code creates inherit the span."""
 
 
 class Seldom(logging.Filter):

@@ -10,11 +10,11 @@ millisecond apart in their order. Checks of order are then valid, durations are 
 f                      becomes
 =====================  ================================================================================================
 read, write            ``get`` and ``put`` of a key of the key-value store
-cas                    its read and its write, at the same time: a reported violation is real, but it is not checked that
-                       nothing happened between the two
+cas                    its read and its write, at the same time. A reported violation is real. Another operation between
+                       the read and the write is not detected
 add, remove, read      a set: ``register`` and ``unregister`` of a member of a topic, and ``route`` of the topic
 txn of append and r    the same for each list; the order within a list and transactions over several are not checked
-txn of w and r         ``put`` and ``get`` of each key; that a transaction is one step is not checked
+txn of w and r         ``put`` and ``get`` of each key; the atomicity is not checked
 =====================  ================================================================================================
 
 Values of independent keys are pairs [key, value]. A history has such keys if every value of a read or write is a pair. If values

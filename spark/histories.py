@@ -5,8 +5,9 @@ Each value is written once, so it identifies its write. Versions are partially o
 ended before *v* began. A read is stale if a write is newer than the one it returned and was acknowledged before the read began.
 The number of such writes is its staleness. Concurrent writes make no read stale.
 
-"Absent" is the initial state and the result of every delete. A read of "absent" is attributed to the latest delete (or the
-initial state) that had begun; this is the most favourable choice. Only ``clusters`` also tries the earlier deletes.
+"Absent" is the initial state and the result of every delete. A read of "absent" is attributed to the latest delete that had begun
+before the read ended, or to the initial state. This choice gives the read the newest version that it can have. Only ``clusters``
+also tries the earlier deletes.
 
 A *cluster* is a write with the reads that returned it. Cluster A comes before B if a member of A ended before a member of B
 began. Two clusters conflict if each comes before the other. A history of unique values is atomic if and only if no clusters

@@ -40,8 +40,9 @@ COUNTS = pa.schema(
     [("run", pa.string()), *((name, pa.int64()) for name in
      ("records", "corrupt", "began_ns", "ended_ns", "first_ns", "last_ns", "backwards", "final", "checksum"))]
 )  # fmt: skip  # items grouped by line
-"""Counts of the lines of a part: good records and others; times of the header, of the end, the first and the last; records whose
-question is later than their answer; records of the phase ``final``; the sum of the blocks' checksums."""
+"""Counts and times of a part: good and other lines; times of the header record, of the end record, of the first record and of
+the last record; records whose question is later than the answer; records of the phase ``final``; the sum of the blocks'
+checksums."""
 
 
 def blocks(part: Part) -> Iterator[pa.Array]:

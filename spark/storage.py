@@ -134,7 +134,8 @@ def _named(path: str) -> Iterator[None]:
 
 
 class SparkStorage:
-    """File system calls by path or URI: Files and more. Each raises OSError with the path on failure."""
+    """File system calls by path or URI. Implements the protocol ``Files`` and has further calls. Each raises OSError with the
+    path on failure."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext

@@ -220,12 +220,13 @@ def _mean(values: Sequence[float]) -> float:
 
 
 SHARES = (0.99, 0.999)
-"""Shares of writes for which t-visibility is computed: the age from which on all reads see this share of the writes."""
+"""Shares of the writes for which t-visibility is computed. t-visibility is the least age of a write after which all reads see
+this share of the writes."""
 _DRAWN_AGES = 100
 
 
 def t_visibility(counts: Iterable[dict[str, Any]], runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of T_VISIBILITY from those of CURVE_VISIBILITY: the age from which on all reads see the given share of writes.
+    """Rows of T_VISIBILITY from those of CURVE_VISIBILITY: the least age after which all reads see the given share of writes.
 
     The time at which a write became visible for good is not known exactly: it is between two reads, or after the last read
     (``survival.turnbull``). Resamples for the interval draw whole scenarios or, if there is only one scenario, runs. ``high_ms``

@@ -11,7 +11,7 @@ an indeterminate unregistration that begins at the death. Special cases:
 - Requests of a life's last version with unknown outcome may arrive after the life's end and briefly register the broker again.
   Each is an indeterminate registration, and its removal an indeterminate unregistration from that end on. A broker with more
   than LATE_MAX of them is also judged separately, because they make the search long.
-- The pair of master and slave is left out, because both write the one version of their group.
+- The pair of master and slave is left out, because both change the same version, that of their group.
 
 Late copies of replaced versions are not in the model, because the product promises that they are no-ops. An answer is a
 violation if it lists a broker that is not part of the run, a broker twice, or a version that was never registered.

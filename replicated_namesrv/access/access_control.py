@@ -117,7 +117,8 @@ class AccessControl:
         """Number of requests without permission, by request and by what the node did: ``refused`` or ``observed``."""
         self._throttle = RefusalThrottle(now_s)
         self._changing: tuple[object, ...] | None = None
-        """Stamp of a newer file at the last poll. The file is read once its stamp is the same at two polls."""
+        """Stamp of a newer file at the last poll. The file is read when two successive polls find the same stamp, so that it is
+        not read while it is being written."""
         self._task: asyncio.Task[None] | None = None
 
     @classmethod

@@ -106,7 +106,7 @@ class AuditLog:
 
 
 class RotatedFile:
-    """A file and its old ones. Used by one thread."""
+    """A log file and the older files that it was rotated to. Used by one thread."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -210,7 +210,7 @@ def hash_of(token: bytes) -> bytes:
 
 def is_limited(identity: NamedIdentity, allowed: frozenset[Role]) -> bool:
     """Whether ``identity`` may send a request only for its own brokers. This holds if broker is the only one of its roles that is
-    ``allowed`` for the request. A request that the role read may send is not limited."""
+    ``allowed`` for the request. A request that the role ``read`` permits is not limited."""
     return Role.READ not in allowed and identity.roles.isdisjoint(allowed - {Role.BROKER})
 
 

@@ -87,8 +87,9 @@ class ContentComparison:
 def differences(by_node: Mapping[str, Mapping[str, Any]], before: ContentComparison, now_ms: int) -> dict[str, Any]:
     """Brokers and topics in which the contents of nodes differ, and since when.
 
-    A broker's difference began when a node that lacks it removed it or, if it never had it, when the others registered it. For
-    other differences, ``before`` has the time at which they were first seen. This function updates ``before``.
+    If a node lacks a broker that it had, the difference began when this node removed the broker. If the node never had the
+    broker, the difference began when the other nodes registered it. For other differences, ``before`` has the time at which they
+    were first seen. This function updates ``before``.
     """
     nodes = list(by_node)
     brokers = _rows([{key: value[0] for key, value in by_node[node]["brokers"].items()} for node in nodes])

@@ -97,7 +97,8 @@ class DrainedNode(Protocol):
         """Whether brokers and clients have been sent away, and cannot connect."""
 
     async def drain(self, within_s: float) -> Drained:
-        """Send brokers and clients away within a time. They stay away until ``resume`` or a restart."""
+        """Close the connections of brokers and clients within ``within_s`` seconds. Refuse new ones until ``resume`` or a
+        restart."""
 
     async def resume(self) -> None:
         """Serve again. Raises SettingError if another process has taken the port."""

@@ -109,7 +109,7 @@ class TimeLine:
             self.note("changes-missed")
             return True
         if not changes:
-            self._causes.clear()  # changes that the history did not record
+            self._causes.clear()  # no more changes in the history: it did not record the changes of these causes
         if self._position > self._history.newest:  # the state was replaced by one with a shorter history
             self._position = self._history.newest
         for change in changes:

@@ -145,7 +145,7 @@ class Watchers:
         """Send events. Raises ConnectionResetError: the watcher has left. Raises TimeoutError: it reads too slowly."""
         history, history_id = context.service.history, context.service.history_id
         while True:
-            # the connection has ended; without its certificate a caller would be refused as anonymous
+            # The connection has ended, so its certificate is unknown. A check now would refuse the caller as anonymous.
             if request.transport is None:
                 return
             try:

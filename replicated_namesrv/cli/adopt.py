@@ -1,4 +1,6 @@
-"""``namesrv adopt``: replaces RocketMQ's own name servers by ours (``mode=ap``) at their addresses, one at a time, and back.
+"""``namesrv adopt``: replaces RocketMQ's name servers by ours (``mode=ap``) at the same addresses, one at a time.
+
+It can also replace ours by RocketMQ's.
 
 Without ``--swap`` it reports: which servers of the list are RocketMQ's, whether all give the same answers, and which settings
 differ from our defaults. ``--save DIR`` writes the files with which a new node begins: KV config and shared settings.

@@ -131,7 +131,7 @@ def fetch(admin: Admin, address: str, file: Path, path: str = PATH) -> Head:
 def fetch_to_stdout(admin: Admin, address: str, path: str = PATH) -> Head:
     """Download a backup from one node to stdout and check it.
 
-    Raises AdminError and AdminRefusedError before anything was written, StorageError after it.
+    Raises AdminError or AdminRefusedError if nothing was written yet, StorageError if something was written.
     """
     reader = BackupReader()
     with admin.open(address, path) as response:

@@ -101,7 +101,8 @@ def with_consistency(request: RemotingCommand, arguments: argparse.Namespace) ->
 
 
 def freshness_of(response: RemotingCommand, arguments: argparse.Namespace) -> dict[str, Any]:
-    """``{"freshness": …}`` for JSON output if an option asked for it. None: the server does not report it (Java's)."""
+    """``{"freshness": …}`` for JSON output if an option asked for it. None: the server does not report its
+    freshness. A Java name server does not."""
     if arguments.read_consistency is None and arguments.max_staleness_ms is None:
         return {}
     fields = response.ext_fields or {}

@@ -108,7 +108,8 @@ def _report(arguments: argparse.Namespace, head: Head, revision: int) -> None:
 
 
 def _independent(admin: Admin, addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """All ``addresses`` if they are independent nodes; none if they are a cluster. Raises SettingError if they are both."""
+    """All ``addresses`` if they are independent nodes; an empty tuple if they are nodes of a cluster. Raises
+    SettingError if some are independent nodes and some belong to a cluster."""
     modes = {address: _mode_of(admin, address) for address in addresses}
     if set(modes.values()) == {"ap"}:
         return addresses

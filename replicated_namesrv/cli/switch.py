@@ -65,7 +65,7 @@ Table = dict[Key, str]
 
 
 class DisagreementError(NamesrvError):
-    """Data would be lost."""
+    """The command was refused because data would be lost. Examples: files have different values; a value is in no given file."""
 
 
 class Side(NamedTuple):
@@ -317,7 +317,8 @@ class _Steps:
         return self._names.get(file, file)
 
     def _properties(self, shared: Mapping[str, bool] | None) -> tuple[dict[str, str], dict[str, str]]:
-        """The run-time changes before and after. Raises StorageError."""
+        """The settings changed at run time: as they are in the file now, and as they are after the switch. Raises
+        StorageError."""
         before = _run_time(self._run_time)
         kept = {name: text for name, text in before.items() if name not in SHARED}
         return before, kept | {name: str(value).lower() for name, value in (shared or {}).items()}

@@ -17,7 +17,7 @@ the founders that we have promised, or founded with:
 | F4  | blank    | all are blank, or have promised the same nodes     | promise              |                                   |
 | F5  | promised | one is a member of ours                            | member, ours         | all have promised                 |
 | F6  | promised | one of ours is a member with other founders        | member, its founders | ours can never be complete        |
-| F7  | promised | all have promised ours                             | member, ours         | no other set can be complete      |
+| F7  | promised | all have promised our set of founders              | member, ours         | no other set can be complete      |
 | F8  | promised | one is of another incarnation than in ours         | wait; problem        | a disk was lost while founding    |
 | F9  | promised | otherwise                                          | wait                 | a promise may be on its way       |
 

@@ -11,7 +11,8 @@ STATES = ("blank", "promised", "member")
 IDENTITY = "identity"
 VERSION = 1
 MEMBERS_VERSION = 2
-"""Format of the file once the members are in the log: programs that do not know such entries do not start."""
+"""Format of the file after a MEMBERS entry is in the log. A program that does not know these entries does not start on this
+directory."""
 
 
 class Identity:

@@ -34,9 +34,9 @@ second with the default heartbeat."""
 class Inflight:
     """Messages sent to one follower and not acknowledged.
 
-    Two things end at different times. A message is answered: this shows that the follower was alive after the message was sent.
-    Its data is acknowledged: this shows that the follower has it on disk. A follower with a hanging disk answers heartbeats, but
-    must not be sent more data.
+    Two acknowledgements are tracked separately. The answer to a message shows that the follower was alive after the message was
+    sent. The acknowledgement of its data shows that the follower has the data on disk. A follower with a hanging disk answers
+    heartbeats, but must not be sent more data.
     """
 
     __slots__ = ("_sent", "_window", "bytes")

@@ -91,7 +91,8 @@ class Defences:
     tail_rewrite: bool = True
     """On opening, records that are not marked as synced are copied to new files: after failed syncs only memory may have them."""
     promotion_rounds: bool = True
-    """A learner is promoted when it keeps up with the writes. Off: when it has everything committed at one moment."""
+    """A learner is promoted when it keeps up with the writes. Off: it is promoted when it has every committed entry at one
+    moment."""
     transfer_log: bool = True
     """The log behind a snapshot on its way to a follower is kept until the follower has it."""
     inflight_bound: bool = True
@@ -179,8 +180,8 @@ class RaftConfig:
     inflight_messages_max: int = 64
     """Maximum number of unacknowledged messages to a follower; also for chunks of a snapshot."""
     snapshot_window_bytes: int = 1 << 20
-    """Maximum number of bytes of a snapshot that were sent to a follower and are not acknowledged. Heartbeats queue behind these
-    bytes: over 100 Mbit/s they take 84 ms, well below the least election time."""
+    """Maximum number of bytes of a snapshot that were sent to a follower and are not acknowledged. On a link of
+    100 Mbit/s these bytes take 84 ms, which is well below the minimum election time. Heartbeats queue behind them."""
     transfer_log_entries_max: int = 400_000
     """Maximum number of entries kept for a follower to which a snapshot is sent. If there are more, they are dropped and the
     transfer is given up; the follower gets a newer snapshot, which succeeds once writes slow down. About 100 MB of small

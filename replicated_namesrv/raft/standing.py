@@ -14,7 +14,7 @@ by itself, whatever its standing (``membership.py``).
 
 | row | process        | its memory             | another one lately | standing  | why                                         |
 |-----|----------------|------------------------|--------------------|-----------|---------------------------------------------|
-| S1 | any, not fresh | any                    | any                | PENDING   | may be a late copy: it has to echo us first |
+| S1 | any, not fresh | any                    | any                | PENDING   | may be a late copy: must echo our number    |
 | S7 | current, back  | any                    | any                | REGRESSED | its machine was reset, memory included      |
 | S2 | current        | any                    | no                 | ACCEPTED  | it still runs                               |
 | S3 | current        | any                    | yes                | CONTESTED | two processes on copies of one directory    |

@@ -4,9 +4,9 @@ A registration that is a no-op on this node is a renewal: if the leader accepts 
 Otherwise this node asks the leader whether a copy of it is in progress or was already applied. If so, this node catches up and
 checks again. Only an admitted copy is proposed. So one change that n nodes receive is one entry of the log.
 
-A registration that is refused for every caller (a deposed master, a single topic of an unknown broker) is not written to the log
-either: it is answered after a read index is confirmed, like a linearizable read. ``UNREGISTER_BROKER`` (104) waits for the
-registrations that came before it over its connection.
+Some registrations are refused independently of their sender, for example one of a deposed master, or one with a single topic of
+an unknown broker. Such a registration is not written to the log. It is answered after a read index is confirmed, like a
+linearizable read. ``UNREGISTER_BROKER`` (104) waits for the registrations that came before it over its connection.
 
     row  UNREGISTER_BROKER over a connection                           removes
     D1   whose last registration of the broker has ended               nothing, and is answered: a later one may be in force

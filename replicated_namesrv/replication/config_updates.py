@@ -37,7 +37,7 @@ class ConfigUpdates:
 
     async def update(self, values: dict[str, str], origin: ChangeOrigin | None = None) -> Result:
         """Change the settings in ``values``, keyed by their names in the properties file. Raises PartlyDoneError if one part was
-        done and the other was not, or may not have been."""
+        changed and it is certain or possible that the other was not."""
         shared = {key: text for key, text in values.items() if (row := ROWS.get(key)) is not None and row.replicated}
         local = {key: text for key, text in values.items() if key not in shared}
         if not values:

@@ -1,7 +1,8 @@
 """Consensus: the interface between the parts of a node and Raft.
 
-``Consensus`` is the interface. ``RaftConsensus`` implements it. It is the only user of ``RaftService`` and observes its node;
-each event of Raft has one callback, which the owner sets before ``start``. ``CommandProposer`` proposes commands.
+``Consensus`` is the interface. ``RaftConsensus`` implements it. Only ``RaftConsensus`` uses ``RaftService``, and it observes the
+Raft node of the service. Each event of Raft has one callback, which the owner sets before ``start``. ``CommandProposer`` proposes
+commands.
 
 **Command versions.** A node that does not know a command stops (``UnknownCommandError``). So a command of a newer version may be
 proposed only when every member can apply it:
@@ -46,7 +47,8 @@ log = logging.getLogger(__name__)
 
 NO_MAJORITY = "this node reaches no leader that has a majority"
 HAND_OVER_TIMEOUT_S = 2.0
-"""How long a stopping leader waits for its successor. Raft itself gives up earlier."""
+"""Maximum time for which a stopping leader waits for its successor. Raft ends an unfinished transfer after twice
+electionTimeoutMs. So this limit ends the wait only if electionTimeoutMs is above 1,000."""
 CATCH_UP_PAUSE_S = 0.5
 """Pause after a rejected read index, before a node that has not caught up requests the next one. Without the pause, a node whose
 requests are rejected at once would repeat them without end."""

@@ -93,7 +93,7 @@ class ReadBarrier:
         self.serves_stale, self._now_ms, self._change = serves_stale, now_ms, change
         self.fenced = False
         self._removed: str | None = None
-        """Why this node serves nobody, stale reads included: it was removed from the cluster."""
+        """Why this node answers no reads, not even stale ones: it was removed from the cluster. None: it was not removed."""
         self._collecting: Future[Freshness] | None = None
         """The result for the reads whose index is not requested yet; None: there are no such reads."""
         self._collecting_since_ms = 0.0

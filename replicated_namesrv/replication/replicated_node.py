@@ -260,7 +260,7 @@ class ReplicatedNode:
         self._tick()
         try:
             asked_ms = await self.consensus.catch_up()
-        # not BaseException, which includes GeneratorExit: during it no await is allowed
+        # BaseException is not caught: it includes GeneratorExit, and a coroutine must not await while it handles GeneratorExit
         except (Exception, asyncio.CancelledError):
             await self.stop()
             raise
@@ -381,8 +381,8 @@ class ReplicatedNode:
         return (await self.proposer.propose(data, None, topics, origin, connection, grant)).result
 
     def update_config(self, values: Mapping[str, str], origin: ChangeOrigin | None = None) -> Result | Future[Result]:
-        """Shared keys go through the log for all nodes; the others go to this node's file. Fails with PartlyDoneError if one
-        of the two was done and the other was not, or may not have been."""
+        """Change shared keys through the log, for all nodes, and the other keys in this node's file. Fails with PartlyDoneError
+        if one of the two changes was made and it is certain or possible that the other was not."""
         taken = checked_update(self._settings, self.quotas, values)
         return taken if isinstance(taken, Result) else self._tasks.keep(self._config.update(taken, origin))
 

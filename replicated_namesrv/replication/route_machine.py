@@ -342,8 +342,8 @@ class RouteStateMachine:
 
     def _is_overtaken(self, command: RegisterBroker, held: Registration) -> bool:
         """Whether the stored version is newer. The broker id in the copy does not matter, because a broker that changed its id
-        continues its counter. Version 0.1 compares only versions of the same id. All nodes keep to this until a command of
-        ``SUSPICION_VERSION`` is applied."""
+        continues its counter. A node of release 0.1 compares data versions only if both copies have the same broker id. All
+        nodes keep to this until a command of ``SUSPICION_VERSION`` is applied."""
         if self.command_version < SUSPICION_VERSION and command.broker_id != held.broker_id:
             return False
         return is_older(command.data_version, held.data_version)

@@ -115,8 +115,8 @@ class History:
         """Number of brokers removed, by kind of removal."""
 
     def note(self, state: RouteInfoManager, command: Command, time_ms: int, removal: str = UNREGISTERED) -> None:
-        """Add the change that ``command`` made, which was just applied to ``state``. ``removal``: why brokers were removed, if it
-        removed any."""
+        """Record the change made by ``command``, which has just been applied to ``state``. ``removal``: why the command removed
+        brokers, if it removed any."""
         kind, fields = describe(state, command, removal)
         self.add(state.revision, kind, time_ms, fields)
 

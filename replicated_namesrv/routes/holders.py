@@ -1,8 +1,8 @@
 """A map topic -> name -> value, efficient for changes of many topics at once.
 
 In a large cluster with large brokers, most topics have a value of only one name. Such a topic is stored with the value itself
-instead of a dictionary of one entry. Then all topics of a name are linked or unlinked by dictionary operations, without a step of
-Python or an object for each topic.
+instead of a dictionary of one entry. Then dictionary operations link or unlink all topics of a name at once. They need no
+Python loop, and no object for each topic.
 """
 
 from collections import deque

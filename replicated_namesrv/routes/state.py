@@ -5,8 +5,8 @@ results, effects, digests and snapshots on every machine: nothing here reads a c
 fails half way. Semantics are RocketMQ 5.3.3's (``RouteInfoManager.java``); routes/DESIGN.md lists where and why they differ.
 
 ``revision`` counts commands that changed something. ``topic_revisions[topic]`` is the revision of the last change that may
-affect the topic's route. While it is the same, an encoded answer is valid. ``group_generation(name)`` does the same for
-registrations.
+affect the topic's route. While it is the same, an encoded answer is valid. While ``group_generation(name)`` is
+the same, a registration that was a no-op is still a no-op.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -283,7 +283,7 @@ class Reading(NamedTuple):
     body_hash: bytes
     """Hash of the part of the body on which the outcome depends, and the position of the rest of the body."""
     crc: VariedCrc | None
-    """Checksum of the body, with its stamp as the variable part. None: the broker sent no checksum."""
+    """Checksum of the body. Its variable part is the time stamp that has no meaning. None: the broker sent no checksum."""
 
 
 class Memo(NamedTuple):

@@ -114,9 +114,13 @@ class Body(NamedTuple):
 
 
 Prepared = tuple[str, int | None, int, int, bytes, int, bytes, bytes]
-"""An answer without its opaque, and its validity; a plain tuple, which is unpacked faster than a named one: topic; its
-revision, None if it has no route; in the request frame: bytes before the opaque, bytes of the opaque, bytes after it, its
-length; in the answer frame: bytes before the opaque, bytes after it, including the body."""
+"""An answer without its opaque, and its validity. It is a plain tuple, which is unpacked faster than a named one:
+
+- topic
+- revision of the topic; None: the topic has no route
+- request frame: bytes before the opaque, bytes of the opaque, bytes after it, length
+- answer frame: bytes before the opaque, bytes after it with the body
+"""
 
 
 class RouteAnswers:

@@ -1,7 +1,7 @@
 """Counters of the remoting server: plain integers that are cheap on the hot path.
 
-This module does not depend on a metrics library. The admin side reads the attributes during a scrape; otherwise a request
-costs an addition. All numbers only increase, except gauges.
+This module does not depend on a metrics library. A request costs one addition. The admin side reads the attributes when it
+is scraped. All numbers only increase, except gauges.
 """
 
 from replicated_namesrv.histogram import Histogram

@@ -120,7 +120,8 @@ class TurnShares:
             self._reached(share, spent_ns)
 
     def _reached(self, share: Share, spent_ns: int) -> None:
-        """The share is used up: let the address wait, unless its earlier debts are paid by now or it is alone."""
+        """The debt has reached the share. Reduce it by the time that has passed. If it is still too large, the address waits. An
+        address that is alone waits only if one turn of the event loop took ``ALONE_NS``."""
         share.debt_ns -= spent_ns
         self._settle(share)
         share.debt_ns = min(share.debt_ns + spent_ns, DEBT_MAX_NS)
@@ -144,8 +145,8 @@ class TurnShares:
         return limit_ns - share.debt_ns
 
     def wait(self, share: Share, work: Callable[[], object]) -> None:
-        """Do ``work`` later. ``work`` returns True if it only queues something that will spend time in a later turn; then the
-        other waiting items wait again."""
+        """Do ``work`` later. ``work`` returns True if it only schedules work for a later turn. Then the other waiting items are
+        not done in this turn and wait again."""
         if not share.waiting:
             share.waits_since_ns = self._now_ns()
         share.waiting.append(work)

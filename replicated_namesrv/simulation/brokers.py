@@ -5,9 +5,9 @@ Each broker registers periodically with every node, as RocketMQ's do. Some are *
 of their time-out, and use another node when that one fails. At seeded times a broker changes its topics, restarts, swaps its id
 with its partner, unregisters, falls silent with its connections open, or is cut off from a node. A restarted broker keeps its
 content, has lost it, or returns at another address. The old process is killed, or stopped with its UNREGISTER_BROKER requests
-delayed. In some runs many brokers fall silent, or close their connection, at once. Leaders are lost on purpose until the faults
-end. After some bursts, each leader is lost before it has led for a whole time-out. In addition to the invariants of Raft, these
-are checked:
+delayed. In some runs many brokers fall silent, or close their connection, at the same time (a burst). Leaders are lost on purpose
+until the faults end. After some bursts, each leader is lost before it has led for the brokers' whole time-out. In addition to the
+invariants of Raft, these rules are checked:
 
 - A linearizable read on any node shows each broker that was acknowledged and is still in contact with a majority, with the
   newest acknowledged version or a newer one.
@@ -48,7 +48,8 @@ also unregisters the next process, if that process connected within this time.
 REMOVAL_WAIT_NS = 6 * SECOND
 """The longest time for which an ``UNREGISTER_BROKER`` (104) waits at a node."""
 SETTLED_NS = 2 * SECOND
-"""For this time after a restart or a swap of ids, the broker may be dropped until its next round."""
+"""Time after a restart or a swap of ids in which a node may have dropped the broker. The checks do not require the broker in
+answers during this time."""
 TIMEOUTS_MS = (2_500, 4_000, 4_000, 9_000)
 BURST_MAX = 60
 """Number of brokers that end at once: enough to distinguish a removal of many from a removal of a few, and few enough to cost

@@ -17,7 +17,7 @@ _SHRINK_RUNS = 60
 _EVENTS_SHOWN = 45
 """Maximum number of trace lines that are shown, not counting messages."""
 _MESSAGES_S = 0.05
-"""Time before the violation from which on messages are printed, too."""
+"""Messages are printed only for this time before the violation."""
 _MESSAGES_SHOWN = 40
 
 

@@ -6,8 +6,8 @@ names of its last sync and some later changes. A disk can also be full or slow, 
 be replaced by an earlier image.
 
 A failed sync behaves as on Linux: its data counts as clean from then on. The data can still be read, and the next sync of the
-file reports success without writing it. It is lost at a power loss, or when its pages are dropped from memory. Here pages are
-dropped between two processes or never.
+file reports success without writing it. It is lost at a power loss, or when its pages are dropped from memory. In the
+simulator, pages are dropped only while no process has the files open.
 """
 
 import errno

@@ -74,7 +74,8 @@ class Nemesis:
         self.provoke: Callable[[Machine, int], None] = lambda machine, duration_ns: None
         """Provokes stale answers on a machine; set by the application."""
         self.watch_joins: Callable[[Callable[[str, str], None]], None] = lambda watch: None
-        """Registers a function that is called with (first node that knows it, node that joined) when a join is committed."""
+        """Registers a function. The function is called when a join is committed, with two names: the first node that knows this,
+        and the node that joined."""
         self.voting: Callable[[], list[Machine]] = lambda: self._machines
         """The voters; set by the simulation if the members change."""
         self.is_settled: Callable[[], bool] = lambda: True
@@ -91,7 +92,7 @@ class Nemesis:
         self.single_directories = False
         """True if the application cannot run two processes under one name."""
         self.down_for_good = False
-        """Whether the machines of a minority already stay down."""
+        """Whether the run already has a minority of machines that stay down when everything else is healed."""
         self._sheltered_ns = 0
         """Time until which no other fault strikes. Raft survives one rolled-back disk only if the nodes that remember its data
         stay up."""

@@ -36,8 +36,8 @@ class LeaderWatch:
         self._machines, self._network, self._invariants, self._bound_ns = machines, network, invariants, bound_ns
         self._majority = len(machines) // 2 + 1
         self._steady: dict[tuple[str, ...], tuple[object, int]] = {}
-        """For each (machine), (machine, "complete") and (sender, receiver) without a fault: its identity, and since when it has
-        no fault."""
+        """For each machine without a fault, each machine that has everything committed ("complete"), and each link without a
+        fault: an object that changes with every restart or reconnection, and the time since which it has been the same."""
         self._committed = 0
         self._progress_ns = 0
         """Time at which a leader last existed, or an entry was last committed."""

@@ -155,8 +155,8 @@ class Network:
         return self._cuts.get(link, 0) > 0
 
     def undisturbed(self, link: Link) -> object | None:
-        """None if messages on ``link`` are lost, held or late now. Otherwise an object that is equal at two times if and only
-        if there was neither a cut nor a new connection between them."""
+        """None if messages on ``link`` are lost, held or late now. Otherwise an object that changes with each cut and with
+        each new connection. If two calls return equal objects, there was neither in between."""
         connection = self._connections.get(link)
         if connection is None or self._cuts[link] or link in self.slow_ms or link in self.late_ms or link in self.loss:
             return None
@@ -230,8 +230,9 @@ class Network:
             self.copies[link[0]].connected(link[1])
 
     def drop_all(self, name: str, power_loss: bool) -> None:
-        """The process on ``name`` has ended: drop its connections in both directions. ``power_loss``: nobody tells the receivers,
-        so they refuse a new process while the connection of the former one counts as in contact (row H8 of the transport)."""
+        """The process on ``name`` has ended: drop its connections in both directions. ``power_loss``: the receivers do
+        not learn that the connections have ended. They refuse a new process as long as they consider the old connection alive
+        (row H8 of the transport)."""
         for link in self.links:
             if name in link:
                 connection = self._connections.get(link)

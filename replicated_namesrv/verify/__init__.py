@@ -1,7 +1,7 @@
 """Definitions of consistency, shared by the simulator, chaos runs and the analysis of traces.
 
-This module exports the linearizability checker. ``session_guarantees`` defines session guarantees, ``divergence`` the
-difference between nodes, and ``attribution`` which write a read saw.
+This module exports the linearizability checker. ``session_guarantees`` defines session guarantees. ``divergence``
+defines the difference between nodes. ``attribution`` defines which write a read saw.
 """
 
 from replicated_namesrv.verify.linearizability import HistoryVerdict, KeyVerdict, SearchLimits, Verdict, check_history

@@ -7,9 +7,9 @@ greatest Jaccard distance of any two nodes whose answers are known at t, is give
 - ``certain``: the least distance that the answers permit. A member that changed between two looks may have had any value there.
 - ``possible``: the greatest distance of the answers before and after such a change.
 
-A node's answer is known from the arrival of its first answer to the question of its last one. It is unknown after a question
-without an answer, and while the observer stalled. A node without a known answer differs from no other node. A state that changed
-and changed back between two looks is not observed.
+A series of equal answers of a node is known from the arrival of the first answer until the last question was sent. A node's
+answer is unknown after a question without an answer, and while the observer stalled. A node without a known answer differs from
+no other node. A state that changed and changed back between two looks is not observed.
 """
 
 from collections import defaultdict
@@ -231,7 +231,8 @@ def _least(mine: frozenset[str | None], their: frozenset[str | None]) -> tuple[i
 
 
 def _most(mine: frozenset[str | None], their: frozenset[str | None]) -> tuple[int, int]:
-    """Like ``_least``, at the greatest distance."""
+    """What one member adds to the number of equal members and to the number of all members. If several values of the member are
+    possible, the values with the greatest distance count."""
     apart = max((2 - [a, b].count(None) for a in mine for b in their if a != b), default=0)
     if apart:
         return 0, apart

@@ -57,8 +57,8 @@ def _escape(char: str) -> str:
 
 
 _ESCAPES = {code: _escape(chr(code)) for code in (*range(0x20), 0x22, 0x5C, *range(0x7F, 0xA0), 0x2028, 0x2029)}
-"""The characters that the default dialect escapes. ``translate`` with this table is the fastest way even for a text that has
-nothing else."""
+"""The characters that the default dialect escapes. ``translate`` with this table is the fastest method, even if every
+character of the text has to be escaped."""
 
 
 def dumps(value: object, standard: bool = False) -> str:

@@ -252,7 +252,7 @@ def test_a_half_written_line_does_not_spoil_the_next_one(tmp_path: Path) -> None
 
 
 def test_lines_of_an_independent_node_hide_no_changes_of_a_later_cluster(tmp_path: Path) -> None:
-    """``namesrv switch`` leaves the audit log, and the cluster counts its revisions from 1."""
+    """``namesrv switch`` does not change the audit log. The new cluster counts revisions from 1."""
     path = tmp_path / "audit.log"
     for cluster, revision in (
         (None, 500),

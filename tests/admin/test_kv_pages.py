@@ -50,7 +50,8 @@ async def test_pages_miss_and_repeat_nothing(tmp_path: Path, namespace: str | No
 
 
 def work_of_a_page(folder: Path, count: int) -> Work:
-    """The work of a page from the middle, after one entry was changed. The order was built before."""
+    """The work of a page from the middle, after one entry was changed. The sorted index was built before the
+    change."""
     with asyncio.Runner() as runner:
         context = running_node(folder)
         node, port = runner.run(context.__aenter__())

@@ -200,8 +200,8 @@ async def test_what_was_revoked_is_refused_at_the_next_request_of_an_open_connec
 
 
 async def test_tokens_are_not_sent_to_addresses_changed_at_run_time(tmp_path: Path) -> None:
-    """A caller that may change settings, perhaps any caller by code 318, cannot have the token of an administrator sent to
-    another host."""
+    """If a caller may change settings, it cannot direct an administrator's token to another host. With the open policy, any
+    caller may change settings by code 318."""
     token, heads = tmp_path / "token", list[bytes]()
     token.write_text("the-token-of-the-admin-port")
     right = {"Authorization": "Bearer the-token-of-the-admin-port"}

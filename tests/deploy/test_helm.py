@@ -87,7 +87,8 @@ def test_chart_has_no_lint() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_rendered_objects_are_valid_for_three_versions_of_kubernetes(name: str) -> None:
-    """The schemas are those of kubernetes-validate, which come with its wheel. A ServiceMonitor has none there."""
+    """The schemas are those of kubernetes-validate, which come with its wheel. The wheel has no schema for a
+    ServiceMonitor."""
     case = CASES[name]
     for version in KUBERNETES:
         rendered = render(case.values, version)

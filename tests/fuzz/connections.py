@@ -151,7 +151,7 @@ def first_bytes(data: bytes) -> None:
         whole = await feed(server, iter([data] if data else []))
         single = await feed(server, (data[at : at + 1] for at in range(len(data))))
         if len(data) - header_bytes(data) >= DECIDED_BYTES:
-            # a whole read also shows that the first four bytes of an incomplete prefix are wrong
+            # if all bytes arrive together, the node also refuses an incomplete prefix whose first four bytes are wrong
             assert whole.is_closed or not single.is_closed, "bytes that arrive one at a time are refused, and together not"
         if len(data) < DECIDED_BYTES:
             assert not whole.is_closed

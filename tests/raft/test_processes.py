@@ -1,6 +1,6 @@
 """Three real processes: killed, stopped, cut off; everything acknowledged is there afterwards.
 
-tests/simulation/test_fail_over.py bounds the time that this takes, by a virtual clock that does not depend on load.
+tests/simulation/test_fail_over.py checks how long the recovery takes. It uses a virtual clock, which does not depend on load.
 """
 
 import os

@@ -552,7 +552,7 @@ def test_the_dialler_judges_the_acceptor(challenge: bytes, secret: bytes, more: 
 async def attacker(
     target: tuple[str, int], change: Change | None = None, challenge: Callable[[bytes], bytes] | None = None
 ) -> AsyncIterator[tuple[str, int]]:
-    """A relay on a dialler's way to an acceptor, and where it listens."""
+    """Start a relay between a dialler and an acceptor. Yields the address on which the relay listens."""
     relay = await Relay(target).start()
     relay.change, relay.challenge = change, challenge
     try:

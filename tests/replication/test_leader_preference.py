@@ -34,7 +34,7 @@ def status(**followers: dict[str, Any]) -> dict[str, Any]:
 
 
 def due(preference: LeaderPreference, term: int | None, now_ms: float) -> bool:
-    """Whether it looks for a preferred node ``now_ms`` after it began to lead."""
+    """Whether the preference is due ``now_ms`` after the node began to lead."""
     preference.is_due(term, 0.0)
     return preference.is_due(term, now_ms)
 

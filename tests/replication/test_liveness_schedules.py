@@ -73,7 +73,7 @@ def nothing_commits(cluster: Cluster) -> Iterator[None]:
 
 def test_silence_before_an_accepted_renewal_is_not_recorded() -> None:
     """A SUSPECT of broker b is under way and nothing commits. Broker a reaches T/3 of silence, and its SUSPECT waits for its
-    turn. Then a's renewal is accepted. Once commits go on, a must not become suspected."""
+    turn. Then a's renewal is accepted. When commits continue, broker a must not become suspected."""
     with virtual_cluster(fenceAfterMs="10000") as cluster:
         wire, other = (cluster.wire(cluster.leader()) for _ in range(2))
         register_twice(cluster, wire, 6_000)
@@ -201,7 +201,8 @@ def test_a_104_held_between_nodes_is_late_by_its_age_when_it_arrives(skew_ms: in
 
 def ask_two_leaders(cluster: Cluster, skew_s: int) -> tuple[str, str, str]:
     """A broker has been registered over all nodes for 3 s. The third node receives a 104, and its inquiry does not reach the
-    leader. The second node is elected, and the third asks it before it has answered a report. The result is the nodes' names.
+    leader. The second node becomes leader. The third node sends it the inquiry before the second node has answered a report.
+    The result is the nodes' names.
 
     ``skew_s``: the first leader's clock is ahead of the second's by this. If it is, the broker's process ends afterwards."""
     leader, (near, far) = cluster.leader(), cluster.followers()

@@ -70,7 +70,8 @@ class AttackedNode:
 
 
 def write_file(folder: Path, mode: str, *lines: str) -> tuple[Path, int]:
-    """A file for -c with listenPort, as Java's users write it, and the port in it; the admin port is ten above."""
+    """A properties file with listenPort, as users of the Java name server write it, and the value of listenPort. The admin port
+    is listenPort + 10."""
     port = free_port(2, 10)
     peers = [f"peers=n1=127.0.0.1:{port + 2}"] if mode == "cp" else []
     own = [f"mode={mode}", f"listenPort={port}", "bindAddress=127.0.0.1", f"dataDir={folder / 'data'}", *peers, *lines]

@@ -33,6 +33,7 @@ def test_a_majority_without_a_leader_is_found() -> None:
 
 @pytest.mark.parametrize("heals_after_s", [1, 2.5])
 def test_a_majority_has_the_whole_bound(heals_after_s: float) -> None:
-    """No other check finds this either, because the fault ends before the other checks begin."""
+    """The bound has not passed when the fault ends, so the run has no violation. The final checks find none either, because they
+    begin after the fault."""
     result = run_with_deaf_leader("check_quorum", heals_after_s)
     assert result.violation is None, result.text

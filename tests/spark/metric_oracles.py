@@ -444,8 +444,8 @@ def _listings(run: Run, node: str, broker: str) -> list[int]:
 
 
 def leaders(run: Run) -> Iterator[int]:
-    """M18: the number of nodes that are leader by their latest valid sample, at each moment from the first sample with a role to
-    the last, if any sample is valid then."""
+    """M18: at each moment, the number of nodes whose latest valid sample says leader. The moments lie between the first and the
+    last sample with a role. Moments without a valid sample are left out."""
     samples = run.of("status")
     spans = []
     for mine in ([s for s in samples if s["node"] == node] for node in NODES):

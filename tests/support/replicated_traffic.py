@@ -238,8 +238,8 @@ class Traffic:
     async def _check_node(self, address: str) -> None:
         """Check everything at the same time, because a node confirms concurrent reads together.
 
-        A node that does not answer is asked again: on a busy machine it may lose its majority for a moment, and then it closes
-        what it cannot answer. A wrong answer fails at once.
+        A node that does not answer is asked again. On a busy machine it may lose its majority for a moment, and then it closes
+        connections. A wrong answer fails at once.
         """
         living = {self.living.identity.broker_name: self.living.identity.broker_addr}
         await asyncio.gather(

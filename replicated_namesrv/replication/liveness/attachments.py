@@ -229,8 +229,8 @@ class Conversations:
         self._open[connection_id] = _Conversation(self._stalled_from_ms if is_backlog else now_ms)
 
     def closed(self, connection_id: int, now_ms: float) -> bool:
-        """Drop a connection that has ended. Returns False if this node may have caused the end (C1 to C3). If the result is True
-        and the peer closed the connection, the close was clean."""
+        """Drop a connection that has ended. Returns False if this node may have caused the end (C1 to C3). A close is
+        clean if two conditions are true: the result is True, and the peer closed the connection."""
         self.tick(now_ms)
         talk = self._open.pop(connection_id, None)
         return talk is not None and not talk.unanswered and now_ms > max(talk.doubtful_until_ms, self._slow_until_ms)

@@ -26,10 +26,11 @@ cleared.
     L3   older           less than lateCopyMs ago           no effect, answered; a contact      test_burst_of_copies
     L4   older           at least lateCopyMs ago            taken                               test_repeated_version_is_taken
 
-A data version is *older* than another one if its ``stateVersion`` is smaller. If these are equal, it is older if the two versions
-differ and neither its counter nor its timestamp is greater (``route_machine.is_older``). A broker that lost its disk counts from
-zero with a newer timestamp, so its version is not older. A copy with another broker id may be older, too. Whether a version is
-older is decided when the command is applied. The node that received the registration only says whether it was repeated.
+A data version is *older* than another one if its ``stateVersion`` is smaller. If these are equal, counter and timestamp decide:
+the data version is older if it differs from the other one, and its counter and its timestamp are at most the other's
+(``route_machine.is_older``). A broker that lost its disk counts from zero with a newer timestamp, so its version is not older. A
+copy with another broker id may be older, too. Whether a version is older is decided when the command is applied. The node that
+received the registration only says whether it was repeated.
 
 Equal versions with other content: the registration has no effect if this node received it before the stored content was
 registered, because it may be an older one that was delayed. Otherwise it is taken. A node cannot detect a delay that occurred

@@ -27,9 +27,9 @@ from the time at which the leader received the entry. The grace period is ``conn
 clean close.
 
 **UNREGISTER_BROKER (104).** A broker sends it over each of its connections. If a broker restarts, a late request of the old
-process must not remove the new one, even if both have the same epoch because their content is equal. Their connections
-distinguish them. A connection counts while it is attached. A released connection counts for T, because a live broker returns
-within this time.
+process must not remove the new process. The epoch does not distinguish the processes: it is the same if their content is the
+same. Their connections distinguish them. A connection counts while it is attached. A released connection counts for T, because a
+live broker returns within this time.
 
     row  lists                                newest connection that counts    outcome                    test
     U1   the list of a node that reported     -                                wait                       test_104_waits_for_lists

@@ -136,8 +136,8 @@ class LeaderClient:
         return future
 
     def may_register(self, key: Key, content: str, serial: int) -> "tuple[int, Future[int]]":
-        """The number of the question, and GRANTED or LOOK_AGAIN. A caller that gives up, or is admitted but does not see its
-        registration applied, must call ``withdraw``."""
+        """The number of the question, and GRANTED or LOOK_AGAIN. The caller must call ``withdraw`` in two cases: it
+        gives up, or it was admitted and its registration was not applied."""
         future = self._ask(REGISTER, key, content, serial, None)
         return self._last_question, future
 

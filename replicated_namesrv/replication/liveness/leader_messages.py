@@ -59,7 +59,8 @@ class ReportEntry(NamedTuple):
     """Whether a caller waits for the leader's decision on this renewal."""
     epoch: int
     generation: int
-    """``group_generation`` at which the node found that nothing changes; 0: not compared."""
+    """``group_generation`` at which the node found that the registration is a no-op. 0: the leader does not compare
+    generations."""
     opened_ms: int
     """HELD, RELEASED: age of the newest connection, which has ended if RELEASED; AGE_MAX: unknown."""
 
@@ -116,9 +117,9 @@ class Inquiry(NamedTuple):
     kind: int
     """REGISTER, REMOVE or WITHDRAW."""
     serial: int
-    """REGISTER: commands applied when the registration was found to change something. REMOVE: the leader's clock at the moment of
-    sending, as far as the sender knows it, in milliseconds since 1970; ``since_ms`` counts back from this moment. 0: unknown;
-    version 0.1 sends 0 and its leaders ignore the field. WITHDRAW: 0."""
+    """REGISTER: number of commands that the node had applied when it found that the registration would change something. REMOVE:
+    the leader's clock at the moment of sending, as far as the sender knows it, in milliseconds since 1970; ``since_ms`` counts
+    back from this moment. 0: unknown; version 0.1 sends 0 and its leaders ignore the field. WITHDRAW: 0."""
     since_ms: int
     """REMOVE: connections that are younger than this belong to another process; AGE_MAX: no connection does."""
     key: Key

@@ -1,7 +1,8 @@
 """Removals: the leader's proposals to remove brokers, and the renewals that it refuses because of them.
 
 A removal names the leader's term and is void in another. A proposal with an unknown outcome is repeated until the outcome is
-known. Until then, renewals of that registration are refused and go through the log as registrations, behind the removal.
+known. Until then, renewals of that registration are refused. Their nodes then propose them as registrations, which come after the
+removal in the log.
 """
 
 import logging

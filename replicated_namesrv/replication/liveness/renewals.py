@@ -88,7 +88,7 @@ class Renewals:
             self._suspicions.flush()
 
     def proceed(self) -> None:
-        """Ask a majority, if a report waits and it is time."""
+        """Request a read index for the waiting reports, at most every JUDGING_INTERVAL_MS unless a report is urgent."""
         if self._is_asking or not self._waiting or not self.has_begun:
             return
         pause_ms = self._asked_ms + JUDGING_INTERVAL_MS - self._now_ms()

@@ -19,12 +19,15 @@ subtracts these thirds.
     S5   at least T      any                    remove it as silent, unless a contact is on     test_time_out, and
                                                 its way to the log                              test_removal_waits_for_contact
 
-So time without a leader counts for no broker, a new leader loses less than a third of a broker's silence, and a broker that
-makes contact within a third of its time-out causes no log entry.
+Therefore:
 
-``Suspicions`` has at most one SUSPECT command in progress. The next command records the events of this time together. For each
-broker at most one event waits for it. The rules for a second event (before: the event that waits already; after: the event that
-waits then):
+- Time without a leader does not count towards any broker's time-out.
+- A new leader counts too little silence for a broker, by less than a third of the time-out.
+- A broker that makes contact within a third of its time-out causes no log entry.
+
+``Suspicions`` has at most one SUSPECT command in progress. The next command records together the events that occur during this
+time. For each broker at most one event waits for the next command. The rules for a second event (before: the event that waits
+already; after: the event that waits then):
 
     row  before       event                              after          test
     W1   silence      an accepted renewal                nothing        test_silence_before_an_accepted_renewal_is_not_recorded
@@ -140,7 +143,7 @@ class Silence:
         self._look_at(watched, begun_ms + lease.third_ms)
 
     def contact(self, lease: Lease, now_ms: float) -> None:
-        """The leader has accepted a renewal of this registration, or applied it."""
+        """The leader has accepted a renewal of this registration, or has applied the registration."""
         watched = self._watched.get(lease.key)
         if watched is not None and watched.lease.timeout_ms == lease.timeout_ms and lease.key not in self._silent:
             watched.lease, watched.since_ms = lease, now_ms
