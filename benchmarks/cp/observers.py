@@ -30,6 +30,8 @@ TARGET = 1.05
 RENEWALS_A_SECOND = 33
 """Renewals of 1,000 brokers with a period of 30 s."""
 TOPICS_OF_A_BROKER = 100
+ANSWERED_MIN = 0.95
+"""Minimum share of the route queries that must be answered. With fewer, the two leaders did not have the same load."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,14 +90,21 @@ def renewals(leader: Server) -> Iterator[None]:
         thread.join()
 
 
-def loaded(generator: LoadGenerator, leader: Server, flags: list[str]) -> float:
+def loaded(generator: LoadGenerator, leader: Server, rate: int, seconds: float) -> float:
     """CPU of the leader under load, in percent of a core."""
+    flags = ["-connections", "16", "-topics", "1000", "-rate", str(rate), "-seconds", str(seconds)]
     with renewals(leader):
         before, began = leader.cpu_s(), time.monotonic()
         measured = generator.run("route", leader, *flags)
         spent = 100 * (leader.cpu_s() - before) / (time.monotonic() - began)
     if measured["errors"]:
         raise SystemExit(f"{leader.name}: {measured['errors']} of {measured['requests']} answers were wrong")
+    wanted = rate * measured["seconds"]
+    if measured["requests"] < ANSWERED_MIN * wanted:
+        raise SystemExit(
+            f"{leader.name}: only {measured['requests']} of {wanted:.0f} route queries were answered in time; give a "
+            "lower --rate, or measure without other load"
+        )
     return spent
 
 
@@ -110,7 +119,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure and print. Returns 1 if the target was missed."""
     generator = build_load_generator()
     names = [f"o{number + 1}" for number in range(arguments.observers)]
-    flags = ["-connections", "16", "-topics", "1000", "-rate", str(arguments.rate), "-seconds", str(arguments.seconds)]
     figures: dict[str, list[float]] = {}
     with contextlib.ExitStack() as stack:
         clusters = {
@@ -124,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
         for _ in range(arguments.rounds):
             for name, cluster in clusters.items():
                 leader = cluster.with_role("leader", f"leader {name} observers")
-                figures.setdefault(f"loaded {name}", []).append(loaded(generator, leader, flags))
+                figures.setdefault(f"loaded {name}", []).append(loaded(generator, leader, arguments.rate, arguments.seconds))
                 figures.setdefault(f"idle {name}", []).append(idle(leader, arguments.seconds / 2))
                 if cluster.with_role("leader", "").pid != leader.pid:
                     raise SystemExit(f"{leader.name} lost leadership: repeat the measurement on a machine with less load")
