@@ -209,6 +209,10 @@ async def pace(per_s: float, rng: random.Random, action: Callable[[], Awaitable[
                 await ended.wait()
 
 
+KEPT_KEY, DROPPED_KEY = "kept", "dropped"
+"""Keys that are written only before the faults. The first one is there at the end, the second one was deleted."""
+
+
 class KvLoop:
     """puts, gets and deletes on a few keys. No two puts have the same value."""
 
@@ -218,6 +222,13 @@ class KvLoop:
         self._write: Callable[[str, str, str | None], Awaitable[object]] = client.write_to_all if to_all else client.write
         self._values = itertools.count(1)
         self.writing = True
+
+    async def write_once(self) -> None:
+        """Write the two keys that nobody writes again. Final reads of them show whether a node kept its entries over a restart.
+        Reads of other keys may not show it, because clients write these keys again soon."""
+        await self._write("put", KEPT_KEY, f"{self._client.name}.{next(self._values)}")
+        await self._write("put", DROPPED_KEY, f"{self._client.name}.{next(self._values)}")
+        await self._write("delete", DROPPED_KEY, None)
 
     async def once(self) -> None:
         """Make one operation."""

@@ -81,7 +81,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "if self._context.quorum == 1 or not self._defences.read_index:",
         "if True:",
         "a leader confirms reads without asking a majority",
-        (_PAUSED, _ISOLATE),
+        (_PAUSED, "isolate-leader-peers", _ISOLATE),
     ),
     # expiry and connections
     Sabotage(
@@ -145,7 +145,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "by_peer = reason is not CloseReason.OURS and not self._is_leaving()",
         "by_peer = True",
         "a connection that the node closes counts as closed by the broker",
-        (_ISOLATE,),
+        ("flapping-leader", "drain-under-load", _ISOLATE),
     ),
     Sabotage(
         "new-leader-removes-all",
@@ -154,7 +154,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "self.silence = Silence(self._machine.state.registrations_by_broker(), self._now_ms())",
         "self.silence = Silence(self._machine.state.registrations_by_broker(), self._now_ms() - 1e9)",
         "a new leader treats all brokers as silent for a very long time",
-        (_LEASES,),
+        (_LEASES, "kill-leader"),
     ),
     Sabotage(
         "renewals-stay-at-the-follower",
@@ -163,7 +163,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "if await self._leader.renew(key, result.epoch, generation) == ACCEPTED:",
         "if True:",
         "renewals are acknowledged and not sent to the leader",
-        (_WIPED,),
+        ("node-loses-its-brokers", "rocketmq-841-views-differ", "broker-cut-from-one-node", _WIPED),
     ),
     Sabotage(
         "expiry-overtakes-registration",
@@ -172,7 +172,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "due = tuple(r for r in command.removals if self._last_sign(r) <= serial)",
         "due = command.removals",
         "an expiry removes a broker that registered while the expiry was in the log",
-        (_LEASES,),
+        (_LEASES, "flapping-leader"),
     ),
     # late copies
     Sabotage(
@@ -182,7 +182,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "return is_older(command.data_version, held.data_version)",
         "return False",
         "a delayed older registration replaces a newer one",
-        (_ISOLATE,),
+        ("rocketmq-1464-route-overwritten", _ISOLATE),
     ),
     Sabotage(
         "late-copies-revive",
@@ -191,7 +191,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "if before is None and self._unregistered.get(key, -1) > received:",
         "if False:",
         "a delayed registration brings a broker back that has unregistered",
-        (_ISOLATE,),
+        ("rocketmq-1464-route-overwritten", "heal-race", _ISOLATE),
     ),
     # the state
     Sabotage(
@@ -283,7 +283,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "machine_apply, at_most_once = self._state_machine.apply, self._defences.at_most_once",
         "machine_apply, at_most_once = self._state_machine.apply, False",
         "a write that was proposed twice is applied twice",
-        (_SLOWF,),
+        ("slow-follower", _SLOWF),
     ),
     Sabotage(
         "acknowledges-unsynced-entries",
@@ -292,7 +292,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "if not self._defences.durable_acks or (match <= log.durable_index and log.vote_number <= log.durable_number):",
         "if True or (match <= log.durable_index and log.vote_number <= log.durable_number):",
         "entries are acknowledged before they are on disk",
-        (_RESTART,),
+        (_RESTART, "restart-all"),
     ),
     Sabotage(
         "log-not-written",
@@ -419,7 +419,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "changes.setdefault(command.namespace, {})[command.key] = None",
         "pass",
         "deletions are missing in kvConfig.json until the next write",
-        (_RESTART, "restart-all", "rolling-restart"),
+        (_RESTART, "rolling-restart", "restart-all"),
     ),
     Sabotage(
         "route-lacks-a-broker-alone",

@@ -16,7 +16,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from replicated_namesrv.chaos.clients import Client, KvLoop, Probe, Sender, pace
+from replicated_namesrv.chaos.clients import DROPPED_KEY, KEPT_KEY, Client, KvLoop, Probe, Sender, pace
 from replicated_namesrv.chaos.effects import Link
 from replicated_namesrv.chaos.fault_plans import Topology
 from replicated_namesrv.chaos.mqadmin import Mqadmin
@@ -203,6 +203,8 @@ class Workload:
                 self._spawn(self._pace(spec.lookups_per_s, client.rng, _Lookups(client, topics, level).once))
         for loop in self._kv:
             self._spawn(self._pace(spec.kv_per_s, self._rng, loop.once))
+        for loop in self._kv[:1]:
+            self._spawn(loop.write_once())
         sender = Sender(self.clients["sender"], topics, self._recorder, self.is_reachable)
         self._spawn(self._pace(1.0, self._rng, sender.poll))
         self._spawn(self._pace(spec.sends_per_s, self._rng, sender.send))
@@ -274,7 +276,8 @@ class Workload:
     async def final_reads(self, longest_s: float, nodes: Sequence[str]) -> None:
         """Read every key and topic from each of ``nodes`` once more. A node without an answer is asked again."""
         probe = self.clients["probe"]
-        asked: list[tuple[Callable[..., Awaitable[Ended]], str]] = [(probe.get, key) for key in self._cast.kv_keys]
+        keys = [*self._cast.kv_keys, KEPT_KEY, DROPPED_KEY] if self._kv else self._cast.kv_keys
+        asked: list[tuple[Callable[..., Awaitable[Ended]], str]] = [(probe.get, key) for key in keys]
         asked += [(probe.route, topic) for topic in self._cast.all_topics()]
         if self._mqadmin is not None:
             asked += self._mqadmin.questions()

@@ -310,9 +310,15 @@ class Story:
         found: dict[str, list[Span]] = {node: [] for node in self.nodes}
         since: dict[str, int] = {}
         held: dict[int, list[str]] = {}
-        for record in self.trace.records:
-            if not isinstance(record, FaultRecord):
+        ending = 0  # the number of faults between the beginning and the completion of their end
+        for time_ns, record, completes in self._fault_moments():
+            if not completes:
+                ending += 1
+                for node, since_ns in since.items():
+                    found[node].append(Span(since_ns, time_ns))
+                since.clear()
                 continue
+            ending -= self._may_restore(record)
             held.pop(record.fault, None)
             if record.edge == "start" and not record.links:
                 held[record.fault] = record.nodes
@@ -322,13 +328,26 @@ class Story:
             members = {node for side in record.sides for node in side}
             for node in self.nodes:
                 is_cut = node in members and node not in may_have_majority and node not in unwell
-                if is_cut and node not in since:
-                    since[node] = record.time_ns
+                if is_cut and node not in since and not ending:
+                    since[node] = time_ns
                 elif not is_cut and node in since:
                     found[node].append(Span(since.pop(node), record.began_ns))
         for node, since_ns in since.items():
             found[node].append(Span(since_ns, self.judged.end_ns))
         return found
+
+    def _fault_moments(self) -> list[tuple[int, FaultRecord, bool]]:
+        """In order of time: the edges of faults when they were complete (True), and when an end began that may restore a majority
+        (False). Other edges may come between the two moments of an end."""
+        edges = [record for record in self.trace.records if isinstance(record, FaultRecord)]
+        moments = [(record.time_ns, record, True) for record in edges]
+        moments += [(record.began_ns, record, False) for record in edges if self._may_restore(record)]
+        return sorted(moments, key=lambda moment: (moment[0], moment[2]))
+
+    def _may_restore(self, record: FaultRecord) -> bool:
+        """Whether this is the end of a fault of links between nodes, or of processes."""
+        between_nodes = any(set(link.split(">")) <= set(self.nodes) for link in record.links)
+        return record.edge == "end" and (between_nodes or not record.links)
 
     def faults_in(self, start_ns: int, end_ns: int) -> list[FaultRecord]:
         """The faults that were in force in this time, or that began or ended in it, each as the record of its beginning."""

@@ -1,4 +1,4 @@
-"""Overlapping faults of processes: a node stays dead or paused until the last fault that keeps it so has ended."""
+"""Overlapping faults: a node stays dead or paused until the last fault that keeps it so has ended; ends may overlap, too."""
 
 import random
 from pathlib import Path
@@ -10,6 +10,7 @@ from replicated_namesrv.chaos.process_holds import Hold, ProcessHolds
 from replicated_namesrv.chaos.records import FaultRecord, Status, read_trace
 from replicated_namesrv.child_process import ChildProcess, ProcessError
 from replicated_namesrv.cli.main import main
+from tests.chaos.traces import MS, NODES, Script
 
 
 def test_the_strongest_hold_in_force_decides() -> None:
@@ -120,3 +121,18 @@ async def test_an_exit_status_is_called_a_signal_only_if_it_is_one(tmp_path: Pat
         await process.start()
         await process.wait()
         assert process.ended == (by_itself, how)
+
+
+def test_the_end_of_a_fault_that_takes_long_may_have_restored_the_majority() -> None:
+    """The cut of the first node begins to end at 5000 and has ended at 9000. Meanwhile the third node is killed and started."""
+    links, sides = ["n1>n2", "n1>n3", "n2>n1", "n3>n1"], [["n1"], ["n2", "n3"]]
+    script = Script()
+    for time, number, edge, began, name, node, cut, left in (
+        (3000, 1, "start", 2900, "isolate", "n1", links, sides),
+        (4900, 2, "start", 4800, "kill", "n3", [], [["n1"], ["n2"], ["n3"]]),
+        (8000, 2, "end", 7900, "kill", "n3", [], [list(NODES)]),
+        (9000, 1, "end", 5000, "isolate", "n1", links, [list(NODES)]),
+    ):
+        script.records.append(FaultRecord(time * MS, number, edge, began * MS, name, "held", [node], cut, left))
+    spans = {node: [(span.start_ns // MS, span.end_ns // MS) for span in script.story.without_majority(node)] for node in NODES}
+    assert spans == {"n1": [(3000, 5000)], "n2": [(4900, 5000)], "n3": []}
