@@ -45,7 +45,7 @@ class Effect(StrEnum):
     REFUSED = "refused"
     """Connections are closed and new ones are refused."""
     RESET = "reset"
-    """Every connection is reset; new ones are reset once they are established."""
+    """Every connection is reset; new ones are reset as soon as they are established."""
     SLOW = "slow"
     """Bytes are delayed with jitter, in the same order."""
     TRICKLE = "trickle"

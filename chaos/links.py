@@ -8,7 +8,7 @@ The toxics of the two streams of a link are independent. The following holds for
 - While bytes are held or trickle, toxics that only delay are left as they are.
 - A removed toxic first passes on the bytes that it has. This never ends if a toxic behind it blocks.
 - An added toxic makes those before it pass on one chunk, unless it blocks too.
-- A toxic that resets connections stops reading once it has done so. While it exists, toxics before it are not changed, and it
+- A toxic that resets connections stops reading after it has reset one. While it exists, toxics before it are not changed, and it
   is removed first.
 """
 

@@ -48,7 +48,7 @@ class Mqadmin:
         await asyncio.gather(*(self._perm(broker.name, node=node) for node in self._probe.nodes))
 
     async def replace_topic(self) -> None:
-        """Create a topic in place of the last one. Delete the old topic once the broker has registered without it."""
+        """Create a topic in place of the last one. Delete the old topic after the broker has registered without it."""
         broker = self._fickle
         if self.writing and self._dropped is None:
             self._dropped = broker.topics[1] if len(broker.topics) > 1 else None

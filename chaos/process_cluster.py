@@ -249,7 +249,7 @@ class ProcessCluster:
         return serve_command(node.name, node.listen, node.admin, node.data_dir, self._mode, settings, self._node_command)
 
     async def wait_ready(self, name: str) -> None:
-        """Return once the node reports that it is ready. Raises ProcessError, and NotReadyError if the node runs but is not ready
+        """Return when the node reports that it is ready. Raises ProcessError, and NotReadyError if the node runs but is not ready
         in time.
         """
         timeout_s = START_TIMEOUT_S if self._foreign is None else FOREIGN_START_TIMEOUT_S

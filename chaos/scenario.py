@@ -119,7 +119,7 @@ class Timing:
     steady_s: float = 2.5
     fault_s: float = 7.0
     heal_s: float = 12.0
-    """Maximum length of this phase. It ends once the nodes have agreed for a while, but not before three seconds."""
+    """Maximum length of this phase. It ends when the nodes have agreed for a while, but not before three seconds."""
     final_s: float = 20.0
     """Maximum time for the final reads, which read everything from every node."""
 

@@ -280,13 +280,13 @@ class FileWriter(Generic[Change, Done]):
 
     def __init__(self, build: Callable[[Sequence[Change]], Callable[[], None]], apply: Callable[[Change], Done]) -> None:
         """``build(changes)`` returns a function that writes the file with these changes. It runs in a thread and may raise
-        StorageError or OutcomeUnknownError. ``apply(change)`` applies a change in memory once it is on disk."""
+        StorageError or OutcomeUnknownError. ``apply(change)`` applies a change in memory after the change is on disk."""
         self._build, self._apply = build, apply
         self._waiting: list[tuple[Change, asyncio.Future[Done]]] = []
         self._task: asyncio.Task[None] | None = None
 
     def submit(self, change: Change) -> "asyncio.Future[Done]":
-        """The result of ``apply`` once the change is on disk, or the error of the write."""
+        """The result of ``apply`` after the change is on disk, or the error of the write."""
         answer: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
         self._waiting.append((change, answer))
         if self._task is None:

@@ -405,7 +405,7 @@ def tune_garbage_collection() -> None:
 def tune_allocation() -> None:
     """Let the C library return large blocks to the system when they are freed, and grow them without copying.
 
-    Otherwise glibc keeps large blocks once it has seen a few of them: after an attack with large frames, the process kept
+    Otherwise glibc keeps large blocks after it has seen a few of them: after an attack with large frames, the process kept
     hundreds of megabytes. Other C libraries return them by default.
     """
     libc = ctypes.CDLL(None)

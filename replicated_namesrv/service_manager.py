@@ -1,7 +1,7 @@
 """Notifies the service manager through systemd's protocol (sd_notify), which other managers also implement.
 
 Messages are lines of ``NAME=value``, sent to the datagram socket in NOTIFY_SOCKET. Without it nothing is sent. The messages are
-READY once brokers and clients are served, RELOADING and READY around a reload, STOPPING, STATUS as text, and WATCHDOG as often as
+READY when brokers and clients are served, RELOADING and READY around a reload, STOPPING, STATUS as text, and WATCHDOG as often as
 WATCHDOG_USEC requires. The event loop itself sends the watchdog message, so its absence means that the loop stalls. It does not
 depend on other nodes, because a lost majority must not cause healthy nodes to be killed. A failing notification never fails the
 caller. Source: sd_notify(3), sd_watchdog_enabled(3).

@@ -51,7 +51,7 @@ class Results:
     windows: Rows
     """Quantiles of inconsistency windows: mode, about, quantile, window_ms, writes."""
     visibility: Rows
-    """Share of the writes that every read sees once the write has this age: mode, about, level, age_ms, share."""
+    """Share of the writes that every read sees when the write has this age: mode, about, level, age_ms, share."""
     latencies: Rows
     """Quantiles of the latencies of answered operations before the fault: mode, level, kind, quantile, latency_ms."""
     detection: Rows

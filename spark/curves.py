@@ -69,8 +69,8 @@ def windows(judged: Iterable[Row], about: str, own_level: str) -> list[Row]:
 
 
 def visibility(judged: Iterable[Row], about: str) -> list[Row]:
-    """Rows (about, level, first, after, writes): the number of writes, grouped by the time from which on every read saw the
-    write. ``first`` and ``after`` are the cells that contain this time (``survival.cells``)."""
+    """Rows (about, level, first, after, writes): the number of writes, grouped by the time after which every read saw the write.
+    ``first`` and ``after`` are the cells that contain this time (``survival.cells``)."""
     counts = Counter(
         (row["level"], *cells(row["window_ns"], row["seen_ns"]))
         for row in judged

@@ -81,8 +81,8 @@ SLOWDOWN_MAX = 3.0
 """Above this slowdown, promises about time are not judged. A machine without other load has a slowdown of 1.1 to 2 on two
 cores."""
 PACE_LEAST, PACED_LEAST = 0.75, 20
-"""Minimum pace, and number of planned operations from which on it is checked. An idle machine reaches 0.9 and more. With few
-operations the pace proves nothing."""
+"""Minimum pace. The pace is checked if at least this number of operations is planned. An idle machine reaches 0.9 and more. With
+few operations the pace proves nothing."""
 
 
 def result(

@@ -74,7 +74,7 @@ class PlannedNode(ChildProcess):
         self.restarts = 0
 
     async def wait_serving(self, timeout_s: float) -> None:
-        """Return once readiness and a remoting request succeed. Raises ProcessError with the check that failed."""
+        """Return when readiness and a remoting request succeed. Raises ProcessError with the check that failed."""
         deadline = time.monotonic() + timeout_s
         while (missing := await probe(self.plan.listen, self.plan.admin, self.access)) is not None:
             if self.exit_code is not None:

@@ -184,7 +184,7 @@ async def _with_servers(
 
 
 class ProgressLine:
-    """A progress line on stderr. It appears on a terminal only, once the command has run for two seconds."""
+    """A progress line on stderr. It appears only on a terminal, and only after the command has run for two seconds."""
 
     def __init__(self) -> None:
         self._shown_at = time.monotonic() + 2.0

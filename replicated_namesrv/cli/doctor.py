@@ -39,7 +39,7 @@ SYNC_WARNING_S = 0.025
 """From this 99th percentile of sync times on, doctor warns. Each write waits for a sync of a majority, and a leader's heartbeats
 come every 50 ms."""
 CLOCK_WARNING_S = 2.0
-"""Clock difference from which on doctor warns. The Date header, from which it is computed, has whole seconds."""
+"""Minimum clock difference at which doctor warns. The Date header, from which it is computed, has whole seconds."""
 EXPIRY_WARNING_DAYS = 14
 OF_ONE_NODE = {
     *("nodeId", "listen", "bindAddress", "listenPort", "adminListen", "healthListen", "peerListen", "peerDial", "dataDir"),

@@ -1,7 +1,7 @@
 """``namesrv drain``: takes one node out of service before a restart.
 
 The node transfers leadership, leaves the list of ``/rocketmq/nsaddr`` on all nodes, stops listening, and closes each connection
-once its requests are answered. Clients use another name server for their next request. A restart of the node ends the drain.
+when its requests are answered. Clients use another name server for their next request. A restart of the node ends the drain.
 """
 
 import argparse

@@ -87,7 +87,7 @@ def _transfer(admin: Admin, addresses: tuple[str, ...], leader: dict[str, Any], 
 
 
 def _successor(admin: Admin, addresses: tuple[str, ...], term: int) -> dict[str, Any] | None:
-    """The leader of a later term, once there is one."""
+    """Wait for a leader of a later term, and return it. None: there is none within the time limit."""
     deadline = time.monotonic() + admin.timeout_s
     while time.monotonic() < deadline:
         found = leader_among(look_at(admin, addresses))

@@ -213,7 +213,8 @@ class RemotingClient:
         await asyncio.gather(*(connection.closed for connection in connections))
 
     async def _writable(self, address: str, timeout_ms: int) -> "_Connection":
-        """The connection, once most earlier bytes have left, because a peer that does not read must not fill our memory."""
+        """The connection. Waits until most earlier bytes have left, because a peer that does not read must not fill our
+        memory."""
         connection = await self._connected(address, timeout_ms)
         if not connection.writable.is_set():
             try:
@@ -316,7 +317,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def close(self, reason: str) -> None:
-        """Close the connection once all written bytes have left."""
+        """Close the connection when all written bytes have left."""
         self._end(reason)
         if self._transport is not None:
             self._transport.close()

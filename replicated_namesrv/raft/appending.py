@@ -2,7 +2,7 @@
 
 Before PySyncObj sees the message, this module decides which entries may be cut. Entries at or below the commit index are known to
 be equal, so they are skipped. Entries that the log already has with the same term are skipped, too. Only a term conflict after
-these entries cuts the log. The answer is sent once the entries and the term are on disk.
+these entries cuts the log. The answer is sent when the entries and the term are on disk.
 """
 
 from typing import Protocol

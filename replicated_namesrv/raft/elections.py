@@ -187,12 +187,12 @@ class Elections:
             self._core.vote_request(peer, message.term, message.last_index, message.last_term)
 
     def vote_granted(self, peer: str, term: int) -> None:
-        """PySyncObj votes for ``peer``: send the answer once the vote is on disk."""
+        """PySyncObj votes for ``peer``: send the answer when the vote is on disk."""
         self.restart_timer(self._now())
         self._outbox.send_when_durable(self._log.number, peer, VoteReply(*self._outbox.address(peer), term))
 
     def vote_requested(self, peer: str, term: int, last_index: int, last_term: int) -> None:
-        """PySyncObj campaigns: send the request once the vote for itself is on disk."""
+        """PySyncObj campaigns: send the request when the vote for itself is on disk."""
         self._outbox.send_when_durable(
             self._log.vote_number, peer, Vote(*self._outbox.address(peer), term, last_index, last_term, self._forced)
         )

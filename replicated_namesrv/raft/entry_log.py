@@ -439,7 +439,7 @@ class Log:
             self._directory_dirty = True
 
     def _forget_segments(self) -> None:
-        """After a reset: once it is durable, records before its segment are not needed."""
+        """After a reset: when the reset is durable, records before its segment are not needed."""
         self._reset_number = self.number
         for segment in self._segments[:-1]:
             segment.last_index = 0
@@ -514,7 +514,7 @@ class Log:
         self._reset_entries = []
 
     def _add_after_clear(self, entry: Entry) -> None:
-        """The two entries at which a snapshot ends are written as one record, once both are known."""
+        """The two entries at which a snapshot ends are written as one record, when both are known."""
         assert self._reset_entries is not None
         self._reset_entries.append(entry)
         if len(self._reset_entries) < 2:

@@ -190,7 +190,7 @@ class Group:
             self._observer.members_changed()
 
     def receiving(self, log_index: int, members: Members | None) -> None:
-        """A received snapshot gets its final file name next, and replaces the members once it is installed. If the node stops
+        """A received snapshot gets its final file name next, and replaces the members when it is installed. If the node stops
         before that, it starts from this snapshot, which does not show whether the node was a member before."""
         if members is not None:
             self._note_removal(log_index, members)

@@ -70,7 +70,7 @@ class Identity:
                 )
 
     def renew(self, incarnation: int) -> None:
-        """Durably make this directory a new incarnation, which votes again once it has been promoted."""
+        """Durably make this directory a new incarnation, which votes again after it has been promoted."""
         self.incarnation = incarnation
         self.save()
 

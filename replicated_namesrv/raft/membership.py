@@ -87,7 +87,7 @@ class Membership:
         self._is_new = self._defences.introduced_first
         """Whether this process makes no promises yet, because a peer may remember more of its disk."""
         self._began_at: float | None = None
-        """Time of the first tick, from which on peers can connect; None: it is still to come."""
+        """Time of the first tick. Peers can connect after this tick. None: there was no tick yet."""
         self._reported = NOTHING
         """What peers remember of this disk, according to their introductions to this process. If peers are authenticated, their
         introductions to earlier processes of this disk count, too."""

@@ -77,7 +77,7 @@ class Outbox:
             self._send(peer, message)
 
     def send_when_durable(self, number: int, peer: str, message: DurableMessage) -> None:
-        """Send once the log is durable up to record ``number``, if the message's term is still the current one."""
+        """Send when the log is durable up to record ``number``, if the message's term is still the current one."""
         if number <= self._log.durable_number or not self._durable_acks:
             self.send(peer, message)
         else:

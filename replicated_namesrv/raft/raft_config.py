@@ -45,7 +45,7 @@ class Defences:
     """Votes and acknowledgements of a node that lost its disk are not counted before it is promoted."""
     changes_in_log: bool = True
     """Vacancies and joins decide votes and acknowledgements from the moment they are in a node's log, and a join follows a
-    committed vacancy; off: both take effect when applied, and a join replaces the lost incarnation at once."""
+    committed vacancy; off: both take effect when they are applied, and a join replaces the lost incarnation at once."""
     single_change: bool = True
     """A leader changes the members only when its previous change is applied."""
     own_term_first: bool = True
@@ -53,7 +53,8 @@ class Defences:
     leader_stays: bool = True
     """A leader writes no change that takes its own vote; it hands leadership over first."""
     lasting_leader: bool = True
-    """A node that was away keeps the configured nodes as peers until its leader is a member. Off: until it knows a leader."""
+    """A node that was away keeps the configured nodes as peers until its leader is a member. Off: it keeps them until it knows a
+    leader."""
     removal_committed_first: bool = True
     """A leader sends no member an entry that takes its vote before that entry is committed."""
     regressions: bool = True
@@ -184,7 +185,7 @@ class RaftConfig:
     100 Mbit/s these bytes take 84 ms, which is well below the minimum election time. Heartbeats queue behind them."""
     transfer_log_entries_max: int = 400_000
     """Maximum number of entries kept for a follower to which a snapshot is sent. If there are more, they are dropped and the
-    transfer is given up; the follower gets a newer snapshot, which succeeds once writes slow down. About 100 MB of small
+    transfer is given up; the follower gets a newer snapshot, which succeeds when writes slow down. About 100 MB of small
     entries."""
     transfer_log_bytes_max: int = 128 << 20
     """Maximum number of bytes of these entries: this many may be written during the transfer, and again this many after the

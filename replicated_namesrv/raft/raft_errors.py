@@ -31,5 +31,5 @@ class MalformedError(RaftError):
 
 class UnknownCommandError(RaftError):
     """A state machine raises it from ``apply`` for a command of a newer version. The node stops before the command counts as
-    applied, and continues from there once it runs the newer version. The ``version`` of a proposal prevents this during a
+    applied, and continues from there when it runs the newer version. The ``version`` of a proposal prevents this during a
     rolling upgrade."""

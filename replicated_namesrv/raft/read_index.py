@@ -1,7 +1,7 @@
 """Linearizable reads without a log entry: read index (dissertation, 6.4) and leader lease.
 
-A leader notes its commit index once an entry of its own term is committed, and asks all nodes whether it still leads. When a
-majority has confirmed, everything acknowledged before the question is at or below the index, and the read is ready once that
+A leader notes its commit index after an entry of its own term is committed, and asks all nodes whether it still leads. When a
+majority has confirmed, everything acknowledged before the question is at or below the index, and the read is ready when that
 is applied. One round serves all reads that came before it was sent. A follower asks the leader for one index for all its
 waiting reads and waits until it has applied it.
 
@@ -83,7 +83,7 @@ class ReadIndex:
         self._request: tuple[int, list[Batch], float] | None = None
         """(sequence, reads, when sent) of the request that the leader has not answered; None: there is none."""
         self._ready: deque[tuple[int, Batch]] = deque()
-        """(index, reads): reads that can be answered once this index is applied."""
+        """(index, reads): reads that can be answered when this index is applied."""
         self._sequence = first_sequence
         """The sequence starts at a random number in each process, so that a late answer is not matched to another request."""
         self.count = 0

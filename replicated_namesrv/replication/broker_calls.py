@@ -310,7 +310,7 @@ class BrokerCalls:
     # Removals
 
     def unregister(self, command: UnregisterBrokers, connection: Connection | None) -> "Future[Result]":
-        """``UNREGISTER_BROKER`` (104), answered once it is applied here."""
+        """``UNREGISTER_BROKER`` (104), answered when it is applied here."""
         meant = map(self._meant, command.removals)
         received = [(removal, self._registered_epoch(removal, connection)) for removal in meant]
         opened_ms = None if connection is None else self._conversations.opened_ms(connection.connection_id) or 0.0

@@ -7,8 +7,8 @@ Shared settings are part of the state and change by a command. The others change
     this node's alone   file, then in force
     both                check that a majority answers, file, then in force, command
 
-In the last row the file is written first: if the disk refuses it, nothing changes. Once it is written, the outcome of the command
-determines whether the request is done or partly done.
+In the last row the file is written first: if the disk refuses it, nothing changes. After the file is written, the outcome of the
+command determines whether the request is done or partly done.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -92,7 +92,7 @@ class RaftDriver(Protocol):
     """The methods of ``RaftService`` that ``RaftConsensus`` uses. The simulator implements them, too."""
 
     node: RaftNode
-    """The node, once ``start`` has begun it."""
+    """The node. It is set when ``start`` has begun it."""
 
     async def start(self) -> None: ...
 

@@ -271,7 +271,7 @@ class SnapshotReader:
         self._lines += 1
 
     def finish(self) -> Tables:
-        """The tables, once all bytes were processed. Raises RouteFormatError if something is missing."""
+        """The tables, after all bytes were processed. Raises RouteFormatError if something is missing."""
         if not self._complete or self._rest:
             raise RouteFormatError("snapshot is cut off")
         if self._checks is not None and len(self._tables.topic_groups) != len(self._tables.topic_revisions):

@@ -180,7 +180,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._awaits_turn = False
         self._running = False
         self._ended: CloseReason | None = None
-        """Why no further frame is accepted; None: frames are accepted. The connection closes once all earlier frames are
+        """Why no further frame is accepted; None: frames are accepted. The connection closes when all earlier frames are
         answered."""
         self._closing = False
         self._close_reason: CloseReason | None = None
@@ -282,7 +282,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     @property
     def is_closing(self) -> bool:
-        """True once the connection is closed or closing, so that no answer is possible."""
+        """True when the connection is closed or closing, so that no answer is possible."""
         return self._closing
 
     @property
@@ -377,7 +377,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self.close(CloseReason.OURS)
 
     def drain(self, reason: CloseReason) -> None:
-        """Process no further frame, and close once all earlier ones are answered."""
+        """Process no further frame, and close when all earlier ones are answered."""
         self._ended = self._ended or reason
         self._drop_partial()
         if self.pending:

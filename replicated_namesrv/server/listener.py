@@ -26,7 +26,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port, known once the socket has been opened. The kernel chooses it if the setting is 0. The socket is opened again
+        """The port, known after the socket has been opened. The kernel chooses it if the setting is 0. The socket is opened again
         with the same port."""
         return self._port
 

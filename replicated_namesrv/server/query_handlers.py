@@ -102,7 +102,7 @@ class Queries:
     # -- routes
 
     def is_ready(self) -> bool:
-        """False while route queries are refused (needWaitForService). Once true it stays true."""
+        """False while route queries are refused (needWaitForService). After it was True, it stays True."""
         settings, waited_s = self._settings, self._now_s() - self._started_s
         self._is_ready = self._is_ready or not settings.need_wait_for_service or waited_s >= settings.wait_seconds_for_service
         return self._is_ready

@@ -182,7 +182,7 @@ class RemotingServer:
         loop.call_later(FENCE_DRAIN_S + FLUSH_MAX_S, abort)
 
     async def drain(self, within_s: float) -> tuple[int, int]:
-        """Close each connection once its requests are answered, in several passes, and stop listening in the last one.
+        """Close each connection when its requests are answered, in several passes, and stop listening in the last one.
 
         A client whose connection was closed chooses another name server for its next request. A 5.x client may choose this one
         again, and its request fails if nothing listens. So the node listens until the last pass, when few clients are left.

@@ -3,7 +3,7 @@
 ``TlsSession`` runs OpenSSL between two memory buffers, so that a connection whose first bytes have already been read can be
 upgraded, whatever those bytes were. ``TlsContexts`` has the context for new connections and polls its files as RocketMQ's
 ``FileWatchService`` does: by content hash, and only files that existed at the start. A changed trust file is loaded at once,
-key and certificate once both have changed. If files cannot be loaded, the old context stays, a metric counts it and a log line
+key and certificate when both have changed. If files cannot be loaded, the old context stays, a metric counts it and a log line
 reports it. Open connections keep their context.
 """
 
@@ -47,7 +47,7 @@ class TlsSession:
         self._write = write
         self._handshake_done: Callable[[], None] | None = handshake_done
         self.ended = False
-        """True once the peer has sent close_notify."""
+        """True after the peer has sent close_notify."""
 
     def receive(self, data: bytes) -> bytes:
         """Process bytes from the peer and return the decrypted ones. Raises TlsError."""

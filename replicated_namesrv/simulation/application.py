@@ -22,7 +22,7 @@ class Application(Protocol):
     """An application. The simulator runs it on the machines and calls these methods."""
 
     catch_up_ns: int
-    """Time limit for every node to catch up, from the last heal on."""
+    """Time limit for every node to catch up, counted from the last heal."""
     drain_ns: int
     """Time within which every request must have ended after the clients stopped."""
     disturbs: bool
@@ -44,7 +44,7 @@ class Application(Protocol):
 
     def provoke(self, machine: Machine, duration_ns: int) -> None:
         """Read on ``machine`` and write on all machines as fast as possible. ``machine`` may be a deposed leader: this provokes
-        stale answers, and entries that only it has."""
+        stale answers, and entries that only this machine has."""
 
     def read_finally(self) -> None:
         """Begin the final reads on every node, which show whether every acknowledged write is there."""
@@ -54,7 +54,7 @@ class Application(Protocol):
 
 
 class Ledger:
-    """All requests to the nodes. It checks that each ends exactly once."""
+    """The record of all requests to the nodes. It checks that each request ends exactly once."""
 
     def __init__(self, invariants: Invariants) -> None:
         self._invariants = invariants
@@ -109,8 +109,8 @@ class RegisterCommand:
 
 
 class RegisterHistory:
-    """The commands that the nodes have applied. It checks that no command is applied twice and that all nodes apply the same
-    sequence."""
+    """The record of the commands that the nodes have applied. It checks that no command is applied twice and that all nodes apply
+    the same sequence."""
 
     def __init__(self, invariants: Invariants) -> None:
         self._invariants = invariants

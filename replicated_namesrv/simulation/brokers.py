@@ -97,12 +97,12 @@ class Broker:
         self._is_frugal = self.rng.random() < 0.25
         self._period_ns = self.timeout_ms * MS // (3 if self._is_frugal else 5)
         self.count = self._id_count = 0
-        """``count``: counter in the data version. ``_id_count``: its value when this broker began to use its id."""
+        """``count``: counter in the data version. ``_id_count``: the counter when this broker began to use its id."""
         self.lives = 0
         self._changed_ns = 0
         self.topics = self._topics()
         self.is_steady = True
-        """False once another process may have sent requests with this broker's id or address."""
+        """False after another process may have sent requests with this broker's id or address."""
         self.alone_ns = 0
         """Time since which no other process of this broker, or with its id, exists."""
         self.life = self._begin(f"10.0.{number}.1:10911")
@@ -542,7 +542,8 @@ class Brokers:
             del self._dead[key]
 
     def _check_watched(self, leader: NameServer) -> None:
-        """Check that the leader measures the silence of every registered broker. It learns of a registration in a later turn."""
+        """Check that the leader measures the silence of every registered broker. The leader learns of a registration in a later
+        turn."""
         role = leader.node.liveness.role
         silence = None if role is None else role.silence
         unwatched = (

@@ -50,7 +50,7 @@ class _Watched:
         self.commit_index = 0
         self.role = ""
         self.led_since_ns = 0
-        """When it became leader last. A late vote can elect a leader of an old term."""
+        """When the process last became leader. A late vote can elect a leader of an old term."""
 
     def last(self) -> int:
         return self.base + len(self.terms) - 1
@@ -263,8 +263,8 @@ class Invariants:
         self._votes.setdefault((term, candidate), set()).add(name)
 
     def led(self, name: str, term: int, candidate: str | None = None) -> None:
-        """``name`` became leader of ``term``, possibly for less than a turn. ``candidate``: the name that received the votes,
-        if another.
+        """``name`` became leader of ``term``, possibly for less than a turn. ``candidate``: the name that received the votes, if
+        it is not ``name``.
         """
         votes = self._votes.get((term, candidate or name), set()) | {candidate or name}  # a node that is alone requests no vote
         if self.voters_of is not None:

@@ -131,7 +131,7 @@ class LeaderWatch:
         return self._network.is_cut((one, other)) or self._network.is_cut((other, one))
 
     def _able_since(self, now_ns: int) -> int | None:
-        """Since when a majority has been able to elect; None if none is."""
+        """Since when a majority has been able to elect. None: no majority is able to."""
         self._note_what_is_steady(now_ns)
         able = [machine.name for machine in self._machines if (machine.name,) in self._steady]
         since: list[int] = []

@@ -1,7 +1,7 @@
 """An asyncio event loop in virtual time, so that the shipped code runs unchanged in the simulator.
 
-It runs when its machine has a turn and does no IO. Callbacks run in the order in which they were scheduled, and timers in the
-order of their times, so a run is repeatable.
+The loop runs when its machine has a turn. It does no IO. Callbacks run in the order in which they were scheduled, and timers in
+the order of their times, so a run is repeatable.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """One simulated machine: a disk, a clock that drifts, and the process that runs on it.
 
 The process sees what the production driver would show it. Messages that arrive while it is busy or paused are handled as one
-batch, followed by a tick. It is also woken at the time it asked for. A crash ends the process and keeps the page cache. After a
-power loss ``SimulatedDisk`` decides what survives.
+batch, followed by a tick. The process is also woken at the time that it requested. A crash ends the process and keeps the page
+cache. After a power loss ``SimulatedDisk`` decides what survives.
 """
 
 from collections.abc import Callable, Sequence
@@ -167,7 +167,7 @@ class Machine(Endpoint):
 
     @property
     def is_copy(self) -> bool:
-        """Whether it runs on a copy of another machine's directory and uses that machine's name."""
+        """Whether this machine runs on a copy of another machine's directory and uses that machine's name."""
         return self.speaks_as != self.name
 
     def copied(self) -> "Machine":
@@ -194,7 +194,7 @@ class Machine(Endpoint):
         self.invariants.ended(self)
 
     def take_memory_error(self) -> bool:
-        """Whether memory runs out now; true once each time ``out_of_memory`` was set."""
+        """Whether memory runs out now. Each time that ``out_of_memory`` is set, one call returns True."""
         found, self.out_of_memory = self.out_of_memory, False
         self.memory_faulted |= found
         return found

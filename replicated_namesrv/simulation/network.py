@@ -202,7 +202,7 @@ class Network:
             self._dial_after(delay_ns, link)
 
     def _dial_after(self, delay_ns: int, link: Link) -> None:
-        """Try to connect after ``delay_ns``, and not at the time that was set before."""
+        """Try to connect after ``delay_ns``, instead of at the time that was set before."""
         self._attempts += 1
         self._dialling[link] = self._attempts, self._world.now_ns + delay_ns
         self._world.after(delay_ns, self._dial, link, self._attempts)
@@ -243,7 +243,7 @@ class Network:
     # Messages
 
     def send(self, source: str, target: str, message: object) -> None:
-        """Pass a message to the connection from ``source`` to ``target``. It is lost if there is none."""
+        """Pass a message to the connection from ``source`` to ``target``. If there is no connection, the message is lost."""
         link = (source, target)
         connection = self._connections.get(link)
         if connection is None:

@@ -26,8 +26,8 @@ README_PICTURE = Path(__file__).parents[2] / "docs" / "console.png"
 SIZE = {"width": 1000, "height": 700}
 FAULTS = ("kill", "pause", "partition")
 PAGES = {"cluster": "main table", "timeline": "main ol", "topics/topic-0": "main table, main .problem", "charts": "main canvas"}
-"""Each page, and an element that it has once it is complete. The pages show: the leader, disagreement, peers that are down, why
-this node is not ready; changes with their callers, flapping brokers; the brokers of a topic; load and latency."""
+"""Each page, and an element that the page has when it is complete. The pages show: the leader, disagreement, peers that are down,
+why this node is not ready; changes with their callers, flapping brokers; the brokers of a topic; load and latency."""
 FLAPS = 3
 
 

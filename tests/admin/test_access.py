@@ -34,7 +34,7 @@ async def guarded_node(tmp_path: Path) -> AsyncIterator[tuple[ServingNode, int]]
 
 @pytest.fixture
 def outside() -> str:
-    """An address of this machine that is not loopback. A connection to this address has it as its source, too."""
+    """An address of this machine that is not loopback. A connection to this address has this address as its source, too."""
     host = advertised_host("0.0.0.0")
     if host.startswith("127."):
         pytest.skip("this machine has no address but loopback; give it one (any interface that is up)")

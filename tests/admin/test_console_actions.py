@@ -30,7 +30,7 @@ OPEN_DIALOG = "dialog[open]"
 
 
 async def perform(page: Page, confirm: str = "", value: str | None = None, done: str = "Done") -> None:
-    """Fill the open dialog, perform its action and close it. Without the right text it cannot be performed."""
+    """Fill the open dialog, perform its action and close it. The action cannot be performed without the right text."""
     dialog = page.locator(OPEN_DIALOG)
     button = dialog.locator("button.danger")
     if value is not None:

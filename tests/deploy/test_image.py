@@ -29,7 +29,7 @@ def healthy(node: Container) -> None:
 
 
 def said(node: Container, *command: str) -> str:
-    """Output of a command in the container, once it succeeds."""
+    """Repeat a command in the container until it succeeds. Returns its output."""
     wait_until(lambda: node.run("namesrv", *command).returncode == 0, " ".join(command))
     return node.run("namesrv", *command).stdout
 

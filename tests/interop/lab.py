@@ -179,7 +179,7 @@ class Lab:
         return process
 
     def namesrv(self, name: str = "ns", settings: Mapping[str, str] | None = None) -> tuple[str, Process]:
-        """Start one of our name servers. Returns (address, process) once it serves."""
+        """Start one of our name servers. Returns (address, process) when it serves."""
         return self.namesrvs(name, settings=settings)[0]
 
     def namesrvs(self, *names: str, settings: Mapping[str, str] | None = None) -> list[tuple[str, Process]]:

@@ -234,7 +234,8 @@ def test_without_a_majority_of_digests_writes_are_refused() -> None:
 
 
 def test_a_disk_that_lied_is_found_out() -> None:
-    """A follower whose syncs did not happen loses power; the leader remembers what it acknowledged, and it rejoins."""
+    """A follower whose syncs did not happen loses power. The leader remembers what the follower acknowledged, and the follower
+    rejoins."""
     world = World()
     world.start_all()
     leader = world.elect()

@@ -1,5 +1,5 @@
-"""Upgrades one node at a time: newer commands wait until all members apply them. A node that meets one anyway stops with an
-error.
+"""Upgrades one node at a time: newer commands wait until all members apply them. A node that nevertheless has to apply an unknown
+command stops with an error.
 """
 
 from replicated_namesrv.raft.interfaces import Committed, Outcome, Rejected

@@ -387,7 +387,8 @@ def test_a_vote_is_remembered() -> None:
 
 def test_a_leader_remembers_what_was_acknowledged_in_an_earlier_term() -> None:
     """The leader leads a new term, in which no follower has acknowledged anything. Then the disk of a follower is rolled back to
-    a time before a command that it acknowledged in the earlier term. It has introduced itself last before this command."""
+    a time before a command that it acknowledged in the earlier term. The last introduction of the follower came before this
+    command."""
     world = world_with("regressions", True)
     leader = world.elect()
     commit(world, leader, b"old")

@@ -27,8 +27,9 @@ def test_a_peer_that_connects_is_dialled_at_once(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_new_process_is_accepted_before_it_stops_waiting_for_introductions() -> None:
-    """The machine of ``a`` lost its power, and its connection is still open at ``b``. While that counts as in contact, ``b``
-    refuses the new process. The pauses grew to 1.5 s, so the process made promises before ``b`` could tell what it remembers."""
+    """The machine of ``a`` lost its power, and its connection is still open at ``b``. While ``b`` considers this connection
+    alive, ``b`` refuses the new process. The pauses grew to 1.5 s, so the process made promises before ``b`` could report what
+    ``b`` remembers."""
     first, second = pair_of_settings()
     async with started(first, second) as (former, b):
         await both_connected(former, b)

@@ -360,7 +360,7 @@ def test_a_dead_follower_cannot_keep_the_log() -> None:
 
 @pytest.mark.parametrize("bound", [{"transfer_log_entries_max": 100}, {"transfer_log_bytes_max": 20_000}])
 def test_a_transfer_that_is_too_slow_for_the_writes_is_given_up(bound: dict[str, int]) -> None:
-    """The log stays within its bound. Once writes pause, the follower catches up."""
+    """The log stays within its bound. When writes pause, the follower catches up."""
     world = world_of(**SMALL | {"snapshot_slice_bytes": 1_024, "inflight_messages_max": 1} | bound)
     leader, lagging = behind_a_snapshot(world)
     slow_links(world, lagging.node_id, 0.020)
@@ -500,7 +500,7 @@ def test_full_windows_on_a_slow_line_depose_no_leader() -> None:
 
 def test_proposals_of_a_follower_that_applies_nothing_are_not_kept() -> None:
     """The follower proposes, and the leader commits, but the snapshot that the follower needs is lost again and again. The
-    follower forgets the log positions of its proposals once they have ended."""
+    follower forgets the log positions of its proposals after they have ended."""
     world, leader, lagging = lagging_behind_snapshot()
     world.drop = lambda source, target, message: isinstance(message, SnapshotChunk) and bool(message.data)
     world.heal()

@@ -252,8 +252,8 @@ def test_a_leader_whose_disk_went_back_steps_down() -> None:
 
 
 def test_an_old_directory_that_is_put_back_is_not_counted() -> None:
-    """The third node has the join of the second disk in its log, unapplied, and lacks what was acknowledged since. The first
-    disk, put back, is no voter to it."""
+    """The third node has the join of the second disk in its log, unapplied, and lacks what was acknowledged since. The first disk
+    is put back. For the third node, this disk is no voter."""
     world, leader = elected()
     commit(world, leader, b"old")
     settle(world)
@@ -711,7 +711,7 @@ def test_a_snapshot_of_a_newer_format_is_not_sent() -> None:
 
 def test_a_snapshot_of_an_unknown_format_is_fetched_once() -> None:
     """A leader that does not negotiate formats sends the snapshot nevertheless. The follower reports that it has to be upgraded,
-    and fetches no more of it."""
+    and fetches no more of the snapshot."""
     world, leader, lagging = lagging_behind_snapshot()
     current = leader.snapshots.current
     assert current is not None

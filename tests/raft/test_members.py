@@ -44,7 +44,7 @@ def decide(world: World, change: MemberChange) -> Outcome:
 
 
 def ask(world: World, change: MemberChange) -> Outcome:
-    """Ask the leader, and the next one if this one hands leadership over, until the change is decided."""
+    """Ask the leader until the change is decided. If the leader hands leadership over, ask the next leader."""
     for _ in range(50):
         outcome = decide(world, change)
         if not isinstance(outcome, Rejected) or not ("repeat the request" in outcome.reason or "leads" in outcome.reason):
@@ -629,7 +629,7 @@ def test_single_change(defended: bool) -> None:
 
 
 def test_a_node_that_was_away_finds_members_that_it_does_not_know() -> None:
-    """All nodes that it knows have been replaced. Another member sends it the present members in a hint."""
+    """All nodes that a returning member knows have been replaced. Another member sends it a hint with the present members."""
     world = World(3)
     world.start_all()
     commit(world, world.elect(), b"a")
@@ -647,7 +647,8 @@ def test_a_node_that_was_away_finds_members_that_it_does_not_know() -> None:
 
 
 def test_a_member_that_was_cut_off_lets_in_members_that_it_does_not_know() -> None:
-    """All members that it knows are gone when it returns. This member and two that it does not know are the majority."""
+    """A member was cut off until all members that it knew were gone. It and two members that it does not know are the
+    majority."""
     world = World(3)
     world.start_all()
     commit(world, world.elect(), b"a")

@@ -338,7 +338,7 @@ def test_a_follower_behind_by_more_than_its_bound_takes_nothing_until_its_disk_a
 
 
 def test_held_answers_are_bounded() -> None:
-    """Heartbeats of a new term are answered once that term is on disk."""
+    """Heartbeats of a new term are answered when that term is on disk."""
     world, leader = settled()
     follower, other = (node for node in world.nodes if node is not leader)
     disk = HungDisk(world.hosts[follower.node_id])

@@ -30,8 +30,8 @@ from tests.support.replicated_processes import ReplicatedProcesses, eventually
 TIMEOUT_MS = 60_000
 AT_ONCE = 8
 HEARTBEAT_TIMEOUT_MS = 40_000
-"""Soon after a slow answer, a closed connection is no evidence that a broker left. Then it is removed after this time, which is
-less than the limit of ``eventually``."""
+"""Soon after a slow answer, a closed connection is no evidence that a broker left. Then the broker is removed after this time,
+which is less than the limit of ``eventually``."""
 _MAPPING = '{"bname":"%s","currIdMap":{"0":0,"1":1},"dirty":false,"epoch":1,"scope":"__global__","topic":"%s","totalQueues":2}'
 
 
@@ -53,7 +53,7 @@ class Brokers:
     def __init__(self, cluster: ReplicatedProcesses, topics: int) -> None:
         self.cluster, self.topics = cluster, topics
         self.changes = 0
-        """Steps after which the term was another one."""
+        """Steps after which the term had changed."""
         self._clients = {name: RemotingClient() for name in ("big", "twin", "admin")}
 
     async def step(self, what: str, *work: Awaitable[object]) -> Sequence[object]:
@@ -69,7 +69,7 @@ class Brokers:
         return done
 
     async def _settled_term(self) -> int:
-        """The term, once all nodes serve and have applied the same entries."""
+        """The term, when all nodes serve and have applied the same entries."""
         await self.cluster.all_serve()
         await self.cluster.agree()
         return await terms(self.cluster)

@@ -252,8 +252,8 @@ class Client:
 
 
 def outcome_of(error: NamesrvError) -> Outcome:
-    """The outcome of an operation that ended with this error. A refusal does not prove that it was not done, because the test
-    does not rely on the text of a refusal."""
+    """The outcome of an operation that ended with this error. A refusal does not prove that the operation was not done, because
+    the test does not rely on the text of a refusal."""
     return Outcome.FAIL if error.definite and not isinstance(error, RefusedError) else Outcome.INDETERMINATE
 
 
@@ -305,7 +305,7 @@ async def clients_at_work(cluster: ReplicatedProcesses, plan: Plan, run: Run) ->
 
 
 async def perform(cluster: ReplicatedProcesses, plan: Plan, say: Any = lambda text: None) -> Run:
-    """The whole run; returns once there were enough faults and operations and the nodes agree."""
+    """The whole run; returns when there were enough faults and operations and the nodes agree."""
     run, rng = Run(), random.Random(f"{plan.seed} faults")
     async with clients_at_work(cluster, plan, run) as check:
         while run.faults.total() < plan.faults or run.succeeded < plan.operations:

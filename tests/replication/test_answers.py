@@ -127,8 +127,8 @@ def test_a_stale_answer_beyond_its_bound_is_refused(cluster: ClusterThread) -> N
 
 
 def test_data_versions_are_linearizable_whatever_is_asked_for(cluster: ClusterThread) -> None:
-    """Code 322 is a renewal, so it is no read with a level. No answer is older than a registration that any node acknowledged
-    before."""
+    """A request with code 322 is a renewal, not a read, so it has no read level. No answer is older than a registration that any
+    node acknowledged before."""
     fields = {"clusterName": "C", "brokerName": "versioned", "brokerAddr": "127.0.0.1:7", "brokerId": "0"}
     with Peer(cluster.leader().server.port) as writer, Peer(cluster.follower().server.port) as reader:
         for counter in range(1, 31):

@@ -162,7 +162,7 @@ async def test_slave_becomes_master_during_an_election(cluster: ReplicatedProces
 
 
 async def test_stale_unregistration(cluster: ReplicatedProcesses, links: list[dict[str, Relay]]) -> None:
-    """A broker unregisters from every node and is started again. One of its unregistrations arrives only then."""
+    """A broker unregisters from every node and is started again. One of its unregistrations arrives only after the start."""
     first, second = RemotingClient(), RemotingClient()
     identity = BrokerIdentity(CLUSTER, "returning", 0, "10.9.9.9:10911", "10.1.1.1:10912")
     want = {0: identity.broker_addr}

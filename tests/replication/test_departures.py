@@ -119,7 +119,7 @@ def test_closed_by_the_broker() -> None:
 
 
 def test_closed_by_the_broker_in_a_list_of_two_parts() -> None:
-    """The first part has the closed connection. The broker is looked at between the parts, when no complete list has it."""
+    """The first part has the closed connection. The broker is judged between the parts, when no complete list contains it."""
     leader = Leader()
     leader.lists(n1=(), n3=())
     leader.report("n2", entry(LOST), full=True, part=MORE)

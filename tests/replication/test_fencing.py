@@ -31,7 +31,7 @@ async def client() -> AsyncIterator[RemotingClient]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def processes(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ReplicatedProcesses]:
-    """Three nodes that answer by lease if they have one."""
+    """Three nodes that answer by lease if they have a lease."""
     async with replicated_processes(tmp_path_factory.mktemp("cluster"), settings=("readConsistency=lease",)) as started:
         yield started
 

@@ -586,7 +586,7 @@ def test_unsuspected_broker(recording: Scene) -> None:
 
 
 def test_suspected_broker(recording: Scene) -> None:
-    """The renewal of a suspected broker is acknowledged once the contact is in the log."""
+    """The renewal of a suspected broker is acknowledged when the contact is in the log."""
     scene = recording
     scene.silent(THIRD_MS + 100)
     scene.commit()

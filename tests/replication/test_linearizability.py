@@ -26,7 +26,8 @@ async def test_linearizable_whatever_happens(tmp_path: Path, seed: int, capsys: 
         async with clients_at_work(cluster, Plan(seed=seed, read_consistency="stale", prefix="stale"), stale) as check:
 
             async def caught() -> bool:
-                """Cut off a follower. True if the checker detects the stale answers that it gives until it fences itself."""
+                """Cut off a follower. True if the checker detects the stale answers that the follower gives until it fences
+                itself."""
                 cluster.cut(cluster.others(await cluster.leader())[0])
                 least = stale.succeeded + 300
                 await until(lambda: stale.succeeded >= least, "operations succeed meanwhile", LIMIT_S)

@@ -155,7 +155,7 @@ def peace(cluster: Cluster) -> bool:
 
 
 def newest_connection(cluster: Cluster) -> bool:
-    """The process was restarted with equal content, and a 104 of the earlier one is late."""
+    """The process was restarted with equal content, and a 104 of the earlier process arrives late."""
     before = registered(cluster)
     cluster.run(1.2)
     registered(cluster)

@@ -129,7 +129,7 @@ def test_a_removal_does_not_overtake_a_contact(
     fence_ms: str, timeout_ms: int, before_s: float, renewals_s: tuple[float, ...]
 ) -> None:
     """A broker renews every T/3. Its SUSPECT is under way and nothing commits for almost T. The contacts wait behind the SUSPECT,
-    so T passes without one in the log. The removal must wait until the contact is recorded."""
+    so T passes without a contact in the log. The removal must wait until the contact is recorded."""
     with virtual_cluster(fenceAfterMs=fence_ms) as cluster:
         wire = cluster.wire(cluster.leader())
         register_twice(cluster, wire, timeout_ms)
@@ -168,7 +168,7 @@ def lead_with_clock_ahead(cluster: Cluster, skew_ms: int) -> None:
 def test_a_104_held_between_nodes_is_late_by_its_age_when_it_arrives(skew_ms: int) -> None:
     """Follower A receives a 104, and its inquiry is delayed on the link to the leader. The broker is killed and started again,
     and its new process registers with the two other nodes. 3 s later the inquiry arrives: the new connections are newer.
-    ``skew_ms``: an earlier leader's clock was ahead by this, so commands have later times than the leader's clock."""
+    ``skew_ms``: an earlier leader's clock was ahead by this time, so commands have later times than the leader's clock."""
     with virtual_cluster() as cluster:
         if skew_ms:
             lead_with_clock_ahead(cluster, skew_ms)
@@ -204,7 +204,8 @@ def ask_two_leaders(cluster: Cluster, skew_s: int) -> tuple[str, str, str]:
     leader. The second node becomes leader. The third node sends it the inquiry before the second node has answered a report.
     The result is the nodes' names.
 
-    ``skew_s``: the first leader's clock is ahead of the second's by this. If it is, the broker's process ends afterwards."""
+    ``skew_s``: the first leader's clock is ahead of the second leader's by this time. If it is ahead, the broker's process ends
+    afterwards."""
     leader, (near, far) = cluster.leader(), cluster.followers()
     clock = cluster.node(leader).liveness._node
     wall_ms = clock.wall_ms
@@ -474,7 +475,7 @@ def test_a_registration_names_its_own_caller() -> None:
 
 def test_a_broker_that_registers_while_the_leader_catches_up_is_watched() -> None:
     """A new leader may wait for a read index while another node serves already. The process of the broker ends before its
-    registration is applied, so that no node reports a contact. The leader must measure its silence nevertheless."""
+    registration is applied, so that no node reports a contact. The leader must measure the broker's silence nevertheless."""
     with virtual_cluster() as cluster:
         leader, other = cluster.leader(), cluster.followers()[0]
         cluster.node(leader)._applied.is_live = False

@@ -151,8 +151,8 @@ def test_a_wiped_write_permission_stays_wiped_when_the_last_node_is_upgraded() -
 
 @pytest.mark.parametrize("knows_suspicion", [False, True])
 def test_an_older_version_with_another_broker_id_is_a_late_copy_once_all_nodes_know_it(knows_suspicion: bool) -> None:
-    """Two brokers of a group switch ids; a copy from before evicts the other one. Found by seed 3053 of the routes simulation
-    with five nodes."""
+    """Two brokers of a group switch ids; a copy from before the switch evicts the other broker. Found by seed 3053 of the routes
+    simulation with five nodes."""
     machine = led()
     if knows_suspicion:
         machine.apply(encode_suspect([], 0, 1, machine.serial))

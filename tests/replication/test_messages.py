@@ -66,7 +66,7 @@ def test_damaged_bytes_raise_nothing_but_malformed(message: Message) -> None:
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_part_differs_for_older_leaders_only_in_an_age_that_they_ignore(is_full: bool) -> None:
-    """0.1 reads this age only if the term before it is not 0. Here it is 0."""
+    """0.1 reads this age only if the term before it is not 0. Here this term is 0."""
     whole = NodeReport(5, 6, 7, is_full, (ReportEntry(("c", "a:1"), HELD, False, 8, 9, 11),), 12)
     part = whole._replace(part=MORE)
     age = slice(38, 42)

@@ -250,7 +250,8 @@ class Parts:
 
 
 async def test_liveness_and_the_calls_of_brokers_need_no_node() -> None:
-    """One node that is its own leader: a registration goes through the log, the same one again is a renewal, 104 removes it."""
+    """One node that is its own leader. A registration goes through the log. The same registration again is a renewal. A 104
+    removes the broker."""
     parts = Parts()
     consensus, liveness, calls, machine = parts.consensus, parts.liveness, parts.calls, parts.consensus.machine
     await parts.lead()

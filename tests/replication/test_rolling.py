@@ -19,7 +19,7 @@ FAIL_OVER_LIMIT_S = 30.0
 
 
 async def replace(cluster: ReplicatedProcesses, name: str) -> None:
-    """Stop a node with SIGTERM and start it again; returns once it serves."""
+    """Stop a node with SIGTERM and start it again; returns when it serves."""
     cluster.nodes[name].terminate()
     assert await cluster.ended(name) == 0, f"{name} did not stop in order"
     await cluster.start_node(name)
@@ -55,7 +55,7 @@ class NextPlan(NodePlan):
 
 
 def next_version(plan: NodePlan) -> PlannedNode:
-    """A process of the next version, which takes the place of the process of ``plan``. It does not run yet."""
+    """A process of the next version, which takes the place of the process of ``plan``. The new process does not run yet."""
     return PlannedNode(NextPlan(*(getattr(plan, field.name) for field in dataclasses.fields(plan))))
 
 

@@ -73,7 +73,7 @@ async def replace(cluster: ReplicatedProcesses, name: str) -> None:
 
 
 async def die(cluster: ReplicatedProcesses, onlooker: Onlooker, broker: BrokerAgent) -> float:
-    """Kill a broker. Returns after how many seconds no node shows it."""
+    """Kill a broker. Returns the number of seconds until no node shows the broker."""
     address = broker.identity.broker_addr
     onlooker.wanted.discard(address)
     await broker.kill()

@@ -28,7 +28,7 @@ class Said:
     def __init__(self) -> None:
         self.ended = False
         self.result: Any = None
-        """None once ended: the connection was closed instead."""
+        """None after the end: the connection was closed and there was no answer."""
 
 
 def registration(counter: int = 1, timeout_ms: int = TIMEOUT_MS, address: str = KEY[1], broker_id: int = 0) -> RegisterBroker:
@@ -109,7 +109,7 @@ class Cluster:
         return {-1 if held is None else held.data_version.counter for held in found}
 
     def isolate(self, name: str) -> Callable[[], None]:
-        """Cut a node off from the others; the result mends it."""
+        """Cut a node off from the others. Returns a function that ends the cut."""
         links = [link for link in self.network.links if name in link]
         self.network.cut(links, hold=False)
         return lambda: self.network.mend(links)

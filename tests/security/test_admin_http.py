@@ -54,7 +54,8 @@ def test_views_cannot_be_read_by_dns_rebinding(open_node: AttackedNode) -> None:
 
 
 def test_compressed_bodies_are_neither_inflated_nor_drained(node: AttackedNode) -> None:
-    """Six requests of 1 MB, each of which inflates to hundreds of MB, once stopped the event loop for seconds."""
+    """In an earlier version, six requests of 1 MB, each of which inflates to hundreds of MB, stopped the event loop for
+    seconds."""
     packer = zlib.compressobj(1)
     head, repeated = packer.compress(b""), packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
     body = head + repeated * (COMPRESSED_BYTES // len(repeated))

@@ -32,7 +32,7 @@ def send_bombs(port: int) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_headers_without_end_cost_no_memory(tmp_path: Path, mode: str) -> None:
-    """A node once grew by 320 MB, although it refuses more than 128 headers."""
+    """In an earlier version, a node grew by 320 MB, although it refused more than 128 headers."""
     with attacked(tmp_path, mode) as node:
         assert node.http("/livez").status == 200
         before = peak_kib(node)

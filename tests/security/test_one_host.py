@@ -77,7 +77,7 @@ def test_slow_requests_to_the_admin_port_leave_room_and_health_is_apart(node: At
 
 
 def test_silent_peers_of_one_host_do_not_keep_a_node_out(tmp_path: Path) -> None:
-    """400 sockets once delayed the restart of a node by 28 s."""
+    """In an earlier version, 400 sockets delayed the restart of a node by 28 s."""
     with (
         attacked(tmp_path, "cp") as node,
         connections(node.port + 2, UNAUTHENTICATED_MAX + 20),

@@ -23,7 +23,7 @@ ATTACKS = ("altered", "repeated", "left out", "reordered", "of another connectio
 
 
 async def put(cluster: ReplicatedProcesses, key: str) -> None:
-    """Write GENUINE at some node, once that succeeds."""
+    """Write GENUINE at the leader. Repeat this until it succeeds."""
 
     async def is_written() -> bool:
         port = cluster.nodes[await cluster.leader()].plan.admin[1]

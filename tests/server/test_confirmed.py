@@ -20,7 +20,7 @@ FRESH = Freshness(ReadLevel.LINEARIZABLE, 1, "n1", 0)
 
 
 class ConfirmingNode(IndependentNode):
-    """Reads wait until the test confirms them, while ``at_once`` is not set."""
+    """While ``at_once`` is not set, reads wait until the test confirms them."""
 
     confirms_reads = True
 

@@ -78,7 +78,7 @@ def fix_lengths(data: bytearray, rng: random.Random) -> None:
 
 
 class Conversation:
-    """Sends all its bytes, closes its sending side, and reads until the server closes, which it must do."""
+    """Sends all its bytes, closes its sending side, and reads until the server closes. The server must close."""
 
     def __init__(self, port: int, data: bytes) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), CLOSED_WITHIN_S)

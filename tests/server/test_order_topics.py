@@ -14,7 +14,7 @@ REGISTER, PUT_KV, DELETE_KV, UPDATE_CONFIG = 103, 100, 102, 318
 
 
 def register(peer: Peer, address: str) -> dict[str, str] | None:
-    """The order topics in the answer of a registration; None: it has no body."""
+    """The order topics in the answer of a registration; None: the answer has no body."""
     answer = peer.call(REGISTER, broker_fields(address, f"{address}:10911"), topic_table("T", "U"))
     assert answer.code == 0
     return json.loads(answer.body)["table"] if answer.body else None

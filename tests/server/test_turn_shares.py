@@ -268,7 +268,7 @@ async def test_a_share_ends_with_the_last_connection_of_its_address() -> None:
 
 
 def test_many_connections_of_one_address_share_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of 20 hostile connections once had 10 ms of each turn."""
+    """In an earlier version, each of 20 hostile connections had 10 ms of each turn."""
     with live_server(tmp_path) as server:
         hostile = [Peer(server.port, source="127.0.0.2") for _ in range(20)]
         with Peer(server.port) as other:

@@ -99,7 +99,7 @@ def test_a_second_leader_that_steps_down_within_its_turn(cluster: Cluster) -> No
 
 
 def test_a_leader_that_stays_after_a_newer_one_began(cluster: Cluster) -> None:
-    """A late vote may elect a leader of an old term. It has the same time to step down (seed 353369352)."""
+    """A late vote may elect a leader of an old term. This leader has the same time to step down (seed 353369352)."""
     cluster.invariants.deposed_ns = SECOND
     assert cluster.step(1, role="leader", term=6) is None
     cluster.world.run_until(3 * SECOND)

@@ -8,7 +8,7 @@ from replicated_namesrv.simulation.world import SECOND
 
 
 def run_with_deaf_leader(off: str | None, heals_after_s: float) -> RunResult:
-    """Three nodes. Once they have a leader, no message reaches it any more, but its messages reach the others."""
+    """Three nodes. After they have elected a leader, no message reaches it any more, but its messages reach the others."""
     simulation = Simulation(Scenario(1, duration_s=4 + heals_after_s, off=off, faults=()), build_raft, declared_drift)
 
     def cut() -> None:

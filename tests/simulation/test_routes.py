@@ -16,8 +16,8 @@ from replicated_namesrv.simulation.subjects import run
 from tests.simulation.test_simulate import fresh_seed, judge
 
 FIXED_SEEDS = (*range(9), 100, 113, 121)
-"""The last three seeds once found faults: a renewal got the time of its refusal, and refused proposals were repeated without a
-pause."""
+"""The last three seeds found faults in earlier versions: a renewal got the time of its refusal, and refused proposals were
+repeated without a pause."""
 FRESH_SEEDS = 6
 
 
@@ -67,7 +67,8 @@ def test_equal_seeds_give_equal_traces_whatever_the_hash_seed() -> None:
 
 
 def test_a_broker_whose_id_another_has_now_may_be_replaced() -> None:
-    """Two brokers swap ids in an outage. The registration of one arrives, and it has the id under which the other is known."""
+    """Two brokers swap ids in an outage. The registration of one broker arrives. Its id is the one under which the other broker
+    is known."""
     judge([run(Scenario(986291789, duration_s=13.1, application="routes", faults=()))])
 
 

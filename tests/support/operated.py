@@ -59,7 +59,7 @@ class Operated:
         return found
 
     async def elected(self) -> ServingNode:
-        """The node that leads, once one does."""
+        """Wait for a node that leads, and return it."""
         found = await until(
             lambda: [node for node in self.nodes if self.status(node)["role"] == "leader"], "a leader", timeout_s=DEADLINE_S
         )

@@ -65,7 +65,7 @@ class ReplicatedProcesses:
         self.secret = "the secret that all nodes share"
 
     async def start(self) -> None:
-        """Start relays and nodes; returns once all serve."""
+        """Start relays and nodes; returns when all serve."""
         first = free_port(*range(1, 3 * len(self.names)))
         base = {name: first + 3 * number for number, name in enumerate(self.names)}
         for origin in self.names:
@@ -137,7 +137,7 @@ class ReplicatedProcesses:
         return found
 
     async def leader(self, among: Sequence[str] | None = None) -> str:
-        """The node that leads the newest term and reaches a majority, once there is one."""
+        """Wait for the node that leads the newest term and reaches a majority, and return it."""
 
         async def look() -> str | None:
             for name in among or self.names:
@@ -156,7 +156,7 @@ class ReplicatedProcesses:
         return not self._ends[name].done()
 
     async def ended(self, name: str) -> int:
-        """Exit code of the node's process, once it has ended by itself."""
+        """Exit code of the node's process, after it has ended by itself."""
         async with asyncio.timeout(LIMIT_S):
             return await asyncio.shield(self._ends[name])
 
@@ -212,7 +212,7 @@ class ReplicatedProcesses:
     # Health
 
     async def restore(self) -> None:
-        """Undo every fault; returns once all nodes serve."""
+        """Undo every fault; returns when all nodes serve."""
         self.heal()
         for name in list(self._paused):
             self.resume(name)
@@ -226,7 +226,7 @@ class ReplicatedProcesses:
         await asyncio.gather(*(node.wait_serving(LIMIT_S) for node in self.nodes.values()))
 
     async def agree(self) -> str:
-        """The digest of all nodes' states, once all nodes have the same digest at the same index."""
+        """The digest of all nodes' states, when all nodes have the same digest at the same index."""
 
         async def look() -> str | None:
             found = [await self.status(name) for name in self.names]

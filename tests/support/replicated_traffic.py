@@ -6,7 +6,7 @@ ghost is a broker that dies on request. ``Watch`` looks at all nodes meanwhile. 
 
 - whether every acknowledged KV entry and registration is there afterwards, on every node;
 - whether a look-up missed the living broker or was answered with an error code, and for how long none was answered;
-- whether the ghost, once gone, came back;
+- whether the ghost came back after it was removed;
 - whether two nodes ever answered different states for one revision, or led in the same term.
 """
 
@@ -203,7 +203,7 @@ class Traffic:
                 raise outcome
 
     async def progress(self, lookups: int = 20, writes: int = 10, registrations: int = 2) -> None:
-        """Returns once this many more look-ups, writes and registrations have succeeded."""
+        """Returns when this many more look-ups, writes and registrations have succeeded."""
         before = self.looked_up, len(self.written), len(self.registered)
 
         async def look() -> bool:
@@ -221,7 +221,7 @@ class Traffic:
         await self.ghost.kill()
 
     async def check(self) -> None:
-        """Everything that must be true once the cluster is whole again."""
+        """Everything that must be true when the cluster is whole again."""
         await self.progress()
         for task in self._tasks[:3]:
             task.cancel()

@@ -245,7 +245,7 @@ class Conversations:
         return None if talk is None else talk.opened_ms
 
     def asked(self, connection_id: int) -> None:
-        """A request arrived over this connection; ``answered`` follows once for each."""
+        """A request arrived over this connection; ``answered`` must be called one time for each request."""
         if connection_id in self._open:
             self._open[connection_id].unanswered += 1
 

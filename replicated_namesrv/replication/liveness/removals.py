@@ -102,7 +102,7 @@ class Removals:
         return registration is None or registration.epoch != epoch
 
     def unregister(self, removal: BrokerRemoval, origin: ChangeOrigin | None, done: Callable[[bool], None]) -> None:
-        """``UNREGISTER_BROKER`` (104) of ``origin``; ``done(is_removed)`` is called once the outcome is known."""
+        """``UNREGISTER_BROKER`` (104) of ``origin``; ``done(is_removed)`` is called when the outcome is known."""
         assert removal.epoch is not None, "the epoch is set by the node that asks"
         life = ((removal.cluster_name, removal.broker_addr), removal.epoch)
         command = UnregisterBrokers((removal,))

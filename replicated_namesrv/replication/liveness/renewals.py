@@ -68,7 +68,7 @@ class Renewals:
         self._asked_ms = -JUDGING_INTERVAL_MS
         """When this leader last asked a majority."""
         self._is_pausing = self._is_hurried = False
-        """Whether a timer runs until the end of the interval; whether a waiting report must not wait for this timer."""
+        """Two flags: a timer runs until the end of the interval; a waiting report must not wait for this timer."""
 
     def put(self, reported: Reported, is_hurried: bool) -> None:
         """Judge this report. ``is_hurried``: do not wait for the interval."""

@@ -38,7 +38,7 @@ A broker is *suspected* if the state says so, or if a SUSPECT for it was propose
 suspected broker are acknowledged after the command that clears it is applied: then no later leader counts the silence before it.
 
 A SUSPECT names its term, and the number of commands that the leader had applied. It has no effect in another term, nor after a
-registration or a clearing of the broker. So a SUSPECT with an unknown outcome does nothing once the broker was cleared.
+registration or a clearing of the broker. So a SUSPECT with an unknown outcome has no effect after the broker was cleared.
 Contacts with an unknown outcome are proposed again (test_a_heartbeat_is_recorded_again).
 
 While a member of the cluster runs version 0.1, silence is not recorded. As soon as every member knows SUSPECT, the leader
