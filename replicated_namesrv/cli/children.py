@@ -117,7 +117,7 @@ async def probe(listen: tuple[str, int], admin: tuple[str, int], access: NodeAcc
 
 
 async def leadership(admin: tuple[str, int], access: NodeAccess) -> tuple[int, str] | None:
-    """(term, its own name) if the node says that it leads; None otherwise, and if it does not answer."""
+    """(term, its own name) if the node says that it leads; None: it does not lead, or it does not answer."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, asyncio.IncompleteReadError):
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             status, text = await _get(_reachable(admin), "/v1/status", access)

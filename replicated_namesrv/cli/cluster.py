@@ -157,7 +157,7 @@ def _address_list(host: str, port: int, nodes: int) -> str:
 
 
 def check_ports(plans: Iterable[NodePlan]) -> None:
-    """Bind every address once. Raises ProcessError that names each one in use and what can be done."""
+    """Bind every address one time, as a check. Raises ProcessError that names each one in use and what can be done."""
     taken = []
     for plan in plans:
         for purpose, address in (("RocketMQ", plan.listen), ("admin", plan.admin), ("peer", plan.peer)):

@@ -36,8 +36,8 @@ GOOD, BAD = 0, 1
 TIMEOUT_MS = 3_000
 SYNCS_MAX, SYNCS_SECONDS, SYNC_BYTES = 200, 5.0, 4_096
 SYNC_WARNING_S = 0.025
-"""From this 99th percentile of sync times on, doctor warns. Each write waits for a sync of a majority, and a leader's heartbeats
-come every 50 ms."""
+"""Minimum 99th percentile of sync times at which doctor warns. Each write waits for a sync of a majority, and a leader's
+heartbeats come every 50 ms."""
 CLOCK_WARNING_S = 2.0
 """Minimum clock difference at which doctor warns. The Date header, from which it is computed, has whole seconds."""
 EXPIRY_WARNING_DAYS = 14
@@ -243,7 +243,7 @@ def _measure(folder: Path, syncs: Histogram) -> None:
 
 
 def percentile(histogram: Histogram, share: float) -> float:
-    """The least bound within which this share of the values is; infinite beyond the last bound."""
+    """The least bound that is not exceeded by this share of the values. Infinite: the last bound is exceeded by more values."""
     wanted, below = share * sum(histogram.counts), 0
     for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
         below += count

@@ -112,7 +112,7 @@ class Compaction:
     # Dropping the log
 
     def dropped(self) -> int | None:
-        """Index up to which entries are dropped now; None if none are."""
+        """Index up to which entries are dropped now; None: no entries are dropped now."""
         done = self._taking.take_done()
         if done is not None:
             self._target = max(self._target, done)

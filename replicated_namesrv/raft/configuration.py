@@ -55,7 +55,7 @@ class Configuration:
     """
 
     def __init__(self, voters: Mapping[str, int], in_log: bool) -> None:
-        """``voters``: the founders. ``in_log`` False: a change is in force only once it is applied
+        """``voters``: the founders. ``in_log`` False: a change is in force only after it is applied
         (``Defences.changes_in_log``)."""
         self._in_log = in_log
         self.on_change: Callable[[], None] = lambda: None

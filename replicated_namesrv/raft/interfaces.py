@@ -21,7 +21,8 @@ class Environment(Protocol):
     """Source of incarnation numbers and other identifiers, which must not repeat on a copied machine. With a fixed seed a run can
     be repeated."""
     jitter: Random
-    """Source of election times. They are drawn often and may be guessed, so a fast source is enough. It may be ``rng``."""
+    """Source of election times. They are drawn often and may be guessed, so a fast source is enough. This source may be
+    ``rng``."""
 
     def now(self) -> float:
         """Seconds of a clock that never goes back. Its rate may differ between nodes by ``RaftConfig.clock_drift_max``."""

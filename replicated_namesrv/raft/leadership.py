@@ -112,7 +112,7 @@ class Leadership:
 
     def renew_lease(self, term: int, acknowledged_at: float) -> None:
         """A majority has acknowledged messages of ``term`` that were sent at ``acknowledged_at`` or later. None of these nodes
-        votes for another within the minimum election time, shortened by the declared drift of clocks."""
+        votes for another node within the minimum election time, shortened by the declared drift of clocks."""
         self._lease = term, acknowledged_at + self._lease_seconds
 
     def end_lease(self, term: int) -> None:

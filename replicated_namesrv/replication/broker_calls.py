@@ -53,8 +53,8 @@ T = TypeVar("T")
 
 REMOVING_PAUSE_S = 0.02
 REGISTRATION_S = 20.0
-"""Time limit of a registration while this node is not fenced. It is long because registrations queue when all brokers return at
-once. A broker of RocketMQ 5.3 waits 24 s for the answer, a broker of 4.9 waits 6 s."""
+"""Time limit of a registration while this node is not fenced. The limit is long because registrations queue when all brokers
+return at once. A broker of RocketMQ 5.3 waits 24 s for the answer, a broker of 4.9 waits 6 s."""
 
 
 class BrokerCalls:

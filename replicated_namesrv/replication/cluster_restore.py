@@ -239,7 +239,7 @@ class Leftovers:
         self._since_ms = 0.0
 
     def tick(self, leads: bool) -> bytes | None:
-        """The command that abandons the restore, if it is time. Call it regularly."""
+        """The command that abandons the restore. None: there is no abandoned restore. Call this method regularly."""
         incoming, now_ms = self._machine.incoming, self._now_ms()
         seen = None if incoming is None else (incoming.restore_id, len(incoming.pieces))
         if seen != self._seen:

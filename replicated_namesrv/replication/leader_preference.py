@@ -23,8 +23,8 @@ from replicated_namesrv.settings import Settings
 LOOK_MS = 1_000.0
 PAUSE_MS, PAUSE_MS_MAX = 5_000.0, 600_000.0
 LAG_MAX = 64
-"""Maximum lag, in entries, of a node that keeps up: the entries of a few round trips. A transfer waits until the node has them
-all."""
+"""Maximum lag, in entries, of a node that keeps up: the entries of a few round trips. A transfer waits until the node has all
+entries."""
 LEASE_MS = 270.0
 """Length of a lease, which must end before another node can be elected. It is the same for all settings, because nodes that have
 not been restarted yet may still have the shortest election time-out, 300 ms. A tenth of that is left for the drift of the

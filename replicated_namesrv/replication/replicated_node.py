@@ -476,7 +476,7 @@ class ReplicatedNode:
 
     @property
     def answers_stale(self) -> bool:
-        """Whether it gives stale answers because it receives no confirmed read index."""
+        """Whether this node gives stale answers because it receives no confirmed read index."""
         return self.reads.answers_stale
 
     @property
@@ -534,7 +534,8 @@ class ReplicatedNode:
         return {key: known.since_ms for key, known in self._machine.suspected.items()}
 
     def on_suspected(self, notify: Callable[[tuple[str, str], int | None], None]) -> None:
-        """``notify(broker, since_ms)`` when a broker begins to be suspected, and with None when it ends; never in replay."""
+        """``notify(broker, since_ms)`` when a broker begins to be suspected, and with None when the suspicion ends; never in
+        replay."""
 
         def changed(keys: list[tuple[str, str]]) -> None:
             for key in keys if self._applied.is_live else ():

@@ -278,7 +278,7 @@ def kept_while_fenced(story: Story, rng: random.Random) -> Changes | None:
 
 
 def never_unfenced(story: Story, rng: random.Random) -> Changes | None:
-    """A node that had no majority serves nobody after it has one again."""
+    """A node that had no majority still answers no request after it has a majority again."""
     changes: Changes = {}
     for node in story.nodes:
         for cut in story.without_majority(node):

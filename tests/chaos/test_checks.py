@@ -587,7 +587,7 @@ def test_wrong_answers_are_held_against_a_run_that_was_broken_off_unless_lines_a
 
 
 def test_a_node_that_never_answers_at_the_end_leaves_unknown_what_is_there() -> None:
-    """The answers of the others do not prove its state."""
+    """The answers of the other nodes do not prove the state of this node."""
     for check, script in (
         (check_final_kv, Script().op(1000, 1010, "c1", "put", "k", "a").at_the_end("get", "k", "a")),
         (check_final_registrations, registered().at_the_end("route", "t", members=BOTH)),

@@ -1,4 +1,4 @@
-"""Which queues of a topic consumers share, if each asked another node."""
+"""How consumers divide the queues of a topic if each consumer asked another node."""
 
 from replicated_namesrv.chaos.checks.figures import figures
 from tests.chaos.test_checks import BOTH

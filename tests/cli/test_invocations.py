@@ -502,7 +502,7 @@ ELSEWHERE = {
     ("trace generate", "right"): "tests/spark/test_generate.py",
     ("trace import", "right"): "tests/spark/test_foreign.py::test_command",
 }
-"""Uses that have no line because they take long or need Spark or Toxiproxy, and the test that has them."""
+"""Uses that have no line because they take long or need Spark or Toxiproxy, and for each use the test that has it."""
 
 
 def words_of_commands() -> set[str]:
@@ -607,7 +607,7 @@ def test_a_reader_that_closes_the_pipe_sees_no_error(line: str) -> None:
 
 
 def test_modules_of_commands_say_their_exit_codes() -> None:
-    """The help says them, except for commands that run until they are stopped or print a fixed text."""
+    """The help names the exit codes, except for commands that run until they are stopped or print a fixed text."""
     silent = {"serve", "mqnamesrv", "completion"}
     for name in set(available_commands()) - silent:
         text = "".join(parser.format_help() for parser in parsers(parser_of(name)[0]))

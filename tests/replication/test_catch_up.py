@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 
 async def test_a_removed_node_asks_seldom_and_logs_the_reason_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Other nodes refuse its requests at once."""
+    """Other nodes refuse the requests of a removed node at once."""
     addresses = {name: ("127.0.0.1", port) for name, port in zip(("n1", "n2"), free_ports(2), strict=True)}
     transport, machine = TransportSettings("n1", "c", addresses, addresses["n1"]), RouteStateMachine()
     loop = asyncio.get_running_loop()

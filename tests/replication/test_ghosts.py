@@ -45,7 +45,7 @@ def assert_no_ghosts(cluster: Cluster, when: object) -> None:
 
 
 def test_a_broker_that_registered_and_left_in_one_turn_is_forgotten() -> None:
-    """A node that was cut off applies both at once."""
+    """A node that was cut off applies the registration and the unregistration in one turn."""
     with virtual_cluster() as cluster:
         near, far = cluster.followers()
         mend = cluster.isolate(far)

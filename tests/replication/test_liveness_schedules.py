@@ -330,7 +330,7 @@ def test_renewals_that_gave_up_without_a_leader_are_dropped() -> None:
 
 def test_heartbeats_whose_report_is_lost_are_contacts() -> None:
     """A broker sends only heartbeats, every T/4, through a follower. Each time the follower's report is lost, and a whole list
-    follows. The contact must arrive after it."""
+    follows. The contact must reach the leader after the list."""
     with virtual_cluster() as cluster:
         leader, near = cluster.leader(), cluster.followers()[0]
         wire = cluster.wire(near)

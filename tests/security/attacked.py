@@ -108,7 +108,7 @@ def attacked(folder: Path, mode: str, *lines: str, files_max: int | None = None)
 
 
 def write_cluster_files(folders: Sequence[Path], data_folders: Sequence[Path], mode: str, *lines: str) -> list[tuple[Path, int]]:
-    """A file for -c for each node, and the port in it. In CP they are a cluster."""
+    """A properties file for each node, and the value of listenPort in it. In CP the nodes are a cluster."""
     first = free_port(*(20 * number + offset for number in range(len(folders)) for offset in (0, 2, 10)))
     ports = [first + 20 * number for number in range(len(folders))]
     peers = ",".join(f"n{number + 1}=127.0.0.1:{port + 2}" for number, port in enumerate(ports))

@@ -89,7 +89,7 @@ def test_compressed_bodies_are_neither_inflated_nor_drained(node: AttackedNode) 
 
 
 def cpu_s(node: AttackedNode) -> float:
-    """CPU seconds of the node so far: unlike latency it does not depend on what else the machine does."""
+    """CPU seconds of the node so far: unlike latency, this time does not depend on other work of the machine."""
     with open(f"/proc/{node.command.process.pid}/stat", encoding="ascii") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100

@@ -21,7 +21,7 @@ def peak_kib(node: AttackedNode) -> int:
 
 
 def send_bombs(port: int) -> None:
-    """Send them over one connection after the other."""
+    """Send the bombs over one connection after the other."""
     for _ in range(ROUNDS):
         with connection(port, HOSTILE) as peer, contextlib.suppress(OSError):
             peer.sendall(BOMB)

@@ -129,7 +129,7 @@ async def done(condition: bool) -> bool:
 
 @contextlib.asynccontextmanager
 async def speaking_as(cluster: ReplicatedProcesses, source: str, target: str) -> AsyncIterator[asyncio.StreamWriter]:
-    """A connection to ``target`` of a process on this machine that says it is ``source``."""
+    """A connection to ``target``, opened by a process on this machine that claims to be ``source``."""
     port = cluster.nodes[target].plan.listen[1] + 2
     settings = TransportSettings(target, "namesrv", {}, ("127.0.0.1", port))
     _, writer, nonce = await raw_hello(settings)

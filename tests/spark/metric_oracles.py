@@ -219,7 +219,7 @@ def behind(read: KeyEvent, events: list[KeyEvent]) -> int | None:
 
 
 def lag(read: KeyEvent, events: list[KeyEvent]) -> float | None:
-    """Time since the acknowledgement of the first write that it missed."""
+    """Time since the acknowledgement of the first write that the read missed."""
     return None if source(read, events) is None else max((read.start_ns - w.end_ns for w in missed(read, events)), default=0)
 
 

@@ -262,7 +262,7 @@ def standing(series: Sequence[Seen], moment: int) -> Standing:
 
 
 def divergence_bounds(standings: Sequence[Standing]) -> tuple[float, float, int] | None:
-    """Certain and possible divergence, and how many nodes are known; None if none is."""
+    """Certain and possible divergence, and the number of known nodes. None: no node is known."""
     bounds = [_bounds(one, other) for one, other in itertools.combinations(standings, 2)]
     greatest = (max((pair[place] for pair in bounds), default=0.0) for place in (0, 1))
     return (*greatest, len(standings)) if standings else None  # type: ignore[return-value]  # two bounds and a number

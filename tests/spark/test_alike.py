@@ -32,8 +32,8 @@ def drawn(seed: int) -> list[tuple[int, Look]]:
 
 
 def observed(looks: list[tuple[int, Look]], chooser: random.Random) -> pa.Table:
-    """The looks as a table, as they are read from lines. The time of the question is always there if no answer came, and at
-    random otherwise."""
+    """The looks as a table, as they are read from lines. If no answer came, the time of the question is always present. Otherwise
+    it is present at random."""
     rows = []
     for written_ns, (node, at_ns, answer) in looks:
         asked_ns = at_ns if answer is None or chooser.random() < 0.5 else None

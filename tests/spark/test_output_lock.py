@@ -56,7 +56,7 @@ def test_a_killed_analysis_keeps_nobody_out(tmp_path: Path) -> None:
 
 
 def test_processes_that_take_turns_are_never_in_the_folder_together(tmp_path: Path) -> None:
-    """Each makes the folder, is in it, and removes it, as failing analyses do, while the others try."""
+    """Each process makes the folder, works in it and removes it, as failing analyses do. Meanwhile the others try to."""
     script = """
 import os, pathlib, sys
 from replicated_namesrv.spark.output_lock import BusyError, output_lock

@@ -27,7 +27,7 @@ class EventStream:
         self.status = response.status
 
     async def next(self) -> Event:
-        """The next event; fails if the stream ends or none comes."""
+        """The next event; fails if the stream ends or no event comes."""
         fields: dict[str, str] = {}
         async with asyncio.timeout(DEADLINE_S):
             while True:

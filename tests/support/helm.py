@@ -13,7 +13,7 @@ from tests.support.provision import say
 VERSION = "3.17.4"
 MODULE = "helm.sh/helm/v3"
 TEST_TIMEOUT_S = 1_900
-"""Time limit of a test that may have to build it: some minutes of CPU time, once."""
+"""Time limit of a test that may have to build Helm, which takes some minutes of CPU time. Later tests use the built program."""
 
 
 def helm() -> Path:

@@ -13,7 +13,7 @@ VERSION = "0.303.1"
 """Version of the module; it is the one of Prometheus 3.3.1."""
 MODULE = "github.com/prometheus/prometheus"
 TEST_TIMEOUT_S = 1_900
-"""Time limit of a test that may have to build it: 5 minutes of CPU time, once."""
+"""Time limit of a test that may have to build promtool, which takes 5 minutes of CPU time. Later tests use the built program."""
 _MAIN = f'//go:build tools\n\npackage tools\n\nimport _ "{MODULE}/cmd/promtool"\n'
 
 

@@ -264,7 +264,8 @@ class World:
         return max(leaders, key=lambda n: n.term, default=None)
 
     def keep(self, kind: type[M], source: str | None = None, target: str | None = None) -> list[M]:
-        """The messages of this kind from ``source`` to ``target`` (None: any) that are sent from now on. They arrive."""
+        """The messages of this kind from ``source`` to ``target`` (None: any) that are sent from now on. The messages still
+        arrive."""
         kept: list[M] = []
 
         def keep(sender: str, receiver: str, message: Message) -> bool:
@@ -276,7 +277,7 @@ class World:
         return kept
 
     def run_until(self, condition: Callable[[], Any], seconds: float = 30.0) -> None:
-        """Let time pass until ``condition`` is true; AssertionError if it is not within ``seconds`` of virtual time."""
+        """Let time pass until ``condition`` is true; AssertionError if it is not true within ``seconds`` of virtual time."""
         end = self.time + seconds
         while not condition():
             assert self.time < end, f"not reached within {seconds} virtual seconds"
