@@ -1,6 +1,7 @@
-"""The brokers of a demonstration: processes of Apache RocketMQ, or simulated brokers where it cannot run.
+"""The brokers of a demonstration: processes of Apache RocketMQ, or simulated brokers where RocketMQ cannot run.
 
-Both have one topic, register with the addresses that they are given, and change the number of the topic's queues on request.
+Both kinds have one topic, register with the addresses that they are given, and change the number of the topic's queues on
+request.
 """
 
 import asyncio

@@ -24,7 +24,7 @@ WITHIN_S = 60
 """How long ``namesrv members`` waits for the end of a change."""
 DRAIN_S = 2
 DRAINED_S = 0.5
-"""How long a drained node runs before it is stopped. In this time it must answer nobody."""
+"""How long a drained node runs before it is stopped. In this time the node must answer no request."""
 LIST_POLL_S = 0.25
 _OUTCOMES = {0: OK, 1: FAIL}
 

@@ -92,7 +92,8 @@ def _point_latest(runs: Path, folder: Path) -> None:
 
 
 def smoke_plans(modes: Sequence[str] = MODES) -> list[RunPlan]:
-    """Seven scenarios in all modes, one seed each. Those with an operator come last, so that the others keep their seeds."""
+    """Seven scenarios in all modes, one seed each. Those with an operator come last, so that the other scenarios keep their
+    seeds."""
     chosen = sorted((one for one in map(load, available()) if one.smoke), key=lambda one: one.has_operator)
     return [RunPlan(scenario, mode, 3, SMOKE_SEED + number, "smoke") for number, scenario in enumerate(chosen) for mode in modes]
 

@@ -102,7 +102,7 @@ def check_final_registrations(story: Story) -> CheckResult:
 
 
 def check_resurrection(story: Story) -> CheckResult:
-    """None of these returns: a deleted KV value, a broker that was stopped cleanly, a deleted topic that its
+    """These objects do not return: a deleted KV value, a broker that was stopped cleanly, a deleted topic that its
     broker had dropped."""
     wrong, looked_at = [], 0
     writes = read_writes(story)

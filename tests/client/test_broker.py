@@ -527,7 +527,7 @@ def test_the_order_configuration_of_a_node_reaches_the_agent(tmp_path: Path) -> 
 
 
 def test_two_hundred_brokers_share_one_encoded_table(tmp_path: Path) -> None:
-    """A node has routes for the topics of all of them."""
+    """A node has routes for the topics of all brokers."""
 
     async def scenario() -> None:
         shared = TopicTable(TopicConfig(f"topic-{index}") for index in range(50))

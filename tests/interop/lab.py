@@ -118,7 +118,7 @@ class Process:
         self.child.wait()
 
     def stop(self, timeout_s: float = 40) -> None:
-        """Ask it to end, as an operator would."""
+        """Ask the process to end, as an operator would."""
         if self.alive():
             self.child.send_signal(signal.SIGTERM)
             try:

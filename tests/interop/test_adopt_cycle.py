@@ -159,7 +159,7 @@ def has_stopped(port: str) -> bool:
 
 
 def is_ready(admin: str) -> bool:
-    """Raises OSError if it is not."""
+    """Whether the node is ready. Raises OSError if it does not answer or answers with an error."""
     with urllib.request.urlopen(f"http://{admin}/readyz", timeout=5) as answer:
         return bool(answer.status == 200)
 

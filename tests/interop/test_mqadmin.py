@@ -79,7 +79,7 @@ def test_mqadmin_answers_equal(lab: Lab, version: str) -> None:
 
 
 def compare(driver: Driver, words: tuple[str, ...], broker: str, theirs: str, ours: str) -> str:
-    """Give one command to both. Returns the difference, or an empty text."""
+    """Give one command to both name servers. Returns the difference, or an empty text."""
     command = tuple(word.format(broker=broker) for word in words)
     expected, got = (driver.admin(*command, "-n", address) for address in (theirs, ours))
     want, have = normalized(command, expected, theirs), normalized(command, got, ours)

@@ -131,7 +131,7 @@ class Clients:
         return max(gaps)
 
     def forget_gaps(self) -> None:
-        """Start to count them from here."""
+        """Count only gaps from now on."""
         for looker in self.LOOKERS:
             self._driver.call("looker-forget", looker)
 

@@ -27,7 +27,7 @@ def one_of(*values: str | None) -> Schema:
 
 
 def maybe(schema: Schema) -> Schema:
-    """This, or null."""
+    """A schema of the values of ``schema`` and null."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 

@@ -40,7 +40,7 @@ def nested(route: TopicRouteData | None) -> dict[str, Any] | None:
 
 
 class AgainstModel(RuleBasedStateMachine):
-    """Every command goes to both; every answer is compared."""
+    """Every command goes to the model and to the real tables. Every answer is compared."""
 
     @initialize(values=settings_values)
     def start(self, values: dict[str, bool]) -> None:
