@@ -86,7 +86,7 @@ async def test_answers_that_are_slow_cut_off_or_of_another_page(tmp_path: Path) 
         await page.get_by_role("link", name="Topics").click()
         await page.get_by_role("link", name="T-1", exact=True).click()
         await shows(page, "Topic T-1", "h1")
-        await shows(page, "Every broker name has a master", ".summary")
+        await shows(page, "queues. Every broker name has a master", ".summary")
 
         await page.route("**/v1/cluster", lambda route: route.fulfill(body='{"nodes": [', content_type="application/json"))
         await shows(page, "this node does not answer for", "header")

@@ -51,7 +51,7 @@ export function Topic({ name }) {
   ];
   return html`<h1>Topic ${name}</h1><${Problem} error=${error} />
     ${error?.status === 404 && html`<p><a href=${link("topics", "", { q: name })}>Topics whose names contain this text</a></p>`}
-    ${data && html`<p class="summary">${plural(data.queueDatas.length, "broker name serves", "broker names serve")} this topic, with ${plural(data.queueDatas.reduce((sum, row) => sum + row.writeQueueNums, 0), "write queue")}.
+    ${data && html`<p class="summary">${plural(data.queueDatas.length, "broker name serves", "broker names serve")} this topic, with ${plural(data.queueDatas.reduce((sum, row) => sum + row.writeQueueNums, 0), "write queue")}.${" "}
       ${wrong.length ? wrong.map((text) => html`<strong class="bad">${text} </strong>`) : "Every broker name has a master and permits writes."}
       ${data.orderTopicConf && ` Order configuration: ${data.orderTopicConf}.`} Changed at revision ${count(data.revision)}.</p>
     <${Table} caption=${`Route of ${name}`} columns=${columns} rows=${data.queueDatas} keyOf=${(row) => row.brokerName} />
