@@ -14,7 +14,7 @@ cas                    its read and its write, at the same time. A reported viol
                        the read and the write is not detected
 add, remove, read      a set: ``register`` and ``unregister`` of a member of a topic, and ``route`` of the topic
 txn of append and r    the same for each list; the order within a list and transactions over several are not checked
-txn of w and r         ``put`` and ``get`` of each key; the atomicity is not checked
+txn of w and r         ``put`` and ``get`` of each key; the atomicity of the transaction is not checked
 =====================  ================================================================================================
 
 Values of independent keys are pairs [key, value]. A history has such keys if every value of a read or write is a pair. If values

@@ -121,7 +121,7 @@ class TurnShares:
 
     def _reached(self, share: Share, spent_ns: int) -> None:
         """The debt has reached the share. Reduce it by the time that has passed. If it is still too large, the address waits. An
-        address that is alone waits only if one turn of the event loop took ``ALONE_NS``."""
+        address that is alone waits only if it used ``ALONE_NS`` in one turn of the event loop."""
         share.debt_ns -= spent_ns
         self._settle(share)
         share.debt_ns = min(share.debt_ns + spent_ns, DEBT_MAX_NS)
