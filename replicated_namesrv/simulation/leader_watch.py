@@ -2,7 +2,8 @@
 
 A set of machines can elect if all of this holds without interruption for the bound:
 - They are a majority, each is a voter of the committed configuration, and one of them has every committed entry.
-- Each is up and not paused. Its disk is neither full, failing, hung nor slow, and was never rolled back to an older image.
+- Each is up and not paused. Its disk is neither full, failing, hung nor slow, and was never rolled back to an older image. Its
+  process has run for ``SILENCE_NS``: a new process may have to wait for introductions before it votes (``raft/membership.py``).
 - Each pair is connected both ways. No message between them is lost, delayed or late, and no late message is in flight anywhere.
 
 Then at least once within the bound, there must be a leader that a majority follows and can answer, or an entry must be
@@ -16,12 +17,15 @@ from collections.abc import Collection
 from itertools import combinations
 
 from replicated_namesrv.raft.members import quorum_of
+from replicated_namesrv.raft.membership import CONTACT_SECONDS
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.network import Network
 from replicated_namesrv.simulation.world import MS, SECOND
 
+SILENCE_NS = int(1.25 * CONTACT_SECONDS * SECOND)
+"""Longest wait of a new process for introductions, by a clock that is slower than true time by the largest drift of the runs."""
 LOOK_NS = 30 * MS
 """Time between two checks; neither a multiple nor a divisor of the periods in which links flap."""
 
@@ -38,6 +42,8 @@ class LeaderWatch:
         self._steady: dict[tuple[str, ...], tuple[object, int]] = {}
         """For each machine without a fault, each machine that has everything committed ("complete"), and each link without a
         fault: an object that changes with every restart or reconnection, and the time since which it has been the same."""
+        self._lives: dict[str, tuple[object, int]] = {}
+        """For each machine: its process, and since when this process has been seen."""
         self._committed = 0
         self._progress_ns = 0
         """Time at which a leader last existed, or an entry was last committed."""
@@ -147,8 +153,13 @@ class LeaderWatch:
 
     def _note_what_is_steady(self, now_ns: int) -> None:
         present: dict[tuple[str, ...], object] = {}
+        for machine in self._machines:
+            if machine.name not in self._lives or self._lives[machine.name][0] is not machine.life:
+                self._lives[machine.name] = machine.life, now_ns
         for machine in self.voters():
             disk = machine.disk
+            if machine.boots > 1 and now_ns < self._lives[machine.name][1] + SILENCE_NS:
+                continue
             if machine.pauses or machine.restored or machine.name in self._network.copies:
                 continue
             if disk.full or disk.failing or disk.hung or disk.slow_ms:
