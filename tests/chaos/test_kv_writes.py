@@ -36,7 +36,7 @@ def written(tmp_path: Path, behaviours: list[Behaviour], *, refuses: int | None 
                 servers[refuses].answer = lambda request: answer_to(request, ResponseCode.SYSTEM_ERROR)
             nodes = {f"n{number}": server.address for number, server in enumerate(servers, 1)}
             clock = itertools.count(1)
-            client = Client("kv-1", "failover", nodes, Recorder(writer, lambda: next(clock)), random.Random(0), 300)
+            client = Client("kv-1", "failover", nodes, Recorder(writer, lambda: next(clock)), random.Random(0), 2_000)
             await (client.write_to_all if to_all else client.write)("put", "k", "v")
             await client.close()
             return servers
