@@ -82,13 +82,14 @@ class RaftService:
         *,
         advertised: Mapping[str, tuple[str, int]] | None = None,
         joins: bool = False,
+        dial: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
         """The configured members are the names in ``settings.addresses``. ``advertised``: the addresses of the members that the
         first MEMBERS entry records. Give it if this node dials some members at other addresses. ``joins``: a blank node joins a
-        cluster. TransportError if settings contradict each other."""
+        cluster. ``dial``: nodes that are dialled at these addresses whatever the log says. TransportError if settings contradict
+        each other."""
         self._advertised = settings.addresses if advertised is None else advertised
-        self._dialled_elsewhere = {p: a for p, a in settings.addresses.items() if self._advertised.get(p) != a}
-        self._joins = joins
+        self._joins, self._dial = joins, dial or {}
         self._group_version = 0
         self.settings, self._directory = settings, data_directory
         self._machine, self._config, self._observer = state_machine, config or RaftConfig(), observer
@@ -141,15 +142,14 @@ class RaftService:
         self.kick()
 
     def _follow_members(self) -> None:
-        """Connect with the present peers at their addresses in the log. A peer without one has its address in the
-        configuration."""
+        """Connect with the present peers, at the address in ``dial``, else in the log, else in the settings."""
         node, addresses = self.node, {}
         self._group_version = node.group.version
         for peer in node.peers:
             member = node.group.hint[1].get(peer) or node.configuration.members.get(peer) or node.member_table.get(peer)
             known = self.transport.addresses.get(peer) or self.settings.addresses.get(peer)
             address = (member.host, member.port) if member is not None and member.host else known
-            address = self._dialled_elsewhere.get(peer, address)
+            address = self._dial.get(peer, address)
             if address is not None:
                 addresses[peer] = address
         self.transport.set_peers(addresses)

@@ -124,11 +124,12 @@ def raft_on_sockets(
     machine: StateMachine,
     advertised: Mapping[str, tuple[str, int]] | None = None,
     joins: bool = False,
+    dial: Mapping[str, tuple[str, int]] | None = None,
 ) -> RaftFactory:
-    """Raft with real sockets and files. ``machine`` is the replicated state machine. ``advertised``, ``joins``: as for
+    """Raft with real sockets and files. ``machine`` is the replicated state machine. ``advertised``, ``joins``, ``dial``: as for
     ``RaftService``."""
     return lambda routes, config, observer: RaftService(
-        transport, folder, machine, config, observer, advertised=advertised, joins=joins
+        transport, folder, machine, config, observer, advertised=advertised, joins=joins, dial=dial
     )
 
 

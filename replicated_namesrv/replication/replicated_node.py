@@ -144,8 +144,8 @@ class ReplicatedNode:
         self._disk = self._disk_alarm(members, now_ms) if raft is None else None
         if raft is None:
             restorable = RestorableMachine(self._machine)
-            self._leftovers = Leftovers(restorable, now_ms)
-            place = transport, settings.data_path / "raft", restorable, known, bool(settings.join)
+            self._leftovers, dial = Leftovers(restorable, now_ms), parse_peers("peerDial", settings.peer_dial)
+            place = transport, settings.data_path / "raft", restorable, known, bool(settings.join), dial
             raft = raft_on_sockets(*place) if tracing is None else traced_raft(*place, tracing)
         config = raft_config(settings, budget_ms)
         consensus = RaftConsensus(settings.node_id, members, raft, self._machine, config, now_ms)

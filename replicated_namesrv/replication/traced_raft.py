@@ -98,6 +98,7 @@ def traced_raft(
     machine: StateMachine,
     advertised: Mapping[str, tuple[str, int]],
     joins: bool,
+    dial: Mapping[str, tuple[str, int]],
     tracing: Tracing,
 ) -> RaftFactory:
     """Like ``raft_on_sockets``, with spans."""
@@ -105,7 +106,7 @@ def traced_raft(
     def factory(routes: RouteStateMachine, config: RaftConfig, observer: Observer) -> TracedRaftService:
         spans = ProposalSpans(tracing)
         service = TracedRaftService(
-            transport, folder, TracedMachine(machine, spans), config, observer, advertised=advertised, joins=joins
+            transport, folder, TracedMachine(machine, spans), config, observer, advertised=advertised, joins=joins, dial=dial
         )
         service.spans = spans
         return service

@@ -1,5 +1,6 @@
 """The settings with which peers authenticate each other: refused values, and their messages."""
 
+import asyncio
 import os
 import stat
 from pathlib import Path
@@ -8,13 +9,14 @@ import pytest
 
 from replicated_namesrv.cli.cluster import PEER_SECRET, create_peer_secret, plan_nodes
 from replicated_namesrv.errors import SettingError
-from replicated_namesrv.process import shared_authority
+from replicated_namesrv.process import ServingNode, shared_authority
 from replicated_namesrv.raft.transport import TlsFiles, TransportSettings
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.settings import load_settings
 from tests.support.authority import Authority
 from tests.support.nodes import http
-from tests.support.operated import operated
+from tests.support.operated import Operated, operated, run
+from tests.support.ports import free_ports
 from tests.support.replicated_processes import ReplicatedProcesses, eventually
 
 PEERS = "n1=127.0.0.1:9896"
@@ -52,6 +54,30 @@ async def test_a_name_in_peer_dial_alone_makes_no_member(tmp_path: Path, caplog:
         record for record in caplog.records if record.getMessage().startswith("peerDial names nodes that are no members")
     ]
     assert (vars(warning)["nodes"], vars(warning)["members"]) == ("n2", "n1")
+
+
+@pytest.mark.parametrize("join_at", ["peer address", "dialled address"])
+async def test_a_member_is_dialled_at_its_address_in_peer_dial(tmp_path: Path, join_at: str) -> None:
+    """n1 listens where only ``peerDial`` of n2 says, as if behind a translation of addresses. No process listens at the peer
+    address of n1, which is in the log."""
+    listen, joining = (f"127.0.0.1:{port}" for port in free_ports(2))
+    async with operated(tmp_path, 1, peerListen=listen) as cluster:
+        first = cluster.nodes[0].settings.peers if join_at == "peer address" else f"n1={listen}"
+        flags = {"nodeId": "n2", "mode": "cp", "listen": "127.0.0.1:0", "adminListen": "127.0.0.1:0"}
+        flags |= {"join": first, "peerDial": f"n1={listen}", "peerListen": joining, "dataDir": str(tmp_path / "n2")}
+        node = ServingNode(load_settings(None, flags, {}))
+        starting = asyncio.ensure_future(node.start())
+        try:
+            added = await run("members", "add", "n2", joining, "--observer", "--within", "20", "-a", cluster.admin)
+            assert added.code == 0, added
+            async with asyncio.timeout(20):
+                await starting
+            transport = Operated([node]).status(node)["raft"]["transport"]
+            assert transport["peers"]["n1"]["connected"], transport
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await node.stop()
 
 
 def secret_file(folder: Path, content: str, mode: int = 0o600) -> str:
