@@ -12,13 +12,16 @@ from replicated_namesrv.admin.contents import ContentComparison, contents_of, di
 from replicated_namesrv.admin.context import CONTEXT
 from replicated_namesrv.admin.diagnosis import NodeView, digests_equal, findings, leader_of
 from replicated_namesrv.admin.json_views import status_fields
-from replicated_namesrv.admin.other_nodes import OTHER_NODES, NodeAnswerError, OtherNode, OtherNodes
+from replicated_namesrv.admin.other_nodes import OTHER_NODES, TIMEOUT_S, NodeAnswerError, OtherNode, OtherNodes
 from replicated_namesrv.admin.responses import json_error, json_response
 
 VIEWS = ("brokers", "samples", "contents", "status", "members")
 """Views for which requests to another node are passed on. They need no more permissions than this node has checked."""
 READY_WAIT_S = 0.3
 """Time limit for the check of this node's readiness. It is short, so that the answer comes soon even without a majority."""
+SILENT_HEARTBEATS = 40
+"""A peer is silent if its connection is open and nothing has arrived over it for this many heartbeats: 2 s by default. Peers send
+something at least every fourth heartbeat, also two followers (`membership.py`)."""
 COMPARISON = web.AppKey("comparison", ContentComparison)
 _STATUS_KEYS = (
     *("nodeId", "mode", "version", "pid", "uptimeSeconds", "ready", "failedLayer", "layers", "drained"),
@@ -39,7 +42,8 @@ async def cluster(request: web.Request) -> web.Response:
     context, others = request.app[CONTEXT], request.app[OTHER_NODES]
     await others.look(request.headers.get("Authorization"))
     own = await status_fields(context, READY_WAIT_S)
-    peers = _peers(own)
+    peers = peers_of(own, SILENT_HEARTBEATS * context.settings.peer_heartbeat_ms)
+    now = monotonic()
     views = [NodeView(context.settings.node_id, "", own)]
     views += [
         NodeView(
@@ -48,12 +52,11 @@ async def cluster(request: web.Request) -> web.Response:
             node.status,
             str(node.error) if node.error else None,
             node.error.status if node.error else None,
-            peers.get(node.name or "", {}).get("connected"),
+            *contact_of(peers.get(node.name or "", {}), _ms(node.failing_since_s, now)),
         )
         for node in others.nodes
     ]
     leader, term = leader_of(views)
-    now = monotonic()
     rows = [_row(view, 0.0) for view in views[:1]]
     rows += [
         _row(view, _age_ms(node, now)) | {"peer": peers.get(node.name or ""), "failingMs": _ms(node.failing_since_s, now)}
@@ -96,16 +99,27 @@ def _ms(at_s: float | None, now: float) -> int | None:
     return None if at_s is None else int((now - at_s) * 1000)
 
 
-def _peers(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The facts that this node's Raft knows about the other nodes, by node id."""
+def peers_of(status: dict[str, Any], silent_ms: int) -> dict[str, dict[str, Any]]:
+    """The facts that this node's Raft knows about the other nodes, by node id. ``silentMs`` is None if the node has no connection
+    to this one. A node of protocol 0 is never ``silent``: it sends nothing while neither of the two leads."""
     raft = (status.get("replication") or {}).get("raft") or {}
-    found = {
-        name: {"connected": facts["connected"], "error": facts["error"]}
-        for name, facts in raft.get("transport", {}).get("peers", {}).items()
-    }
+    found = {}
+    for name, facts in raft.get("transport", {}).get("peers", {}).items():
+        age_ms = None if facts["silent_s"] is None else int(1000 * facts["silent_s"])
+        is_silent = age_ms is not None and age_ms > silent_ms and raft["peers"].get(name, {}).get("protocol", 0) > 0
+        found[name] = {"connected": facts["connected"], "error": facts["error"], "silentMs": age_ms, "silent": is_silent}
     for name, facts in raft.get("followers", {}).items():
         found.setdefault(name, {}).update(matchIndex=facts["match_index"], state=facts["state"])
     return found
+
+
+def contact_of(peer: dict[str, Any], failing_ms: int | None) -> tuple[bool, int | None]:
+    """Whether bytes over Raft prove that a node runs whose admin port does not answer, and for how long the node is silent if it
+    is. Bytes prove it only if they arrived after the first request that had no answer."""
+    age_ms = peer.get("silentMs")
+    if age_ms is None or peer["silent"]:
+        return False, age_ms
+    return failing_ms is not None and age_ms + 1000 * TIMEOUT_S < failing_ms, None
 
 
 def _may(request: web.Request) -> dict[str, str | None]:

@@ -29,8 +29,10 @@ class NodeView:
     error: str | None = None
     """Why the node does not answer now; None: it answers."""
     http_status: int | None = None
-    peer_connected: bool | None = None
-    """Whether the node's Raft connection is open; None if unknown, and in AP."""
+    runs: bool = False
+    """Whether messages over Raft prove that the node runs, although it does not answer."""
+    silent_ms: int | None = None
+    """How long nothing has arrived over the node's open Raft connection, if that is too long; otherwise None, and in AP."""
 
 
 def findings(view: NodeView) -> list[NodeProblem]:
@@ -38,15 +40,15 @@ def findings(view: NodeView) -> list[NodeProblem]:
     if view.error is not None:
         return [_unanswered(view)]
     status = view.status
-    return [] if status is None else [*_service(status), *_resources(status)]
+    return [] if status is None else [*_service(status), *_silence(view), *_resources(status)]
 
 
 def _unanswered(view: NodeView) -> NodeProblem:
     problem = f"{view.name} does not answer at {view.address}: {view.error}."
     if view.http_status in (401, 403):
         return NodeProblem("warn", problem, "Give all nodes the same token in adminTokenFile, and enter it here.")
-    if view.peer_connected:
-        remedy = "Its Raft connection is up, so it runs: set its adminListen to an address that this node reaches."
+    if view.runs:
+        remedy = "It sends messages over Raft, so it runs: set its adminListen to an address that this node reaches."
         return NodeProblem("warn", problem, remedy)
     return NodeProblem("bad", problem, "Check that its process runs and that this node reaches its address; read its log.")
 
@@ -73,6 +75,15 @@ def _service(status: dict[str, Any]) -> Iterable[NodeProblem]:
     if lag > LAG_ENTRIES:
         yield NodeProblem(
             "warn", f"It is {lag} entries behind.", "Check its CPU and disk; it catches up by itself when they suffice."
+        )
+
+
+def _silence(view: NodeView) -> Iterable[NodeProblem]:
+    if view.silent_ms is not None:
+        yield NodeProblem(
+            "warn",
+            f"Nothing has arrived from it over Raft for {view.silent_ms // 1000} s, although its connection is open.",
+            "Restore the network from it to the node of this page.",
         )
 
 

@@ -295,6 +295,8 @@ class _Frames(asyncio.Protocol):
         self.authenticated = False
         self.last_received_at = 0.0
         """When the last bytes arrived, on the loop's clock."""
+        self._seal: FrameSeal | None = None
+        """MACs of the dialler's frames: the acceptor checks them, the dialler computes them. None: the dialler sends no MACs."""
         self._buffer = bytearray()
         self._ended = False
         """True after a frame that closes the connection. Later bytes are not read."""
@@ -302,6 +304,15 @@ class _Frames(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # a cast, because uvloop's class is not derived from asyncio.Transport
         self.transport = cast(asyncio.Transport, transport)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the frames carry MACs."""
+        return self._seal is not None
+
+    def silent_seconds(self) -> float:
+        """Time since the last bytes arrived."""
+        return self._loop_time() - self.last_received_at
 
     def abort(self) -> None:
         if self.transport is not None:
@@ -367,8 +378,6 @@ class _Accepted(_Frames):
         self.process = b""
         """The dialler's process; empty if the hello does not name it."""
         self._nonce = OFFER_MARK + secrets.token_bytes(NONCE_BYTES - len(OFFER_MARK))
-        self._seal: FrameSeal | None = None
-        """Checks the MACs of the dialler's frames. None: the dialler sends no MACs."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -404,11 +413,6 @@ class _Accepted(_Frames):
                 f"a frame from {self.peer} has a wrong MAC: it was altered, repeated or moved on its way, or belongs to another "
                 f"connection; check what is between {self.host} and this node"
             ) from None
-
-    @property
-    def is_sealed(self) -> bool:
-        """Whether the dialler sends MACs."""
-        return self._seal is not None
 
     def on_part(self, length: int) -> None:
         owner = self.owner
@@ -465,8 +469,7 @@ class _Accepted(_Frames):
         older = self.owner.accepted.get(source)
         if older is None or not self.process or not older.process or older.process == self.process:
             return None
-        silent = asyncio.get_running_loop().time() - older.last_received_at
-        if silent >= LIVE_SECONDS:
+        if (silent := older.silent_seconds()) >= LIVE_SECONDS:
             return None
         return f"another process speaks as {source} already, its last message is {silent:.1f} s old; stop one of the two"
 
@@ -494,8 +497,6 @@ class _Dialled(_Frames):
         super().__init__(owner)
         self.peer = peer
         self._expected: bytes | None = None
-        self._seal: FrameSeal | None = None
-        """Computes the MACs of our frames. None: the acceptor does not know MACs of frames."""
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
@@ -527,11 +528,6 @@ class _Dialled(_Frames):
             self.authenticated = True
             if not self.ready.done():
                 self.ready.set_result(None)
-
-    @property
-    def is_sealed(self) -> bool:
-        """Whether the frames carry MACs."""
-        return self._seal is not None
 
     def framed(self, payload: bytes) -> tuple[bytes, ...]:
         """The parts of the next frame. Frames must be written in the order of these calls, because the MAC counts them."""
@@ -742,11 +738,8 @@ class PeerTransport:
 
     def send(self, peer: str, message: Message) -> None:
         """Queue for the next ``flush``; without a connection the message is lost."""
-        connection = self._dialled.get(peer)
-        if connection is None:
-            return
-        state = self.peers.get(peer)
-        if state is None:
+        connection, state = self._dialled.get(peer), self.peers.get(peer)
+        if connection is None or state is None:
             return
         if not state.waiting:
             self._dirty.append(peer)
@@ -786,6 +779,7 @@ class PeerTransport:
                 peer: {
                     "connected": s.connected,
                     "sealed": self._is_sealed(peer),
+                    "silent_s": self._silent_seconds(peer),
                     "error": s.error,
                     "connections": s.connections,
                     "sent": s.sent_messages,
@@ -798,3 +792,9 @@ class PeerTransport:
         """Whether frames carry MACs both to and from ``peer``; False without both connections."""
         dialled, accepted = self._dialled.get(peer), self.accepted.get(peer)
         return dialled is not None and dialled.is_sealed and accepted is not None and accepted.is_sealed
+
+    def _silent_seconds(self, peer: str) -> float | None:
+        """Time since the last bytes from ``peer``; None if it has no connection to this node. If a link is cut, connections can
+        stay open, and only this time shows the cut."""
+        accepted = self.accepted.get(peer)
+        return None if accepted is None else round(accepted.silent_seconds(), 3)

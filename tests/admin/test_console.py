@@ -10,13 +10,13 @@ from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]  # it declares no types
-from playwright.async_api import Page, Route
+from playwright.async_api import Page, Route, expect
 
 from replicated_namesrv.process import ServingNode
 from replicated_namesrv.routes.commands import BrokerRemoval, PutKVConfig, UnregisterBrokers
 from tests.access.files import token_line, write_access_file
 from tests.admin.test_http import QUEUES, propose, registration
-from tests.support.browser import browser_page, give_token, seconds_until, shows
+from tests.support.browser import LIMIT_MS, browser_page, give_token, seconds_until, shows
 from tests.support.nodes import http, running_node
 from tests.support.ports import free_port
 from tests.support.replicated_processes import ReplicatedProcesses, eventually, replicated_processes
@@ -72,16 +72,29 @@ async def test_follower_shows_a_leader_kill_a_pause_and_a_partition(tmp_path: Pa
 
         cluster.pause(third)
         await shows(page, f"{third} does not answer", ".findings")
+        await shows(page, "Check that its process runs", ".findings .remedy")
+        await page.locator("table.facts td .bad", has_text=" s ago").wait_for()
+        assert await page.locator(".findings", has_text="so it runs").count() == 0
         cluster.resume(third)
         await shows(page, "All 3 nodes answer", ".summary")
 
         cluster.cut(follower)
         await shows(page, "It is fenced", ".findings")
         await shows(page, "restore the network", ".findings .remedy")
+        contact = page.locator("table.facts tr", has_text="Last contact over Raft").locator("td")
+        for at, name in enumerate(cluster.names):  # connections stay open, and nothing arrives over them
+            if name == follower:
+                assert await contact.nth(at).inner_text() == "this node"
+            else:
+                await shows(page, f"{name}: Nothing has arrived from it over Raft for", ".findings")
+                await contact.nth(at).locator(".bad", has_text=" s ago").wait_for()
         await page.goto(console(admin_port(cluster, follower), "timeline"))
         await shows(page, "this node fenced itself", ".timeline")
         cluster.heal()
         await shows(page, "this node serves again", ".timeline")
+        await page.goto(console(admin_port(cluster, follower)))
+        await shows(page, "Nothing is wrong", "main")
+        await expect(page.locator("table.facts td .bad")).to_have_count(0, timeout=LIMIT_MS)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from replicated_namesrv.admin import time_line
+from replicated_namesrv.admin.cluster_view import contact_of, peers_of
 from replicated_namesrv.admin.contents import GAP_MAX_MS, ContentComparison, differences
 from replicated_namesrv.admin.diagnosis import NodeView, digests_equal, findings, leader_of
 from replicated_namesrv.admin.open_paths import CONSOLE_FILES
@@ -51,6 +52,12 @@ def view(name: str, error: str | None = None, **fields: Any) -> NodeView:
         (view("n2", "no answer within 1 s"), "n2 does not answer at 10.0.0.1:9886", "Check that its process runs"),
         (NodeView("n2", "h:1", None, "wrong token", 401), "wrong token", "the same token"),
         (NodeView("n2", "h:1", None, "Connection refused", None, True), "Connection refused", "adminListen"),
+        (NodeView("n2", "h:1", None, "no answer within 1 s", None, False, 9_000), "no answer within 1 s", "its process runs"),
+        (
+            NodeView("n2", "h:1", view("n2").status, silent_ms=12_300),
+            "Nothing has arrived from it over Raft for 12 s, although its connection is open.",
+            "Restore the network",
+        ),
         (view("n1", replication=standing(fenced=True)), "It is fenced", "restore the network"),
         (view("n1", replication=standing(raft={"problem": "the disk hangs"})), "The disk hangs.", "docs/operations.md"),
         (
@@ -87,6 +94,34 @@ def test_only_nodes_at_the_same_position_and_of_one_version_are_compared() -> No
     upgrade = [view("n1", version="1"), view("n2", version="1"), view("n3", version="2", replication=standing(digest="e"))]
     assert digests_equal(upgrade) is True
     assert digests_equal(upgrade[1:]) is None
+
+
+def raft_peers(silent_s: float | None, protocol: int = 2) -> dict[str, Any]:
+    """The status of a node whose peer n2 has been silent for this long."""
+    n2 = {"connected": True, "error": "", "silent_s": silent_s}
+    return {"replication": {"raft": {"transport": {"peers": {"n2": n2}}, "peers": {"n2": {"protocol": protocol}}}}}
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "protocol", "failing_ms", "is_silent", "contact"),
+    [
+        (0.1, 2, None, False, (False, None)),
+        (0.1, 2, 5_000, False, (True, None)),  # its bytes arrived after the first request without an answer
+        (1.9, 2, 2_000, False, (False, None)),  # paused: no bytes after that request
+        (2.1, 2, 60_000, True, (False, 2_100)),
+        (2.1, 2, None, True, (False, 2_100)),
+        (2.1, 0, None, False, (False, None)),  # a follower of 0.1.0 sends nothing to another follower
+        (None, 2, 60_000, False, (False, None)),
+    ],
+)
+def test_silence_over_raft_shows_what_an_open_connection_does_not(
+    silent_s: float | None, protocol: int, failing_ms: int | None, is_silent: bool, contact: tuple[bool, int | None]
+) -> None:
+    peer = peers_of(raft_peers(silent_s, protocol), 2_000)["n2"]
+    assert peer["connected"]
+    assert peer["silentMs"] == (None if silent_s is None else int(1000 * silent_s))
+    assert peer["silent"] == is_silent
+    assert contact_of(peer, failing_ms) == contact
 
 
 def test_leader_is_that_of_the_newest_term() -> None:

@@ -36,7 +36,11 @@ const quota = (node) => {
   return used ? `${(100 * used.share).toFixed(used.share < 0.1 ? 1 : 0)} % of ${used.name}` : "–";
 };
 
-const last = (node) => (node.peer ? `${node.peer.connected ? "connected" : `not connected${node.peer.error ? ` (${node.peer.error})` : ""}`}` : "this node");
+const connection = ({ connected, error }) => (connected ? "connected" : html`<span class="bad">not connected${error ? ` (${error})` : ""}</span>`);
+function contact({ silentMs, silent }) {
+  if ((silentMs ?? null) === null) return html`<span class="bad">no connection from it</span>`;
+  return html`<span class=${silent ? "bad" : ""}>${silentMs < 1000 ? "less than 1 s" : duration(silentMs + sinceFetch())} ago</span>`;
+}
 const FACTS = [
   ["State", standing],
   ["Age of this data", (node) => (node.ageMs === 0 ? "now" : node.ageMs === null ? "none" : duration(aged(node)))],
@@ -61,14 +65,17 @@ const RAFT_FACTS = [
   ["Applied index", (node) => count(node.replication.appliedIndex)],
   ["Lag", (node, cluster) => plural(Math.max(...cluster.nodes.filter((n) => n.replication).map((n) => n.replication.commitIndex)) - node.replication.appliedIndex, "entry", "entries")],
   ["State confirmed", (node) => (node.replication.confirmedMsAgo === null || node.replication.confirmedMsAgo < 0 ? "not yet" : `${duration(node.replication.confirmedMsAgo)} ago`)],
-  ["Raft connection from here", last],
   ["Digest", (node) => html`<code>${node.replication.digest?.slice(0, 12)}</code>`],
   ["Fence", (node) => (node.replication.fenced ? html`<span class="bad">fenced</span>` : "open")],
+];
+const PEER_FACTS = [ // what the node of this page knows about another one, also if the other one does not answer
+  ["Raft connection from here", connection],
+  ["Last contact over Raft", contact],
 ];
 
 function cell(fact, node, cluster) {
   const isOfStatus = STATUS_FACTS.includes(fact), isOfRaft = RAFT_FACTS.includes(fact);
-  if (fact[0] === "Raft connection from here") return node.peer || node.answers ? last(node) : "–";
+  if (PEER_FACTS.includes(fact)) return node.nodeId === cluster.asked ? "this node" : node.peer ? fact[1](node.peer) : "–";
   if ((isOfStatus && !node.status) || (isOfRaft && !node.replication)) return "–";
   return fact[1](node, cluster);
 }
@@ -96,7 +103,7 @@ export function Cluster() {
   const { cluster } = useLive();
   const { data: line } = useData("v1/timeline?limit=1");
   if (!cluster) return html`<h1>Cluster</h1><p>Asking this node …</p>`;
-  const facts = [...FACTS, ...(cluster.mode === "cp" ? RAFT_FACTS : []), ...STATUS_FACTS];
+  const facts = [...FACTS, ...(cluster.mode === "cp" ? [...PEER_FACTS, ...RAFT_FACTS] : []), ...STATUS_FACTS];
   return html`<h1>Cluster</h1>
     <p class="summary" role="status">${summary(cluster).map((part) => html`<span>${part} </span>`)}
     ${line && (line.flapping.length ? html`<a href=${link("timeline", "", { q: line.flapping[0].brokerName })}>${plural(line.flapping.length, "broker flaps", "brokers flap")}.</a>` : "No broker flaps.")}</p>
