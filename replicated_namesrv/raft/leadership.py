@@ -74,7 +74,9 @@ class Leadership:
 
     def restart_timer(self, now: float, share: float) -> None:
         """Campaign after an election time from now. ``share``, 0 to 1, selects a time between minimum and maximum."""
-        self.election_deadline = now + self._min + self._spread * share + self._remaining_grace(now)
+        self.election_deadline = now + self._min + self._spread * share
+        if now < self._grace_until:
+            self.election_deadline += self._remaining_grace(now)
 
     # Grace for large commands
 

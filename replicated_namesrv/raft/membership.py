@@ -237,10 +237,11 @@ class Membership:
             return False
         if self._is_new and kind in _PROMISES and self.is_silent:
             return False
-        greeting = self._greetings.get(peer)
-        # inlined, without a call of ``protocol(peer)``, because this runs for each message
-        protocol = greeting.versions >> 16 if greeting else 0
-        return protocol == 0 or (self.own_standings.get(peer) is Standing.ACCEPTED and SINCE.get(kind, 0) <= protocol)
+        is_accepted, since = self.own_standings.get(peer) is Standing.ACCEPTED, SINCE.get(kind, 0)
+        if is_accepted and not since:  # the usual case: every protocol has this kind
+            return True
+        protocol = self.protocol(peer)
+        return protocol == 0 or (is_accepted and since <= protocol)
 
     def _accepted_by(self, peer: str) -> bool:
         return self.own_standings.get(peer) is Standing.ACCEPTED

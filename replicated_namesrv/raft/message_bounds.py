@@ -27,7 +27,7 @@ The tests of each row: ``BOUNDS_ROWS`` in ``tests/raft/test_message_bounds.py``.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast, get_args, get_type_hints
+from typing import NamedTuple, get_args, get_type_hints
 
 from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.raft.raft_messages import (
@@ -78,7 +78,7 @@ _FIELDS = {kind: _fields(kind) for kind in KINDS}
 def check_numbers(message: Message, own_term: int) -> None:
     """MalformedError, or TermError, if a row of the table matches."""
     terms, ordinals = _FIELDS[type(message)]
-    numbers = cast(tuple[int, ...], message)  # only at the positions of numbers
+    numbers: tuple[int, ...] = message  # type: ignore[assignment]  # all fields at the positions of numbers are int
     for position in terms:
         term = numbers[position]
         if term > NUMBER_MAX or (term > own_term + TERM_STEP_MAX and own_term):  # B1, B2

@@ -169,12 +169,15 @@ class NodeViews:
             return f"the disk of this node has not finished a sync for more than {self.config.sync_stall_ms} ms"
         return self.digests.dissent
 
-    @property
-    def reads_refused(self) -> str | None:
-        """Why this node confirms no reads: it was removed, or no majority agrees on a digest."""
+    def why_reads_are_refused(self) -> str | None:
+        """Why this node confirms no reads: it was removed, or no majority agrees on a digest. None: it confirms reads."""
         if self.identity.removed_at:
             return self.group.removed
-        return self.digests.dissent if self.defences.dissent_fences_reads else None
+        return self.digests.dissent if self.digests.mismatch_index and self.defences.dissent_fences_reads else None
+
+    @property
+    def reads_refused(self) -> str | None:
+        return self.why_reads_are_refused()
 
     def term_at(self, index: int) -> int | None:
         """Term of the entry at ``index``, None if it is not in memory."""

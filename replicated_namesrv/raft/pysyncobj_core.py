@@ -34,6 +34,9 @@ TOUCHED = {
     "SyncObj.__newAppendEntriesTime": "written: when the next heartbeat is due",
     "SyncObj.__lastResponseTime": "kept: that an index is on a follower's disk is no contact with it now",
     "SyncObj.__raftMatchIndex": "written: what a lost disk acknowledged counts no longer",
+    "SyncObj.__raftCurrentTerm": "read, without the call of its property",
+    "SyncObj.__raftCommitIndex": "read, without the call of its property",
+    "SyncObj.__raftLastApplied": "read, without the call of its property",
     "SyncObj.__doChangeCluster": "called: adds or removes a node that is counted",
     "SyncObj.__serializer": "written: our snapshot store in place of fork, gzip and pickle",
     "SyncObj.__loadDumpFile": "called when opening a snapshot; it swallows exceptions, so its result is checked",
@@ -287,7 +290,7 @@ class Core:
         self._counted = wanted
         return added
 
-    # State
+    # State. Each message reads it several times, so the properties read PySyncObj's attributes, not its properties.
 
     @property
     def is_leader(self) -> bool:
@@ -295,15 +298,15 @@ class Core:
 
     @property
     def term(self) -> int:
-        return self._raft.raftCurrentTerm
+        return self._raft._SyncObj__raftCurrentTerm
 
     @property
     def commit_index(self) -> int:
-        return self._raft.raftCommitIndex
+        return self._raft._SyncObj__raftCommitIndex
 
     @property
     def applied_index(self) -> int:
-        return self._raft.raftLastApplied
+        return self._raft._SyncObj__raftLastApplied
 
     # Events
 

@@ -303,7 +303,7 @@ Message = Greeting | Introduction | MemberHint | PeerMessage
 class _Layout:
     """Encoding of one kind of message: its code, the numbers, then at most one field of bytes up to the end."""
 
-    __slots__ = ("code", "fixed", "has_tail", "kind", "switches")
+    __slots__ = ("code", "fixed", "has_tail", "kind", "numbers", "only_numbers", "switches")
 
     def __init__(self, code: int, kind: type[PeerMessage | Introduction | MemberHint]) -> None:
         hints = get_type_hints(kind)
@@ -311,7 +311,10 @@ class _Layout:
         self.has_tail = list(hints.values())[-1] is bytes
         numbers = list(hints.values())[: -1 if self.has_tail else None]
         self.switches = [position for position, hint in enumerate(numbers) if hint is bool]
-        self.fixed = struct.Struct("<B" + "".join("B" if hint is bool else "Q" for hint in numbers))
+        fields = "".join("B" if hint is bool else "Q" for hint in numbers)
+        self.fixed, self.numbers = struct.Struct("<B" + fields), struct.Struct("<x" + fields)
+        """With and without the code."""
+        self.only_numbers = not (self.has_tail or self.switches)
 
 
 _KINDS: tuple[type[PeerMessage | Introduction | MemberHint], ...] = (
@@ -328,7 +331,7 @@ SINCE: dict[type[Message], int] = {Introduction: 1, MemberHint: MEMBERS_PROTOCOL
 """The protocol that introduced each kind of message. Kinds of protocol 0 are left out."""
 GREETING_CODE = 1
 _BY_CODE = {code: _Layout(code, kind) for code, kind in enumerate(_KINDS, GREETING_CODE + 1)}
-_BY_KIND = {layout.kind: layout for layout in _BY_CODE.values()}
+_BY_KIND: dict[type[Message], _Layout] = {layout.kind: layout for layout in _BY_CODE.values()}
 _GREETING = struct.Struct("<BQBQIB")
 _FOUNDER = struct.Struct("<QB")
 FOUNDERS_MAX = 64
@@ -337,6 +340,9 @@ DIGEST_BYTES_MAX = 128
 
 def encode(message: Message) -> bytes:
     """The bytes of one message; the frame around them gives the length."""
+    layout = _BY_KIND.get(type(message))
+    if layout is not None and not layout.has_tail:
+        return layout.fixed.pack(layout.code, *message)
     if isinstance(message, Greeting):
         head = message.source, message.state, message.echo, message.versions, len(message.founders)
         parts = [_GREETING.pack(GREETING_CODE, *head)]
@@ -344,25 +350,25 @@ def encode(message: Message) -> bytes:
             name = node.encode()
             parts.append(_FOUNDER.pack(incarnation, len(name)) + name)
         return b"".join(parts)
-    layout = _BY_KIND[type(message)]
-    if layout.has_tail:
-        return layout.fixed.pack(layout.code, *message[:-1]) + message[-1]  # type: ignore[operator]  # has_tail: the last field is bytes
-    return layout.fixed.pack(layout.code, *message)
+    assert layout is not None
+    return layout.fixed.pack(layout.code, *message[:-1]) + message[-1]  # type: ignore[operator]  # has_tail: the last field is bytes
 
 
 def decode(data: bytes) -> Message:
     """Decode ``data``. Raises MalformedError with the reason."""
     if not data:
         raise MalformedError("an empty message")
-    if data[0] == GREETING_CODE:
-        return _decode_greeting(data)
     layout = _BY_CODE.get(data[0])
     if layout is None:
+        if data[0] == GREETING_CODE:
+            return _decode_greeting(data)
         raise MalformedError(f"unknown message code {data[0]}")
     size = layout.fixed.size
     if len(data) < size or (len(data) > size and not layout.has_tail):
         raise MalformedError(f"{layout.kind.__name__} of {len(data)} bytes")
-    values: list[object] = list(layout.fixed.unpack_from(data))[1:]
+    if layout.only_numbers:
+        return layout.kind._make(layout.numbers.unpack(data))
+    values: list[object] = list(layout.numbers.unpack_from(data))
     for position in layout.switches:
         if values[position] not in (0, 1):
             raise MalformedError(f"{layout.kind.__name__}: a boolean field is {values[position]}")

@@ -243,7 +243,7 @@ class RaftNode(NodeViews):
         )  # fmt: skip  # items grouped by line
         self.reads = ReadIndex(
             context, core, log, membership, outbox, leadership, self.elections.leader_contact,
-            self.replication.quorum_acknowledged_at, lambda: self.reads_refused, self.proposals.first_sequence,
+            self.replication.quorum_acknowledged_at, self.why_reads_are_refused, self.proposals.first_sequence,
         )  # fmt: skip  # items grouped by line
 
     def change_member(self, change: MemberChange, done: Callable[[Outcome], None]) -> None:
@@ -429,7 +429,7 @@ class RaftNode(NodeViews):
     @property
     def leader_change_notified(self) -> bool:
         """False: the known leader has changed, or is no longer known, and the next ``tick`` processes this."""
-        return self._notified_leader == self.leader_id
+        return self._notified_leader == self.leadership.leader_of(self.core.term)
 
     def tick_reads(self) -> None:
         """The part of ``tick`` that reads need, after events that concern only reads."""

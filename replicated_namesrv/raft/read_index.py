@@ -159,19 +159,20 @@ class ReadIndex:
         """Time to send again or to give up."""
         if self._waiting:
             return 0.0
-        times = [FOREVER]
+        wake_at = FOREVER
         if self._batches:
-            times.append(self._batches[0].deadline)
+            wake_at = self._batches[0].deadline
         if self._ready:
-            times.append(self._ready[0][1].deadline)
+            wake_at = min(wake_at, self._ready[0][1].deadline)
         if self._round:
-            times.append(self._round.sent_at + self._context.heartbeat_seconds)
+            wake_at = min(wake_at, self._round.sent_at + self._context.heartbeat_seconds)
         if self._request:
-            times.append(self._request[2] + self._context.heartbeat_seconds)
-        return min(times)
+            wake_at = min(wake_at, self._request[2] + self._context.heartbeat_seconds)
+        return wake_at
 
     def _tick_leader(self, now: float) -> None:
-        self._requeue_request()
+        if self._request:
+            self._requeue_request()
         if self._round and now - self._round.sent_at >= self._context.heartbeat_seconds:
             self._round.batches = self._expire(self._round.batches, now)
             self._send_round(now)
@@ -196,7 +197,7 @@ class ReadIndex:
             self._send_round(now)
 
     def _measure(self, batches: list[Batch], askers: int) -> None:
-        self._context.measurements.read_batches.observe(sum(len(batch.dones) for batch in batches) + askers)
+        self._context.measurements.read_batches.observe(sum([len(batch.dones) for batch in batches]) + askers)
 
     def _send_round(self, now: float) -> None:
         assert self._round is not None

@@ -252,8 +252,7 @@ class FrameSeal:
     def of(self, payload: bytes) -> bytes:
         """The MAC of the next frame."""
         mac = self._copy()
-        mac.update(_pack_count(self._count))
-        mac.update(payload)
+        mac.update(_pack_count(self._count) + payload)
         self._count += 1
         return mac.digest()
 
@@ -328,8 +327,9 @@ class _Frames(asyncio.Protocol):
         self.last_received_at = self._loop_time()
         buffer = self._buffer
         try:
-            if not buffer and self._is_one_frame(data):
-                self.on_frame(data[LENGTH.size :])
+            size = len(data) - LENGTH.size
+            if not buffer and 0 <= size <= HELLO_BYTES_MAX and data.startswith(_pack_length(size)):
+                self.on_frame(data[LENGTH.size :])  # exactly one frame, the usual case, needs no buffer
                 return
             buffer += data
             position, end = 0, len(buffer)
@@ -355,11 +355,6 @@ class _Frames(asyncio.Protocol):
             self.abort()
             return
         del buffer[:position]
-
-    def _is_one_frame(self, data: bytes) -> bool:
-        """Whether ``data`` is exactly one frame of a permitted length: the usual case, which needs no buffer."""
-        size = len(data) - LENGTH.size
-        return 0 <= size <= HELLO_BYTES_MAX and data.startswith(_pack_length(size))
 
     def on_frame(self, frame: bytes) -> None:
         raise NotImplementedError
@@ -403,16 +398,14 @@ class _Accepted(_Frames):
         if self.peer is None:
             self._on_hello(frame)
         elif owner.accepted.get(self.peer) is self:
-            owner.on_message(self.peer, decode(frame if self._seal is None else self._opened(self._seal, frame)))
-
-    def _opened(self, seal: FrameSeal, frame: bytes) -> bytes:
-        try:
-            return seal.opened(frame)
-        except ForgedFrameError:
-            raise ForgedFrameError(
-                f"a frame from {self.peer} has a wrong MAC: it was altered, repeated or moved on its way, or belongs to another "
-                f"connection; check what is between {self.host} and this node"
-            ) from None
+            try:
+                payload = frame if self._seal is None else self._seal.opened(frame)
+            except ForgedFrameError:
+                raise ForgedFrameError(
+                    f"a frame from {self.peer} has a wrong MAC: it was altered, repeated or moved on its way, or belongs to "
+                    f"another connection; check what is between {self.host} and this node"
+                ) from None
+            owner.on_message(self.peer, decode(payload))
 
     def on_part(self, length: int) -> None:
         owner = self.owner
