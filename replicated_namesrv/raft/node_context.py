@@ -40,11 +40,8 @@ class NodeContext:
         """The places have changed."""
         self.voters, self.quorum = voters, len(voters) // 2 + 1
         self.voting_peers = sorted(voters - {self.node_id})
-
-    @property
-    def is_alone(self) -> bool:
+        self.is_alone = voters == {self.node_id}
         """Whether this node is the only voter, so that it commits without the others."""
-        return self.quorum == 1 and self.node_id in self.voters
 
     def note(self, text: str) -> None:
         """Add to ``notes``. An existing note moves to the end."""

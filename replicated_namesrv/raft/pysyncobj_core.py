@@ -34,6 +34,7 @@ TOUCHED = {
     "SyncObj.__newAppendEntriesTime": "written: when the next heartbeat is due",
     "SyncObj.__lastResponseTime": "kept: that an index is on a follower's disk is no contact with it now",
     "SyncObj.__raftMatchIndex": "written: what a lost disk acknowledged counts no longer",
+    "SyncObj.__raftState": "read, without the call of ``_isLeader``",
     "SyncObj.__raftCurrentTerm": "read, without the call of its property",
     "SyncObj.__raftCommitIndex": "read, without the call of its property",
     "SyncObj.__raftLastApplied": "read, without the call of its property",
@@ -43,7 +44,6 @@ TOUCHED = {
     "SyncObj._poller": "replaced: there are no sockets in it",
     "SyncObj._applyCommand": "called: proposes",
     "SyncObj._checkCommandsToApply": "called: appends what was proposed",
-    "SyncObj._isLeader": "called",
     "syncobj.createJournal": "wrapped: returns a Log unchanged",
     "syncobj.monotonicTime": "replaced: the clock of the node being driven",
 }
@@ -81,6 +81,8 @@ RELIED_UPON = (
 
 NEVER_SECONDS = 1e9
 ROLES = ("follower", "candidate", "leader")
+LEADER = ROLES.index("leader")
+"""PySyncObj's number for the state of a leader."""
 _REGULAR = 0
 """First byte of a command that PySyncObj applies."""
 _FAIL_REASONS = {value: name for name, value in vars(FAIL_REASON).items() if name.isupper()}
@@ -294,7 +296,7 @@ class Core:
 
     @property
     def is_leader(self) -> bool:
-        return self._raft._isLeader()
+        return self._raft._SyncObj__raftState == LEADER
 
     @property
     def term(self) -> int:

@@ -146,7 +146,8 @@ class Replication:
         last, commit = self._log.last_index, self._core.commit_index
         notify, self._commit_at_last_tick = commit == self._commit_at_last_tick, commit
         for progress in self._followers.progress.values():
-            if progress.next <= min(last, self._last_for(progress)) or (notify and progress.commit_sent < commit):
+            has_entries = progress.next <= last and progress.next <= self._last_for(progress)
+            if has_entries or (notify and progress.commit_sent < commit):
                 self._pump(progress, False)
             if progress.state == REPLICATE and not self._voters.counts_now(progress.peer):
                 self._promotion.consider(progress)
@@ -188,7 +189,8 @@ class Replication:
         config = self._config
         sent = False
         while (
-            progress.next <= self._last_for(progress)
+            progress.next <= self._log.last_index
+            and progress.next <= self._last_for(progress)
             and not progress.backoff.pause
             and progress.inflight.bytes < config.inflight_bytes_max
             and progress.inflight.with_data < config.inflight_messages_max

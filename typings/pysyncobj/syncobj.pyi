@@ -38,6 +38,7 @@ class SyncObj:
     def _getLeader(self) -> Node | None: ...
     def isReady(self) -> bool: ...
     _SyncObj__raftMatchIndex: dict[Node, int]
+    _SyncObj__raftState: int
     _SyncObj__raftCurrentTerm: int
     _SyncObj__raftCommitIndex: int
     _SyncObj__raftLastApplied: int
