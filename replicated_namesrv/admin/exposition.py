@@ -36,7 +36,7 @@ class Declared(NamedTuple):
 COUNTER, GAUGE, HISTOGRAM = CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 OF_REPLICATION: dict[str, Declared] = {
-    "fences": Declared(COUNTER, "Times that the node fenced itself."),
+    "fences": Declared(COUNTER, "Number of times that the node fenced itself."),
     "renewals": Declared(
         COUNTER,
         "Renewals that brokers sent to this node, by the leader's answer. failed: no leader answered; removing, differs: the "
@@ -50,7 +50,7 @@ OF_REPLICATION: dict[str, Declared] = {
     ),
     "raft_term": Declared(GAUGE, "Current term."),
     "raft_has_leader": Declared(GAUGE, "1 while the node knows the leader of its term."),
-    "raft_leader_changes": Declared(COUNTER, "Times that the node learned of a new leader."),
+    "raft_leader_changes": Declared(COUNTER, "Number of times that the node learned of a new leader."),
     "raft_elections": Declared(
         COUNTER,
         "Elections in which this node was a candidate, by cause. timeout: no contact with a leader; transfer: the leader "
@@ -63,12 +63,12 @@ OF_REPLICATION: dict[str, Declared] = {
     ),
     "raft_step_downs": Declared(
         COUNTER,
-        "Times that this node stepped down, by cause. newer_term: another node is leader or candidate in a newer term; "
+        "Number of times that this node stepped down, by cause. newer_term: another node is leader or candidate in a newer term; "
         "no_majority: too few nodes answered, or its own disk hung.",
         ("cause",),
     ),
     "raft_lease_valid": Declared(GAUGE, "1 while the node is leader and may answer reads without asking a majority."),
-    "raft_lease_renewals": Declared(COUNTER, "Times that a read renewed the leader's lease."),
+    "raft_lease_renewals": Declared(COUNTER, "Number of times that a read renewed the leader's lease."),
     "raft_read_index_batch_size": Declared(
         HISTOGRAM,
         "Number of reads that one confirmation serves. The leader asks the other nodes for it, a follower asks the leader. "
@@ -84,10 +84,10 @@ OF_REPLICATION: dict[str, Declared] = {
     "raft_proposals_pending": Declared(GAUGE, "Proposals of this node that have no outcome yet."),
     "raft_fsync_duration_seconds": Declared(HISTOGRAM, "Duration of a sync of the log."),
     "raft_commit_duration_seconds": Declared(HISTOGRAM, "Time from a proposal at this node until it is applied here."),
-    "raft_disk_stalls": Declared(COUNTER, "Times that a sync took so long that the disk counted as failed."),
+    "raft_disk_stalls": Declared(COUNTER, "Number of times that a sync took so long that the disk counted as failed."),
     "raft_snapshot_bytes": Declared(GAUGE, "Size of the newest snapshot; 0: there is none."),
     "raft_snapshot_duration_seconds": Declared(HISTOGRAM, "Time to take and write a snapshot of the node's state."),
-    "raft_snapshots_installed": Declared(COUNTER, "Times that a snapshot from the leader replaced the state."),
+    "raft_snapshots_installed": Declared(COUNTER, "Number of times that a snapshot from the leader replaced the state."),
     "raft_snapshots_failed": Declared(COUNTER, "Snapshots that could not be written or read."),
     "raft_digests_compared": Declared(COUNTER, "Comparisons of this node's digest with those of other nodes."),
     "raft_digest_mismatches": Declared(COUNTER, "Comparisons in which the digests differed."),
@@ -165,7 +165,7 @@ METRICS: dict[str, Declared] = {
     ),
     "certificate_expiry_timestamp_seconds": Declared(
         GAUGE,
-        "Time at which the first certificate of the file expires, by port: remoting, admin, peer. Absent without a file.",
+        "Time at which the first certificate of the file expires, by port: remoting, admin, peer. No sample if there is no file.",
         ("port",),
     ),
     "loop_lag_seconds": Declared(HISTOGRAM, "Delays of the event loop."),

@@ -110,7 +110,7 @@ class Admin:
         body: Iterable[bytes] | bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> Iterator[http.client.HTTPResponse]:
-        """Return the response, not read yet. Raises AdminError, AdminUnknownError, AdminRefusedError."""
+        """Return the response; its body is not read yet. Raises AdminError, AdminUnknownError, AdminRefusedError."""
         host, _, port = address.rpartition(":")
         connection = self._connection(host.strip("[]"), int(port))
         fields = dict(headers or {})
@@ -148,7 +148,7 @@ class Admin:
         return http.client.HTTPSConnection(host, port, timeout=self.timeout_s, context=self.tls)
 
     def ask(self, address: str, path: str, method: str = "GET", body: Iterable[bytes] | bytes | None = None) -> Any:
-        """The JSON answer. Raises as ``open``."""
+        """The JSON answer. Raises the errors of ``open``."""
         with self.open(address, path, method, body) as response:
             try:
                 return json.loads(response.read(ANSWER_BYTES_MAX))

@@ -216,7 +216,7 @@ async def _swap(servers: NameServers, arguments: argparse.Namespace, address: st
     while time.monotonic() - started < arguments.within:
         now = _kind((await _configs(servers)).get(address))
         if now == kind:
-            waits_for = f"the server to be another one than {kind}"
+            waits_for = f"the {kind} server to be replaced"
         elif now != SILENT:
             comparison = await _compare(servers, arguments)
             if not comparison.differs and not comparison.unreachable:
@@ -234,7 +234,7 @@ async def _swap(servers: NameServers, arguments: argparse.Namespace, address: st
     progress.clear()
     raise AdoptError(
         f"{address}: after {arguments.within} s still waiting for {waits_for}; the other servers were not touched. See the "
-        "log of the new server, or swap it back"
+        "log of the new server, or start the old server again"
     )
 
 
@@ -270,7 +270,9 @@ async def _run_command(arguments: argparse.Namespace, address: str) -> None:
             f"{address}: the command of --swap did not end within {arguments.within} s: {shlex.join(words)}"
         ) from None
     if code:
-        raise AdoptError(f"{address}: the command of --swap ended with {code}: {shlex.join(words)}; the others stay")
+        raise AdoptError(
+            f"{address}: the command of --swap ended with {code}: {shlex.join(words)}; the other servers were not touched"
+        )
 
 
 def _report(

@@ -82,7 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one = commands.add_parser("run", help="run one scenario in one mode", description=_ABOUT_RUN, epilog=_ABOUT_FILES)
     one.add_argument("scenario", help="a name from 'namesrv chaos list', or a .toml file")
     one.add_argument("--mode", default="cp", help=f"{_MODES} (default cp)")
-    one.add_argument("--read-consistency", choices=("linearizable", "lease", "stale"), help="of CP nodes (default linearizable)")
+    one.add_argument(
+        "--read-consistency", choices=("linearizable", "lease", "stale"), help="read level of CP (default linearizable)"
+    )
     one.add_argument("--judge-as", choices=("ap", "cp"), help="mode whose promises are checked (default: the run's mode)")
     compare = commands.add_parser(
         "compare",
@@ -126,16 +128,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     extent.add_argument(
         "--targeted", action="store_true", help="for each defect, only the scenarios that are likely to find it, with one seed"
     )
-    sabotage.add_argument("--runs", type=int, metavar="N", help="at most N runs for each sabotage, the likeliest first")
+    sabotage.add_argument("--runs", type=int, metavar="N", help="at most N runs for each defect, the most promising ones first")
     sabotage.add_argument(
         "--share",
         type=float,
         metavar="PERCENT",
         help=f"share of the defects that must be found for exit 0 (default {SHARE_OF_SMOKE:g}, with --full {SHARE_OF_FULL:g})",
     )
-    sabotage.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default runs)")
+    sabotage.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="folder for the runs (default: runs)")
     for command in (one, compare, suite):
-        command.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default runs)")
+        command.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="folder for the runs (default: runs)")
         command.add_argument(
             "--node-command",
             metavar="COMMAND",
@@ -259,7 +261,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if arguments.mode != "cp" and arguments.read_consistency is not None:
         nodes = f"{shown(arguments.mode)} nodes"
-        raise SettingError(f"--read-consistency {arguments.read_consistency}: {nodes} have none; leave it out, or --mode cp")
+        given = f"--read-consistency {arguments.read_consistency}"
+        raise SettingError(f"{given}: {nodes} have no read levels; leave it out, or use --mode cp")
     done = _execute(_plan(arguments, arguments.scenario, arguments.mode, "single"), arguments, arguments.say)
     if arguments.json:
         _print(json.dumps({**done.verdict, "folder": str(done.folder)}))

@@ -83,7 +83,7 @@ def add_consistency_arguments(parser: argparse.ArgumentParser) -> None:
         "stale: at once, with its age (default: the server's setting)",
     )
     group.add_argument(
-        "--max-staleness-ms", type=whole, metavar="MS", help="refuse a stale answer of a state that may be older than this"
+        "--max-staleness-ms", type=whole, metavar="MS", help="refuse a stale answer from a state that may be older than this"
     )
 
 

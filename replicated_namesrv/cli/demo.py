@@ -214,10 +214,10 @@ def summary(stories: "list[Demonstration]") -> str:
         cells = ["-" if one[key] is None else str(one[key]) for one in columns]
         lines.append(f"{text:<58}" + "".join(f"{cell:>8}" for cell in cells))
     lines += ["", "CP: a node without a majority refuses; its clients use another address. No answer is outdated."]
-    lines += ["AP: every node answers what it knows; a node that brokers do not reach answers outdated routes, later none."]
+    lines += ["AP: every node answers from its own state; a node that brokers do not reach returns outdated routes, then none."]
     if any(story.paused for story in stories):
         lines += [
-            "The node was paused, so it answered nobody. With Toxiproxy or Go, the demo cuts the network instead: then clients"
+            "The node was paused and answered no request. With Toxiproxy or Go, the demo cuts the network instead: then clients"
         ]
         lines += ["reach the node, and in AP it gives outdated answers."]
     every, timeout = ("1 s", "10 s") if any(story.real_brokers for story in stories) else ("3 s", "9 s")

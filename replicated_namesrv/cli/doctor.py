@@ -141,7 +141,7 @@ def _examine(settings: Settings, admin: Admin, others: Sequence[str], syncs: His
         known = known_members(settings)
         if unknown := ", ".join(name for name in sorted(peers) if name not in known):
             text = (
-                f"peerDial names {unknown}, which {'join' if settings.join else 'peers'} does not name: used while it is a member"
+                f"peerDial names {unknown}, which {'join' if settings.join else 'peers'} does not name: used once it is a member"
             )
             yield Finding("settings", OK, text)
     yield from _ports(settings, admin, {name: address for name, address in own.items() if address is not None})

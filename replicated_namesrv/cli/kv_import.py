@@ -66,7 +66,7 @@ async def import_entries(servers: NameServers, arguments: argparse.Namespace, en
     if arguments.json:
         print_json(rows)
     elif not entries:
-        print(f"{arguments.namespace} holds no entry")
+        print(f"{arguments.namespace} has no entries")
     else:
         print_table(
             ("name server", "taken", "of", "problem"),

@@ -115,7 +115,7 @@ def _independent(admin: Admin, addresses: tuple[str, ...]) -> tuple[str, ...]:
         return addresses
     if "ap" in modes.values() and "cp" in modes.values():
         raise SettingError(
-            f"nodes run in different modes ({', '.join(f'{a}: {m}' for a, m in modes.items())}); give nodes of one"
+            f"nodes run in different modes ({', '.join(f'{a}: {m}' for a, m in modes.items())}); give nodes of one mode"
         )
     return ()
 

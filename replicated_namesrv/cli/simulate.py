@@ -132,7 +132,7 @@ def _scenarios(arguments: argparse.Namespace) -> list[Scenario]:
     if arguments.spares and (arguments.plain or arguments.application != "registers" or arguments.nodes == 1):
         raise SettingError("--spares needs 3 or 5 nodes and --application registers: only these members can change")
     if arguments.plain and arguments.application != "registers":
-        raise SettingError("--plain and --application routes exclude each other: the leases need the hardened core")
+        raise SettingError("--plain and --application routes exclude each other: the liveness of brokers needs the guard")
     faults = None
     if arguments.faults is not None:
         numbers = [] if arguments.faults == "none" else arguments.faults.split(",")

@@ -38,8 +38,8 @@ def read_access_key(path: str) -> tuple[str, bytes]:
         with Path(path).expanduser().open("rb") as file:
             found = {name: value for name, _, value in _LINE.findall(file.read(FILE_BYTES_MAX).decode())}
     except (OSError, UnicodeDecodeError) as cause:
-        reason = cause.strerror if isinstance(cause, OSError) else "it is no text"
-        raise SettingError(f"access key file {path}: {reason}; give a file as mqadmin's conf/tools.yml") from None
+        reason = cause.strerror if isinstance(cause, OSError) else "it is not UTF-8 text"
+        raise SettingError(f"access key file {path}: {reason}; give a file in the format of mqadmin's conf/tools.yml") from None
     if missing := {"accessKey", "secretKey"} - found.keys():
         name = sorted(missing)[0]
         raise SettingError(f"access key file {path}: there is no line '{name}: VALUE'; write it as in mqadmin's conf/tools.yml")

@@ -63,7 +63,7 @@ def decode(data: bytes) -> tuple[int, str, int, bytes, ChangeOrigin | None]:
         if version != VERSION or kind not in range(4) or not isinstance(restore_id, str) or not isinstance(number, int):
             raise ValueError(f"version {version}, kind {kind}")
         if not all(isinstance(field, str) for field in rest):
-            raise ValueError("its caller is not named by texts")
+            raise ValueError("the fields that name its caller are not texts")
         origin = ChangeOrigin(*rest) if rest else None
     except (ValueError, TypeError) as error:
         raise UnknownCommandError(f"a command of a restore is not known to this version: {error}") from error

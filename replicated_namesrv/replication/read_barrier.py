@@ -279,14 +279,14 @@ class ReadBarrier:
     def set_removed(self, reason: str | None) -> None:
         """Stop serving, because this node was removed from the cluster; None: it is a member (again)."""
         if reason is not None and self._removed is None:
-            log.error("serving nobody: %s", reason)
+            log.error("serving no client: %s", reason)
             self._removed = reason
             if not self.fenced:
                 self._close()
         self._removed = reason
 
     def _fence(self) -> None:
-        policy = "stale answers" if self.serves_stale else "serving nobody"
+        policy = "stale answers" if self.serves_stale else "serving no client"
         log.error("no majority has confirmed this node for %d ms: %s", self._fence_after_ms, policy)
         self._close()
 

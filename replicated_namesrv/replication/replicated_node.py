@@ -270,7 +270,7 @@ class ReplicatedNode:
         self.reads.caught_up(asked_ms)
         if unknown := sorted(parse_peers("peerDial", self._settings.peer_dial).keys() - set(self._members)):
             log.warning(
-                "peerDial names nodes that are no members: their addresses are used once they are added; correct the names if "
+                "peerDial names nodes that are not members: their addresses are used once they are added; correct the names if "
                 "they are wrong",
                 extra={"nodes": ", ".join(unknown), "members": ", ".join(self._members)},
             )

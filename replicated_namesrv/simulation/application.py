@@ -270,7 +270,7 @@ class RegisterApplication:
         self.ledger.check()
         for identity in self.rejected:
             if identity in self.history.positions:
-                self.invariants.violated("rejected means never", f"command {identity} was rejected and yet applied")
+                self.invariants.violated("rejected commands are not applied", f"command {identity} was rejected and yet applied")
         for identity, committed in self.acknowledged:
             entry = self.invariants.committed.get(committed.log_index)
             if (
@@ -280,7 +280,7 @@ class RegisterApplication:
                 or committed.result != self.history.positions.get(identity)
             ):
                 self.invariants.violated(
-                    "acknowledged means committed",
+                    "acknowledged commands are committed",
                     f"command {identity} was acknowledged at {committed.log_index} of term {committed.term}, "
                     "but its own entry is not what was committed there",
                 )

@@ -364,7 +364,7 @@ class Brokers:
         self.chase_until_ns = 0
         """Leaders are lost on purpose until this time."""
         self._led: tuple[str, int] | None = None
-        counted = ("registrations", "renewals", "reads", "reads by lease", "reads of a heard broker", "brokers dropped")
+        counted = ("registrations", "renewals", "reads", "reads by lease", "reads of a live broker", "brokers dropped")
         self.counts = dict.fromkeys(counted, 0)
         cluster.on_failure = lambda text: invariants.violated("exception", text)
         cluster.on_applied = self._applied
@@ -536,8 +536,8 @@ class Brokers:
             timeout_ns = registration.heartbeat_timeout_ms * MS
             bound_ns = timeout_ns + LED_SLACK_NS + dead.changes * (timeout_ns // 3 + CHANGE_SLACK_NS)
             if dead.led_ns > bound_ns:
-                text = f"{registration.broker_addr} is dead and registered after {dead.led_ns / SECOND:.1f} led seconds"
-                self.invariants.violated("the dead go in time", f"{text} and {dead.changes} leaders")
+                text = f"{registration.broker_addr} is dead and registered after {dead.led_ns / SECOND:.1f} s with a leader"
+                self.invariants.violated("dead brokers are removed in time", f"{text} and {dead.changes} leaders")
         for key in [key for key in self._dead if state.registration(*key) is None]:
             del self._dead[key]
 
@@ -558,7 +558,7 @@ class Brokers:
         lasting = unwatched & self._unwatched
         self._unwatched = unwatched
         if lasting:
-            self.invariants.violated("every broker is watched", f"{leader.machine.name} measures no silence of {sorted(lasting)}")
+            self.invariants.violated("silence is measured", f"{leader.machine.name} measures no silence of {sorted(lasting)}")
 
     def arrived(self, key: Key) -> None:
         """Record that a request of this broker arrived at a node, or was answered."""
@@ -636,17 +636,17 @@ class Brokers:
             held = server.node.state.registration(*life.key)
             where = f"a {freshness.level} read on {server.machine.name}, begun at {began_ns / SECOND:.3f} s,"
             if was_heard and broker.is_heard():
-                self.counts["reads of a heard broker"] += 1
+                self.counts["reads of a live broker"] += 1
                 if held is None:
-                    self.invariants.violated("acknowledged means there", f"{where} does not show {broker.name} ({life.address})")
+                    self.invariants.violated("registrations are shown", f"{where} does not show {broker.name} ({life.address})")
                 elif held.data_version.counter < count:
                     shown = held.data_version.counter
                     text = f"{where} shows {broker.name} in version {shown}; {count} was acknowledged"
-                    self.invariants.violated("acknowledged means there", text)
+                    self.invariants.violated("registrations are shown", text)
             is_left = had_left and held is not None and (fence is None or held.epoch <= fence)
             if is_left and self._arrived_ns.get(life.key, 0) <= (life.left_ns or 0):
                 text = f"{where} shows {broker.name} ({life.address}), whose unregistration was answered"
-                self.invariants.violated("gone means gone", text)
+                self.invariants.violated("unregistered brokers are not shown", text)
 
         if isinstance(barrier, Future):
             barrier.add_done_callback(read)
@@ -669,7 +669,7 @@ class Brokers:
             for broker in self.brokers:
                 if broker.life.key in dropped and (broker.is_acknowledged() or broker.is_heard()):
                     text = f"entry {index} drops {broker.name} ({broker.life.address}), which was acknowledged lately"
-                    self.invariants.violated("the living stay", text)
+                    self.invariants.violated("live brokers stay registered", text)
 
     def check(self) -> None:
         """Check that all nodes are equal and show the live brokers."""
@@ -684,7 +684,7 @@ class Brokers:
             for registration in state.registrations():
                 if (registration.cluster_name, registration.broker_addr) not in living:
                     text = f"{name} still shows {registration.broker_addr}, which is dead"
-                    self.invariants.violated("the dead go", text)
+                    self.invariants.violated("dead brokers are removed", text)
 
     def _check_broker(self, name: str, broker: Broker, held: object) -> None:
         if not broker.life.is_running:
@@ -692,10 +692,10 @@ class Brokers:
         command = broker.command()
         shown = self.cluster.servers[name].node.state
         if held is None:
-            self.invariants.violated("acknowledged means there", f"at the end {name} does not show {broker.name}")
+            self.invariants.violated("registrations are shown", f"at the end {name} does not show {broker.name}")
         elif shown.unchanged_result(command) is None:
             text = f"at the end {name} shows {broker.name} otherwise than it registered: {held}"
-            self.invariants.violated("acknowledged means there", text)
+            self.invariants.violated("registrations are shown", text)
 
 
 def or_else(renewed: "Future[Result | int]", register: Callable[[int], object]) -> "Future[object]":

@@ -412,7 +412,7 @@ class Nemesis:
         return machine.start
 
     def _all_voters(self) -> bool:
-        """Whether all voters are up, know each other's incarnation, and are a majority without one of them."""
+        """Whether all voters are up and know each other's incarnation, and a majority remains without one of them."""
         machines = self.voting()
         if len(machines) <= 2:
             return False

@@ -58,11 +58,11 @@ class Operation(NamedTuple):
 def parse_operation(line: str | bytes, where: str) -> Operation:
     """Decode one line. ``where`` (file and line number) prefixes the text of a HistoryError."""
     if len(line) > _MAX_LINE_BYTES:
-        raise HistoryError(f"{where}: longer than {_MAX_LINE_BYTES} bytes; one operation a line is expected")
+        raise HistoryError(f"{where}: longer than {_MAX_LINE_BYTES} bytes; one operation on each line is expected")
     try:
         record = json.loads(line)
     except ValueError as error:
-        raise HistoryError(f"{where}: no JSON ({error}); expected one JSON object a line") from None
+        raise HistoryError(f"{where}: not JSON ({error}); expected one JSON object on each line") from None
     if not isinstance(record, dict):
         raise HistoryError(f"{where}: a JSON {type(record).__name__} where an object is expected")
     for name in ("client", "op", "key"):

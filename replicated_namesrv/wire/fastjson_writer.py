@@ -93,7 +93,7 @@ def _key(key: object, standard: bool) -> str:
     if isinstance(key, int):
         return f'"{key}"' if standard else str(key)
     if not isinstance(key, str):
-        raise TypeError(f"{type(key).__name__} is no JSON key")
+        raise TypeError(f"{type(key).__name__} is not a JSON key")
     return quote_standard(key) if standard else quote(key)
 
 

@@ -112,7 +112,7 @@ def decode_json_header(data: Buffer) -> RemotingHeader:
             raise MalformedJsonError(f"more than {MAX_ESCAPES} escapes")
         value = finish(parse_steps(text, MAX_HEADER_FIELDS))
         if type(value) is not dict:
-            raise MalformedJsonError(f"no object but {value!r:.40}")
+            raise MalformedJsonError(f"not an object but {value!r:.40}")
         given = members(value, _MEMBERS)
         fields = to_map(given.get("extFields"), "extFields")
         return RemotingHeader(

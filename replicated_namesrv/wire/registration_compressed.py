@@ -39,7 +39,7 @@ _lines: dict[bytes, tuple[str, QueueData]] = {}
 
 
 def decode_compressed(body: bytes, version: int, max_inflated_bytes: int) -> Generator[None, None, RegisterBrokerBody]:
-    """Decode in slices. Raises MalformedJsonError: no zlib stream, truncated, a limit exceeded, or an invalid text.
+    """Decode in slices. Raises MalformedJsonError: not a zlib stream, truncated, a limit exceeded, or an invalid text.
 
     Topic-queue mappings are included from 5.0.0 on.
     """
@@ -164,7 +164,7 @@ class _InflatedTexts:
         try:
             part = self._inflater.decompress(pending, _OUTPUT_BYTES)
         except zlib.error as error:
-            raise MalformedJsonError(f"no zlib stream: {error}") from None
+            raise MalformedJsonError(f"not a zlib stream: {error}") from None
         self.work += len(part) + 1000
         self._left -= len(part)
         if self._left < 0:

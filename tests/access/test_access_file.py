@@ -14,7 +14,7 @@ BROKER = '[identities.b]\nroles = ["broker"]\n'
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("roles = [\n]]", ("no TOML", "line 2")),
+        ("roles = [\n]]", ("not TOML", "line 2")),
         ("[identity.a]", ("unknown key 'identity'", "anonymous, identities")),
         ("[identities.a]", ("identities.a: roles is missing", "read, broker, operator, admin")),
         ('[identities.a]\nroles = ["reader"]', ('identities.a.roles = "reader"', "unknown role")),
@@ -52,7 +52,7 @@ def test_a_file_with_secrets_is_for_its_owner_alone(tmp_path: Path) -> None:
     path = write_access_file(tmp_path, '[identities.a]\nroles = ["read"]\naccess_keys = { k = ["a secret"] }')
     read_access_file(str(path))
     path.chmod(0o604)
-    with pytest.raises(AccessFileError, match=r"every user can use it \(mode 0604\); run chmod o-rwx"):
+    with pytest.raises(AccessFileError, match=r"every user can read or write it \(mode 0604\); run chmod o-rwx"):
         read_access_file(str(path))
 
 
@@ -74,7 +74,7 @@ def test_check_prints_who_has_which_role(tmp_path: Path, capsys: pytest.CaptureF
     assert "warning: nobody has the role read" in printed
     path.write_text("x")
     assert run_command("access", ["check", str(path)]) == 1
-    assert "no TOML" in capsys.readouterr().err
+    assert "not TOML" in capsys.readouterr().err
 
 
 def test_a_new_token_fits_its_line(capsys: pytest.CaptureFixture[str]) -> None:

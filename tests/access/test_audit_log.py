@@ -307,5 +307,5 @@ def test_a_token_in_place_of_its_hash_is_not_shown() -> None:
     with pytest.raises(AccessFileError) as error:
         parse_access_file("access.toml", b'[identities.x]\nroles = ["read"]\ntokens = ["my-plain-secret"]\n')
     assert "my-plain-secret" not in str(error.value)
-    with pytest.raises(AccessFileError, match="no TOML"):
+    with pytest.raises(AccessFileError, match="not TOML"):
         parse_access_file("access.toml", b"x = " + b"9" * 5_000)

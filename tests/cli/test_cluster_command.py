@@ -243,7 +243,7 @@ def test_a_cluster_that_enforces_roles_over_tls_works_with_our_own_commands(base
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [(b"accessKey: a\n", "'secretKey: VALUE'"), (None, "No such file"), (b"\xff", "no text")],
+    [(b"accessKey: a\n", "'secretKey: VALUE'"), (None, "No such file"), (b"\xff", "not UTF-8 text")],
     ids=["half", "missing", "binary"],
 )
 def test_a_wrong_access_key_file_is_named_with_its_remedy(tmp_path: Path, text: bytes | None, problem: str) -> None:

@@ -149,11 +149,11 @@ async def test_the_leader_is_found_through_any_member(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_node_that_is_added_is_reached_at_its_address_in_peer_dial(tmp_path: Path) -> None:
-    """No process listens at the peer address of n4, as if it were behind a translation of addresses."""
+    """No process listens at the peer address of n4, as if it were behind NAT."""
     reached_at = f"127.0.0.1:{free_port()}"
     async with founded(tmp_path, f"peerDial=n4={reached_at},n9=127.0.0.1:1") as nodes:
         log = tmp_path / "n1.log"
-        await until(lambda: "peerDial names nodes that are no members" in log.read_text(), "the warning about n4 and n9")
+        await until(lambda: "peerDial names nodes that are not members" in log.read_text(), "the warning about n4 and n9")
         nodes.bound["n4"] = reached_at
         await nodes.start("n4")
         added = await nodes.members("add", "n4", nodes.peer["n4"], "--json")

@@ -86,7 +86,7 @@ class RouteStage(Stage):
     def convert(self, kind: object, word: str) -> object:
         if kind is Broker:
             if not (word.isalpha() and word.islower()):
-                raise ValueError(f"{word!r} is no name of a broker like a")
+                raise ValueError(f"{word!r} is not a broker name like a")
             return Broker(word)
         return super().convert(kind, word)
 

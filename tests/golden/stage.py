@@ -217,14 +217,14 @@ class Stage:
             try:
                 return cast("Callable[[str], object]", kind)(word)
             except ValueError:
-                raise ValueError(f"{word!r} is no number") from None
+                raise ValueError(f"{word!r} is not a number") from None
         return word
 
     def _links(self, word: str) -> list[Link]:
         both = "-" in word
         source, found, target = word.partition("-" if both else ">")
         if not found or not {source, target} <= {*self.names, "*"}:
-            raise ValueError(f"{word!r} is no link like n1>n2, n1>*, *>n1 or n1-n2")
+            raise ValueError(f"{word!r} is not a link like n1>n2, n1>*, *>n1 or n1-n2")
         pairs = [(source, target)] + ([(target, source)] if both else [])
         return [link for link in self.wires.links if any(a in ("*", link[0]) and b in ("*", link[1]) for a, b in pairs)]
 

@@ -85,8 +85,8 @@ def test_an_altered_script_changes_the_output() -> None:
         ("kill n1 now", "script:6: kill n1 now: argument nodes: no node 'now'"),
         ("campaign n1 n1", "script:6: campaign n1 n1: surplus argument 'n1'"),
         ("campaign", "script:6: campaign: missing argument node"),
-        ("run fast", "script:6: run fast: argument ms: 'fast' is no number"),
-        ("drop n1>n7 Vote", "script:6: drop n1>n7 Vote: argument links: 'n1>n7' is no link"),
+        ("run fast", "script:6: run fast: argument ms: 'fast' is not a number"),
+        ("drop n1>n7 Vote", "script:6: drop n1>n7 Vote: argument links: 'n1>n7' is not a link"),
         ("drop n1>* Veto", "script:6: drop n1>* Veto: argument kind: no kind of message 'Veto'"),
         ("deliver #1", "script:6: deliver #1: argument numbers: no held message #1"),
         ("propose n1 x term=1", "script:6: propose n1 x term=1: surplus argument 'term=1'"),
@@ -104,7 +104,7 @@ def test_mistakes_in_a_script_are_errors_with_the_line(line: str, error: str) ->
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        ("register n1 A 1", "script:1: register n1 A 1: argument broker: 'A' is no name of a broker like a"),
+        ("register n1 A 1", "script:1: register n1 A 1: argument broker: 'A' is not a broker name like a"),
         ("register n1 a", "script:1: register n1 a: missing argument version"),
         ("silence a", "script:1: silence a: a does not live; begin with the command live"),
         ("live a 1 nodes=n7", "script:1: live a 1 nodes=n7: no node n7"),

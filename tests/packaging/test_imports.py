@@ -74,7 +74,7 @@ def test_layers_import_what_the_architecture_says() -> None:
     assert not any(base.values()), base
     new, gone = found.keys() - table.keys(), table.keys() - found.keys()
     assert not new, f"{sorted(new)} have no row in the table 'layer | imports' of ARCHITECTURE.md"
-    assert not gone, f"{sorted(gone)} have a row in the table of ARCHITECTURE.md, but are no layers"
+    assert not gone, f"{sorted(gone)} have a row in the table of ARCHITECTURE.md, but are not layers"
     rows = {name: may for name, may in table.items() if may is not None}
     wrong = [
         where for name, may in rows.items() for target, where in found[name].items() if not any(covers(e, target) for e in may)

@@ -51,14 +51,14 @@ async def test_a_name_in_peer_dial_alone_makes_no_member(tmp_path: Path, caplog:
         assert [member["nodeId"] for member in service.members()] == ["n1"]
         assert cluster.status(cluster.nodes[0])["raft"]["transport"]["peers"] == {}
     (warning,) = [
-        record for record in caplog.records if record.getMessage().startswith("peerDial names nodes that are no members")
+        record for record in caplog.records if record.getMessage().startswith("peerDial names nodes that are not members")
     ]
     assert (vars(warning)["nodes"], vars(warning)["members"]) == ("n2", "n1")
 
 
 @pytest.mark.parametrize("join_at", ["peer address", "dialled address"])
 async def test_a_member_is_dialled_at_its_address_in_peer_dial(tmp_path: Path, join_at: str) -> None:
-    """n1 listens where only ``peerDial`` of n2 says, as if behind a translation of addresses. No process listens at the peer
+    """n1 listens at an address that only ``peerDial`` of n2 has, as if n1 were behind NAT. No process listens at the peer
     address of n1, which is in the log."""
     listen, joining = (f"127.0.0.1:{port}" for port in free_ports(2))
     async with operated(tmp_path, 1, peerListen=listen) as cluster:
@@ -177,7 +177,7 @@ def test_a_cluster_with_a_given_secret_makes_none(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_three_processes_use_tls_and_renewed_certificates(tmp_path: Path) -> None:
-    """The second set of certificates is of an authority that the nodes do not know before their files are replaced."""
+    """The second set of certificates is signed by an authority that the nodes do not know before their files are replaced."""
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     trusted = tmp_path / "trusted.pem"
     trusted.write_bytes(old.path.read_bytes())

@@ -499,7 +499,7 @@ def test_enforce_needs_a_file_that_is_valid(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"accessPolicy=enforce .* and accessFile= .*: every request would be refused"):
         load_settings(None, {"accessPolicy": "enforce"}, {})
     settings = load_settings(None, {"accessPolicy": "enforce", "accessFile": str(write_access_file(tmp_path, "["))}, {})
-    with pytest.raises(SettingError, match=r"access file .*: no TOML"):
+    with pytest.raises(SettingError, match=r"access file .*: not TOML"):
         AccessControl.of(settings)
 
 

@@ -28,7 +28,7 @@ def scenario(seed: int, nodes: int = 3, duration_s: float = 30.0) -> Scenario:
 def judge_load(results: list[RunResult]) -> None:
     """No violation, and the runs contained enough events to find one."""
     judge(results)
-    for what, least in (("reads of a heard broker", 100), ("brokers dropped", 5), ("renewals", 500), ("elections", 10)):
+    for what, least in (("reads of a live broker", 100), ("brokers dropped", 5), ("renewals", 500), ("elections", 10)):
         assert sum(result.counts[what] for result in results) >= least, f"too few {what}"
 
 

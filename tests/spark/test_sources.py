@@ -80,11 +80,11 @@ def folder_for(name: str) -> Spoil:
     ("spoil", "said"),
     [
         (lambda run: (run / "manifest.json").unlink(), "manifest.json: is missing"),
-        (manifest("{"), "manifest.json: no JSON"),
-        (manifest(""), "manifest.json: no JSON"),
+        (manifest("{"), "manifest.json: not JSON"),
+        (manifest(""), "manifest.json: not JSON"),
         (manifest("[]"), "manifest.json: is not a JSON object"),
         (manifest("[" * 100_000), "manifest.json: no manifest (nested too deeply)"),
-        (manifest('"' + "x" * (17 << 20) + '"'), "manifest.json: no JSON (longer than 16 MiB)"),
+        (manifest('"' + "x" * (17 << 20) + '"'), "manifest.json: not JSON (longer than 16 MiB)"),
         (folder_for("manifest.json"), "manifest.json: is a folder"),
         (told(schema=2), "manifest.json: schema version is 2, expected 1"),
         (

@@ -29,7 +29,7 @@ def test_indeterminate_needs_no_end_and_empty_lines_are_skipped(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[]", "list where an object"),
         (json.dumps({**RECORD, "client": 3}), "client is 3"),
         (json.dumps({key: value for key, value in RECORD.items() if key != "value"}), "value is missing"),
