@@ -5,7 +5,7 @@
 Three nodes run as processes, as in production. The attackers have the address 127.0.0.2, the clients 127.0.0.1. So the limits for
 one source see two hosts. In production attackers and clients have processors of their own. Therefore, as far as the kernel
 permits, the attackers get only the processor time that the nodes leave, and the clients have priority, because a delay in the
-client process is no delay of a node.
+client process is not a delay of a node.
 
 Each client sends a request every few milliseconds and waits for its answer: route queries, renewals of its own broker, and small
 KV writes, at all nodes in turn. Even without an attack a renewal waits for up to 10 ms: the leader collects the renewals of this

@@ -52,7 +52,7 @@ class RunOperator:
         return True
 
     async def remove(self, name: str) -> bool:
-        """Take a node out of the cluster. Without members the caller stops it. Returns whether it is no member any more."""
+        """Take a node out of the cluster. Without members the caller stops it. Returns whether it is not a member any more."""
         if self._cluster.has_members:
             return await self._members("remove", name)
         self._set_list(self._without(name))
@@ -67,7 +67,7 @@ class RunOperator:
         return await self._members("replace", old, new, node.peer)
 
     async def drain(self, name: str) -> None:
-        """Send the brokers and clients of a node to the others, as before a restart."""
+        """Drain a node, as before a restart: its brokers and clients use the other nodes."""
         if not self._cluster.has_members:
             self._set_list(self._without(name))
         if self._cluster.is_foreign:
@@ -111,7 +111,7 @@ class RunOperator:
             self._recorder.complete(op, Ended(INDETERMINATE if known is None else OK, name, known))
 
     async def _members(self, action: str, *operands: str) -> bool:
-        """Type ``namesrv members``. Returns whether the command succeeded."""
+        """Run ``namesrv members``. Returns whether the command succeeded."""
         op = self._recorder.invoke(NAME, "members", f"{action} {operands[0]}", value=" ".join((action, *operands)))
         admin = ";".join(node.admin for node in self._cluster.nodes.values() if node.process.running)
         command = [sys.executable, "-m", "replicated_namesrv", "members", action, *operands, "--admin", admin]

@@ -43,7 +43,7 @@ class Cast:
     """Names of all participants, before anything runs."""
 
     def __init__(self, spec: WorkloadSpec, nodes: Sequence[str], spares: int = 0) -> None:
-        """``spares``: how many of the nodes, the last ones, start when a fault adds them."""
+        """``spares``: the number of nodes at the end of ``nodes`` that start only when a fault adds them."""
         self.nodes = tuple(nodes)
         self.spares = self.nodes[len(self.nodes) - spares :]
         self.topics = {f"topic-{number + 1}": number for number in range(spec.topics)}

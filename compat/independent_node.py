@@ -325,7 +325,8 @@ class IndependentNode:
     def connection_lost(self, connection: Connection, reason: CloseReason) -> None:
         """Remove the brokers whose last registration came over ``connection`` (``BrokerHousekeepingService``).
 
-        If this node closed it, as in a drain, that is no evidence about the brokers: they stay until their time-out.
+        If this node closed it, as in a drain, that is not evidence that the brokers left: they stay registered until their
+        time-out.
         """
         brokers = self.live.brokers_of(connection)
         if brokers and not self._stopping and reason is not CloseReason.OURS:

@@ -194,7 +194,7 @@ def die_with(parent_pid: int) -> Callable[[], None]:
     """A function for a child of ``parent_pid`` to call between fork and exec. It makes the kernel kill the child, paused or
     not, when the parent ends.
 
-    No-op on systems other than Linux. The end of the thread that forks counts as the parent's."""
+    No-op on systems other than Linux. The kernel treats the end of the forking thread as the end of the parent."""
     if not sys.platform.startswith("linux"):
         return lambda: None
     prctl = ctypes.CDLL(None).prctl  # looked up here, before the fork, because little is allowed between fork and exec

@@ -35,7 +35,7 @@ def output_lock(folder: Path, called: str) -> Iterator[None]:
     descriptor = _taken(place, called)
     try:
         text = f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
-        with contextlib.suppress(OSError):  # a full disk is no error here; it is reported when the analysis writes
+        with contextlib.suppress(OSError):  # a full disk is not an error here; it is reported when the analysis writes
             os.ftruncate(descriptor, os.pwrite(descriptor, text.encode(), 0))
         yield
     finally:

@@ -12,7 +12,7 @@ GRACE_NS = 1_000_000_000
 
 def check_operator(story: Story) -> CheckResult:
     """Each change of the members and each drain succeeds, at the end every member knows the members that are left, and a node
-    that was removed or drained answers nobody.
+    that was removed or drained answers no request.
 
     On a busy machine a command may fail for lack of time. Then the verdict is unknown, and the lists are not compared."""
     kinds = {fault["kind"] for fault in story.manifest["scenario"]["fault"]} & OPERATOR_KINDS
@@ -43,7 +43,7 @@ def _is_within(op: Op, out: Span) -> bool:
 
 
 def _out(story: Story, commands: list[Op]) -> Iterator[tuple[str, Span]]:
-    """The times in which a node that runs must answer nobody."""
+    """The times in which a running node must not answer requests."""
     restarts = [op for op in story.ops if op.kind == "restart"]
     for op in commands:
         action, _, name = op.key.rpartition(" ")

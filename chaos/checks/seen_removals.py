@@ -1,7 +1,7 @@
 """Removals of brokers as the observer saw them: how long nodes took to remove silent ones, and how often they removed live ones.
 
 It uses only what each node answered, so it is the same measure for every mode. A node that was killed in between has forgotten
-its brokers, which is no removal. The precision of the measure is the observation interval.
+its brokers, which is not a removal. The precision of the measure is the observation interval.
 """
 
 from collections import defaultdict

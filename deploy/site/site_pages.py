@@ -1,6 +1,6 @@
 """A hook of mkdocs: the site has the pages of the whole repository, under their paths in it, so that links between them work.
 
-mkdocs itself takes pages from one folder only. A link to a file that is no page, such as a module, becomes its text.
+mkdocs itself takes pages from one folder only. A link to a file that is not a page, such as a module, becomes its text.
 """
 
 import posixpath

@@ -122,7 +122,8 @@ class ChangeRecords:
             self._known()
 
     def _known(self) -> Recorded:
-        """The facts in the log. The cluster is known before anything is applied."""
+        """What the audit log contains about this cluster; nothing if the cluster is unknown, which is only possible before
+        anything is applied."""
         found = self._find() if self._recorded is None else self._recorded
         return found or Recorded()
 

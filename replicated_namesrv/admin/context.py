@@ -94,7 +94,7 @@ class DrainedNode(Protocol):
 
     @property
     def is_drained(self) -> bool:
-        """Whether brokers and clients have been sent away, and cannot connect."""
+        """Whether the node is drained: brokers and clients were disconnected and cannot connect."""
 
     async def drain(self, within_s: float) -> Drained:
         """Close the connections of brokers and clients within ``within_s`` seconds. Refuse new ones until ``resume`` or a

@@ -109,7 +109,7 @@ def sync_topic(broker_name: str) -> str:
 
 
 def data_version_json(data_version: DataVersion, version: BrokerVersion) -> str:
-    """``DataVersion`` as such a broker writes it: 4.9 has no stateVersion."""
+    """``DataVersion`` as a broker of ``version`` writes it: 4.9 has no stateVersion."""
     state = f'"stateVersion":{data_version.state_version},' if version is BrokerVersion.V5_3 else ""
     return f'{{"counter":{data_version.counter},{state}"timestamp":{data_version.timestamp}}}'
 

@@ -48,7 +48,7 @@ class RequestOutcome(NamedTuple):
 def parse_addresses(text: str) -> tuple[str, ...]:
     """Split ``host:port;host:port`` (RocketMQ's form; commas are accepted, too), without repetitions.
 
-    Raises SettingError naming the part that is no address.
+    Raises SettingError naming the part that is not an address.
     """
     parts = [part.strip() for part in text.replace(",", ";").split(";")]
     addresses = tuple(dict.fromkeys(part for part in parts if part))

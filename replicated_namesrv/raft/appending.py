@@ -103,7 +103,8 @@ class Appending:
         return previous_index, previous_term, entries
 
     def _check_committed(self, peer: str, index: int, term: int) -> None:
-        """``peer`` has an entry of this term at ``index``, which is committed here. Raises InvariantError if ours differs."""
+        """``index`` is committed here, and ``peer`` has an entry of ``term`` there. Raises InvariantError if the term of ours
+        differs."""
         ours = self._log.term_at(index)
         if ours not in (None, term):
             raise InvariantError(f"{peer} sends entry {index} of term {term}; committed here is term {ours}")

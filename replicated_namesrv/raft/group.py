@@ -152,8 +152,8 @@ class Group:
 
     @property
     def accepts_strangers(self) -> bool:
-        """Whether nodes that are no peers may connect. They may be the present members: all members that this node knows may have
-        been replaced while it was down or cut off. Only hints of such nodes count."""
+        """Whether nodes that are not peers may connect. They may be the present members: all members that this node knows may
+        have been replaced while it was down or cut off. Only hints of such nodes count."""
         silent = self._context.now() - self._leadership.last_contact_at
         without_leader = not self._core.is_leader and silent > self._context.config.election_max_ms / 1000
         return self.is_searching or without_leader

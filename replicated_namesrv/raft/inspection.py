@@ -174,7 +174,7 @@ def _changes(terms: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _verdict(
     storage: UntouchedStorage, segments: list[SegmentFacts], snapshots: list[SnapshotFacts], problems: list[str]
 ) -> tuple[int, str | None]:
-    """(last index, torn tail), as for a starting node."""
+    """(last index, torn tail), as a starting node finds them. ``problems`` gets the reason if a node could not start."""
     if not segments:
         return 0, None
     try:

@@ -1,7 +1,7 @@
 """Interfaces of RaftNode: the protocols that it uses, and the results that it returns.
 
 RaftNode does no IO and reads no clock: time, randomness, messages and files come through these protocols. The shipped driver
-gives real sockets and files, the simulator a seeded world; the node cannot distinguish them.
+provides real sockets and files, the simulator simulated ones; the node cannot distinguish them.
 """
 
 from collections.abc import Iterator, Sequence

@@ -290,7 +290,7 @@ class Membership:
             self.greet(peer)
 
     def disconnected(self) -> None:
-        """The connection to a peer was lost: nothing is due for it."""
+        """A peer disconnected, so a greeting to it may no longer be due: find the next time again."""
         self._due_at = None
 
     def _needs_greeting(self, peer: str) -> bool:
@@ -375,7 +375,7 @@ class Membership:
         )
 
     def on_introduction(self, peer: str, said: Introduction) -> None:
-        """``peer`` reports its process, and the standing that it gives to ours."""
+        """``peer`` reports its process, and its judgement of ours (``Standing``)."""
         if peer in self._foreign:
             return
         self._due_at = None

@@ -215,7 +215,7 @@ class NodeViews:
         }
 
     def status(self) -> dict[str, object]:
-        """Everything an operator or a metric wants, JSON-able."""
+        """State and counters for operators and metrics, JSON-able."""
         membership, snapshot = self.membership, self.snapshots.current
         problem = membership.problem or (str(self.failed) if self.failed else None)
         return {

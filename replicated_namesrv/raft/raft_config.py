@@ -139,7 +139,7 @@ class RaftConfig:
     election_grace_bytes_per_second: int = 2_500_000
     """Assumed pace of a node that receives, writes and applies data larger than ``append_bytes_max``. Such data is processed in
     one piece, and the node is silent meanwhile. No node campaigns and no leader steps down before the work could be done at this
-    pace. So after such a command, the loss of a leader is detected later by this time. The default is the pace of a very busy
+    pace. So after such a command, the loss of a leader is detected up to this much later. The default is the pace of a very busy
     machine. Lower it if machines are slower."""
     election_grace_ms_max: int = 3_000
     """Maximum extension of the election time-out, for messages of any size."""

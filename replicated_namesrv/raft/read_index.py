@@ -2,7 +2,7 @@
 
 A leader notes its commit index after an entry of its own term is committed, and asks all nodes whether it still leads. When a
 majority has confirmed, everything acknowledged before the question is at or below the index, and the read is ready when that
-is applied. One round serves all reads that came before it was sent. A follower asks the leader for one index for all its
+index is applied. One round serves all reads that came before it was sent. A follower asks the leader for one index for all its
 waiting reads and waits until it has applied it.
 
 The lease saves the round: a node that acknowledged an append votes for no other node for one minimum election time, by its

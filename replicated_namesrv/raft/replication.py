@@ -77,7 +77,7 @@ class EncodedEntries:
 
 ROUND_TRIP_ELECTIONS = 2
 """How long a message may wait in queues so that its answer still counts for CheckQuorum, in units of the maximum election time.
-If answers are late, a leader that lost its majority steps down later by this time. Two windows of entries take 0.7 s over 100
+If answers are late, a leader that lost its majority steps down up to this much later. Two windows of entries take 0.7 s over 100
 Mbit/s."""
 
 

@@ -193,7 +193,7 @@ class SnapshotStore:
         self._storage, self._cluster = storage, cluster
         self.current: Snapshot | None = None
         self.kept = 2
-        """Number of files that are kept: the newest, and one more in case the newest cannot be read some day."""
+        """Number of files that are kept: the newest, and one more in case the newest becomes unreadable."""
         self.skipped: list[str] = []
         """Damaged files that were ignored when opening, each with its reason."""
         self._damaged: list[str] = []

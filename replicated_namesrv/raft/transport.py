@@ -573,7 +573,7 @@ class PeerTransport:
         self.on_arriving: Callable[[str, int], None] = lambda peer, size: None
         """Called with the size of a message while it arrives in parts."""
         self.accepts_strangers: Callable[[], bool] = lambda: False
-        """Whether a node that is no peer may connect: a member that this node does not know yet. It is not called if only TLS
+        """Whether a node that is not a peer may connect: a member that this node does not know yet. It is not called if only TLS
         protects the connections."""
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._warn = warn

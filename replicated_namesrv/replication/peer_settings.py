@@ -49,7 +49,7 @@ def known_members(settings: Settings) -> dict[str, tuple[str, int]]:
 
 
 def transport_settings(settings: Settings) -> TransportSettings:
-    """The settings of the peers' transport. Its addresses may name nodes that are no members yet (``peerDial``). Raises
+    """The settings of the peers' transport. Its addresses may name nodes that are not members yet (``peerDial``). Raises
     SettingError."""
     peers = known_members(settings)
     if not peers:

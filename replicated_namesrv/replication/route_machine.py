@@ -464,9 +464,9 @@ class RouteStateMachine:
         return Mark(revision, self.serial + 1, "")
 
     def take_over(self, reader: SnapshotReader, revisions_skipped: int, marks: MarksOfBackup) -> None:
-        """Become the state of a backup: every broker in it counts as having registered just now. Only a state without brokers
-        may be replaced, so it has no marks. ``marks``: those that are made already. Raises RouteFormatError; the state is then
-        unchanged."""
+        """Become the state of a backup: every broker in it counts as having registered just now. Only a state without brokers may
+        be replaced, so the present state has no marks. ``marks``: the marks of brokers that were made while the pieces arrived.
+        Raises RouteFormatError; the state is then unchanged."""
         before = self.state.revision
         self.state.adopt(reader)
         revision = max(before, self.state.revision) + revisions_skipped

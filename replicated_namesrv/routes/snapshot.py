@@ -55,7 +55,8 @@ class _GroupView(NamedTuple):
 
 
 class _GroupViews:
-    """Groups that a snapshot has not yet written. Their topics are shared until then, or until nobody refers to this object."""
+    """Groups that a snapshot has not yet written. The snapshot and the state share their topics until they are written, or until
+    this object is released."""
 
     def __init__(self, groups: Iterable[BrokerGroup]) -> None:
         self._views: deque[_GroupView] = deque()

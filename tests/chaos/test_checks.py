@@ -616,7 +616,7 @@ def test_convergence_counts_from_the_heal_to_the_end_of_the_last_difference() ->
 
 
 def test_a_look_without_answer_is_no_divergence_on_a_busy_machine() -> None:
-    """A single look without an answer, at the end or long after the nodes had agreed, is no divergence. Lasting silence is."""
+    """A single look without an answer, at the end or long after the nodes had agreed, is not divergence. Lasting silence is."""
     agreed = everywhere(everywhere(Script().fault(3000, 8000), 1000, BOTH), 9000, BOTH)
     for script in (agreed.saw(12_500, "n2", None), everywhere(Script(), 1000, BOTH).saw(10_500, "n2", None)):
         found = check_convergence(with_renewals(script))

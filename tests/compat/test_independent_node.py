@@ -287,7 +287,7 @@ async def test_a_configuration_the_disk_refuses_changes_nothing(node: Independen
 
 
 def test_brokers_whose_connection_this_node_closed_stay(node: IndependentNode) -> None:
-    """As in a drain. Such a close is no evidence about the brokers. Look-ups are still answered."""
+    """As in a drain. Such a close is not evidence that the brokers left. Look-ups are still answered."""
     wire = Wire(1)
     node.register(registration("a", "a:1"), wire)
     node.connection_lost(wire, CloseReason.OURS)

@@ -30,8 +30,8 @@ TEXT = RULES.read_text(encoding="utf-8")
 NAMES = names_in(TEXT) | {"namesrv_raft_last_index"}
 NAMESPACE_BYTES = 65_536
 BROKER_TIMEOUT_MS = 20_000
-"""heartbeatTimeoutMillis of the brokers. A closed connection is no evidence if a node's event loop stalled, as on a busy machine.
-Then a killed broker is removed after this time."""
+"""heartbeatTimeoutMillis of the brokers. A closed connection is not evidence that a broker left if a node's event loop stalled,
+as on a busy machine. Then a killed broker is removed after this time."""
 HOLD = 40
 """Number of scrapes for which the state after a fault lasts: ten minutes, longer than the longest ``for``."""
 

@@ -264,7 +264,7 @@ class Lab:
             "timerWheelEnable": "false",
             "transientStorePoolEnable": "false",
             "warmMapedFileEnable": "false",
-            # a busy test machine is no reason for a broker to refuse messages
+            # a busy test machine is not a reason for a broker to refuse messages
             "waitTimeMillsInSendQueue": "20000",
             "osPageCacheBusyTimeOutMills": "20000",
             **(properties or {}),

@@ -32,13 +32,13 @@ def commit(world: World, node: RaftNode, command: bytes) -> None:
 
 
 def hand_over(world: World, leader: RaftNode, target: RaftNode) -> None:
-    """``target`` campaigns although the leader is well."""
+    """``target`` campaigns although the leader works."""
     target.on_message(leader.node_id, TimeoutNow(leader.incarnation, target.incarnation, leader.term))
 
 
 @both
 def test_distinct_votes(defended: bool) -> None:
-    """Raft 5.2: one of five nodes votes and its answer arrives three times: that is no majority."""
+    """Raft 5.2: one of five nodes votes and its answer arrives three times, which is not a majority."""
     world = world_with("distinct_votes", defended, 5)
     leader = world.elect()
     candidate, voter = [n for n in world.nodes if n is not leader][:2]
@@ -277,8 +277,8 @@ def test_a_pre_vote_of_a_new_disk_does_not_count(is_vacant: bool) -> None:
 
 
 def test_an_observer_does_not_replace_the_disk_of_the_leader() -> None:
-    """A voter is cut off and the leader's disk is slow. The observer and the other voter have the entry. They are no majority of
-    the voters, so the entry waits for the leader's disk."""
+    """A voter is cut off and the leader's disk is slow. The observer and the other voter have the entry. They are not a majority
+    of the voters, so the entry waits for the leader's disk."""
     world = World()
     world.start_all()
     leader = world.elect()

@@ -480,8 +480,8 @@ def share_uplinks(world: World, bytes_per_second: float) -> None:
 
 
 def test_full_windows_on_a_slow_line_depose_no_leader() -> None:
-    """On a link of 100 Mbit/s, two full windows take longer than an election time. Answers arrive continuously, each of them
-    late by this time."""
+    """On a link of 100 Mbit/s, two full windows take longer than an election time. Answers arrive continuously, but each one is
+    older than an election time."""
     world = world_of()
     share_uplinks(world, 100e6 / 8)
     leader = world.elect()

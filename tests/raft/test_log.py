@@ -123,7 +123,7 @@ def test_every_flipped_bit_is_refused_or_harmless(segment_bytes: int) -> None:
 
 
 def test_records_that_were_never_synced_may_be_torn_anywhere() -> None:
-    """Pages of an unsynced batch reach the disk in any order, so a hole in the batch is no damage."""
+    """Pages of an unsynced batch reach the disk in any order, so a hole in the batch is not damage."""
     disk, _ = small_log()
     log = Log(disk)
     synced = state(log)

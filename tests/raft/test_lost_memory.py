@@ -253,7 +253,7 @@ def test_a_leader_whose_disk_went_back_steps_down() -> None:
 
 def test_an_old_directory_that_is_put_back_is_not_counted() -> None:
     """The third node has the join of the second disk in its log, unapplied, and lacks what was acknowledged since. The first disk
-    is put back. For the third node, this disk is no voter."""
+    is put back. For the third node, this disk is not a voter."""
     world, leader = elected()
     commit(world, leader, b"old")
     settle(world)
@@ -404,7 +404,7 @@ def test_sequence_numbers_leave_room_for_the_next_ones() -> None:
 @pytest.mark.parametrize("error", [MemoryError, RecursionError, OSError, ImportError])
 @both
 def test_fatal_errors(defended: bool, error: type[Exception]) -> None:
-    """An error of one machine is no result of a command: the node stops before its state differs."""
+    """An error of one machine is not a result of a command: the node stops before its state differs."""
     world = world_with("fatal_errors", defended, also_off=("digest_check",))
     leader = world.elect()
     commit(world, leader, b"a")

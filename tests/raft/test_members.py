@@ -613,7 +613,7 @@ def test_observers_do_not_extend_the_lease() -> None:
 
 @both
 def test_single_change(defended: bool) -> None:
-    """A leader that has not applied its change writes no other one: quorums two changes apart need not intersect."""
+    """A leader writes no other change before it has applied its previous one: quorums two changes apart need not intersect."""
     world = world_with("single_change", defended)
     leader = world.elect()
     commit(world, leader, b"a")

@@ -63,7 +63,7 @@ def test_the_only_voter_that_is_left_serves_although_states_differed() -> None:
 
 
 def test_the_only_voter_that_is_left_without_peers_serves_although_states_differed() -> None:
-    """As above, but the only voter compares its state only after the removed node is no peer any more."""
+    """As above, but the only voter compares its state only after the removed node is not a peer any more."""
     world = World(1, RaftConfig(leaving_ms=1))
     world.start_all()
     commit(world, world.elect(), b"a")

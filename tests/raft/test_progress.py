@@ -174,7 +174,7 @@ def test_a_learner_keeps_up_after_ten_short_rounds_of_what_the_log_held_at_their
 
 
 def test_only_the_last_round_must_be_short() -> None:
-    """The first rounds replicate the entries that had been written before."""
+    """The first rounds may be long, because they replicate entries that are already in the log."""
     long_rounds = [(at * 5.0, at * 1_000, (at - 1) * 1_000, at * 5.0) for at in range(1, 30)]
     short_round = (29 * 5.0 + 0.2, 29_010, 29_000, 29 * 5.0 + 0.1)
     assert rounds_of([*long_rounds, short_round]) == [False] * 29 + [True]

@@ -30,7 +30,7 @@ from tests.support.replicated_processes import ReplicatedProcesses, eventually
 TIMEOUT_MS = 60_000
 AT_ONCE = 8
 HEARTBEAT_TIMEOUT_MS = 40_000
-"""Soon after a slow answer, a closed connection is no evidence that a broker left. Then the broker is removed after this time,
+"""Soon after a slow answer, a closed connection is not evidence that a broker left. Then the broker is removed after this time,
 which is less than the limit of ``eventually``."""
 _MAPPING = '{"bname":"%s","currIdMap":{"0":0,"1":1},"dirty":false,"epoch":1,"scope":"__global__","topic":"%s","totalQueues":2}'
 

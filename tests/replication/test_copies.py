@@ -29,7 +29,7 @@ ONE_TOPIC = {"T": QueueData(8, 8, 6, 0)}
 
 
 def refused_for_its_single_topic() -> RegisterBroker:
-    """The registration has a new broker name, so it creates an empty group and is no renewal."""
+    """The registration has a new broker name, so it creates an empty group and is not a renewal."""
     return dataclasses.replace(registration(address="b:1"), broker_name="b", topics=ONE_TOPIC)
 
 

@@ -312,8 +312,8 @@ BROKERS = 9
 
 
 def test_brokers_stay_through_a_transfer_that_makes_every_node_repeat_its_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part of a list has two brokers. Afterwards a broker that closes its connections goes at once, so the lists are
-    complete."""
+    """Each part of a list has two brokers. Afterwards a broker that closes its connections is removed at once, which shows that
+    the lists are complete."""
     monkeypatch.setattr(leader_messages, "PART_ENTRIES_MAX", 2)
     with virtual_cluster(connectionLossGraceMs="500") as cluster:
         wires = {(name, number): cluster.wire(name) for name in cluster.machines for number in range(BROKERS)}

@@ -2,8 +2,7 @@
 
 ``python -m tests.replication.upgrade --old FOLDER [--order leader-first]``; FOLDER is a checkout of the earlier version. Living
 brokers register all the time, others have registered once. Every node is asked for its brokers again and again. At each stage one
-broker dies, and has to go. At the end the nodes record silence.
-"""
+broker dies, and has to be removed. At the end the nodes record silence."""
 
 import argparse
 import asyncio

@@ -197,7 +197,7 @@ class TestOneVersion:
         assert (stored(state, "T"), stored(state, "V")) == (queues(4), queues(4))
 
     def test_a_new_master_makes_all_batches_writable(self) -> None:
-        """The permission that a group loses with its master is no override."""
+        """The permission that a group loses with its master is not an override."""
         state = RouteInfoManager()
         for broker_id in (0, 1):
             state.apply(register("b", broker_id, f"m:{broker_id}", acting_master=True, topics=["A", "B", "T", "U"]), 1)

@@ -149,7 +149,8 @@ def numbers_in(cell: str) -> set[int]:
 
 @cache
 def page() -> Mapping[Role, set[int]]:
-    """The codes that each role may send, by docs/security.md. The role broker may send its codes only for its own names."""
+    """The codes that each role may send, according to docs/security.md. The role broker may send its codes only for its own
+    names."""
     text = Path(__file__).parents[2].joinpath("docs/security.md").read_text()
     table = text.partition("| role | RocketMQ port | admin port |")[2].partition("\n\n")[0]
     cells = {found[1]: found[2] for found in re.finditer(r"^\| `(\w+)` \| ([^|]*) \|", table, re.MULTILINE)}

@@ -109,8 +109,8 @@ class Conversation:
 
 
 def converse(port: int, frames: Iterable[bytes]) -> None:
-    """A connection for each of ``frames``: the node never reads the bytes after a malformed frame. Many at once, as waiting for
-    one after the other takes longer than everything else."""
+    """Send each of ``frames`` over a connection of its own, because the node never reads the bytes after a malformed frame. Many
+    connections are open at once, because one after the other would take too long."""
     with selectors.DefaultSelector() as selector:
         waiting = iter(frames)
         exhausted = False

@@ -211,7 +211,7 @@ async def test_an_error_of_one_item_does_not_stop_the_others() -> None:
 
 
 async def test_an_item_that_admits_other_work_keeps_its_turn() -> None:
-    """Later requests would use up the share before the admitted work begins."""
+    """Otherwise later requests could use up the share before the admitted work begins."""
     shares, done = TurnShares(), list[str]()
     share, _ = shares.enter("h"), shares.enter("o")
     shares.spend(share, SHARE_NS)
@@ -298,8 +298,8 @@ def test_many_connections_of_one_address_share_its_time(tmp_path: Path, monkeypa
 
 
 def test_one_large_prepared_answer_is_written_before_the_next_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an earlier version all answers to a pipeline of queries for a large route were made at once: 64 of them, or as many as
-    one read has."""
+    """In an earlier version, all answers to a pipeline of queries for a large route were made at once: 64 answers, or one for
+    each query in one read of the socket."""
     with live_server(tmp_path) as server, Peer(server.port) as peer:
         query = request(105, {"topic": "none"}, opaque=77)
         for _ in range(2):

@@ -134,7 +134,7 @@ class ApiServer:
         self.kubeconfig.chmod(0o600)
 
     def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Answer:
-        """One request. A body that is no text is sent as JSON."""
+        """One request. A body that is not text is sent as JSON."""
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
         data = body.encode() if isinstance(body, str) else None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.address + path, data, headers, method=method)

@@ -171,7 +171,7 @@ class Attachments:
 
     def old_contacts(self, clock_ms: float) -> list[Key]:
         """The attached brokers among ``changed`` whose last contact is older than CONTACT_MS. They are reported in a list,
-        because an entry of a list is no contact."""
+        because an entry of a list is not a contact."""
         brokers = ((key, self._brokers.get(key)) for key in self.changed)
         return [key for key, broker in brokers if broker and broker.connections and clock_ms - broker.contact_ms > CONTACT_MS]
 

@@ -113,7 +113,7 @@ class LeaderRole:
         self._decide_all(self._admission.applied(key, content))
 
     def restored(self, epoch: int) -> None:
-        """A backup became the state. All brokers in it count as having registered now, with this epoch."""
+        """A backup has replaced the state. All brokers in it count as having registered now, with this epoch."""
         now = self._now_ms()
         self.departures.restored(epoch, now)
         if self.silence is not None:
