@@ -220,9 +220,7 @@ class Settings:
     join: str = setting("", OWN, "For a new node of a running cluster (cp), instead of peers: name=host:port,… of some members.")
     peer_listen: str = setting("", OWN, "HOST:PORT on which this node listens for its peers (cp); empty: its address in peers.")
     peer_dial: str = setting(
-        "",
-        OWN,
-        "name=host:port,… of nodes, also later members: addresses to which this node connects instead of their peer addresses.",
+        "", OWN, "name=host:port,… of nodes (also later members): connect to these addresses, not to their peer addresses."
     )
     peer_secret_file: str = setting(
         "",
@@ -237,7 +235,7 @@ class Settings:
     peer_tls_cert_path: str = setting(
         "", OWN, "Certificate chain of that key, PEM; nodeId is one of its DNS names. Changed files are read again."
     )
-    peer_tls_trust_cert_path: str = setting("", OWN, "Authorities of the peers' certificates, and of this node's, PEM.")
+    peer_tls_trust_cert_path: str = setting("", OWN, "Authorities that signed all nodes' certificates, PEM.")
     election_timeout_ms: int = setting(
         300,
         OWN,

@@ -293,7 +293,7 @@ def _others(settings: Settings, admin: Admin, addresses: Sequence[str]) -> Itera
     found: list[_Other] = []
     for answer in ask_all(addresses, lambda address: _ask(admin, address)):
         if isinstance(answer, NamesrvError):
-            remedy = "set adminListen and adminTokenFile on that node; give --token-file; --admin names other addresses"
+            remedy = "set adminListen and adminTokenFile on that node; give --token-file; or give other addresses with --admin"
             yield Finding("nodes", WARNING, str(answer), remedy)
         elif answer.node != settings.node_id:
             found.append(answer)

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     history = commands.add_parser("import", help="convert a history that Jepsen recorded into a run", description=about)
     history.add_argument("history", type=Path, metavar="FILE", help="history.edn, or JSON lines")
     history.add_argument("--name", required=True, metavar="RUN", help="name of the run, and of its folder")
-    history.add_argument("--mode", choices=("ap", "cp"), default="cp", help="the mode to compare it as (default cp)")
+    history.add_argument("--mode", choices=("ap", "cp"), default="cp", help="mode of the run in the analysis (default cp)")
     history.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the run's folder")
 
 

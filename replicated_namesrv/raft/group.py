@@ -181,8 +181,8 @@ class Group:
         own, member = self._identity.incarnation, self._configuration.members.get(self._context.node_id)
         is_named = member is not None and member.incarnation == own
         if self._was_named and not is_named and last_origin not in (None, own):
-            # The entries that the snapshot replaces gave the place to another incarnation and took it again. The sessions no
-            # longer know what this process has proposed.
+            # The entries that the snapshot replaces gave the place to another incarnation and then took it away. The sessions no
+            # longer contain the proposals of this process.
             self.has_lost_place = True
         if not self._configuration.is_static:
             self._note_removal(log_index, self._configuration.applied)

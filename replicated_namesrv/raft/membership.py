@@ -96,7 +96,7 @@ class Membership:
         self.known: dict[str, int] = {}
         """For each peer: the incarnation whose process this node has accepted."""
         self.own_standings: dict[str, Standing] = {}
-        """The standing that each peer gives to this process, since the peer introduced itself."""
+        """The standing of this process at each peer that has introduced itself to it."""
         self._contested_until: dict[str, float] = {}
         """For each peer: the time until which its last report that contests this process counts."""
         self._judged: dict[str, tuple[int, int, Standing]] = {}

@@ -302,7 +302,7 @@ class Proposals:
                 self._queue.append(number)
 
     def leader_changed(self, term: int) -> None:
-        """A leader of a new term is known: propose undecided ones to it. (Old copies may still exist.)"""
+        """A leader of a new term is known: propose the undecided proposals to it. (Old copies may still exist.)"""
         if term <= self._leader_term:
             return
         self._leader_term = term

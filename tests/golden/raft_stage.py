@@ -220,7 +220,7 @@ class RaftStage(Stage):
 
     @command
     def transfer(self, node: Machine, target: str = "") -> None:
-        """Transfer leadership, without a name to the node with the longest log."""
+        """Transfer leadership to the named node; without a name, to the node with the longest log."""
 
         def done(handed_over: bool) -> None:
             self.changed()
@@ -249,7 +249,7 @@ class RaftStage(Stage):
 
     @command
     def show(self, *nodes: Machine) -> None:
-        """Role, term, log and applied commands of the nodes, without names of all."""
+        """Role, term, log and applied commands of the named nodes; without names, of all nodes."""
         for machine in nodes or self.machines.values():
             if not isinstance(machine.process, Told):
                 self.tell(machine, "down")

@@ -200,7 +200,8 @@ class RouteStage(Stage):
 
     @command
     def show(self, *nodes: Machine) -> None:
-        """Role, registrations (age of the last contact known here, suspected or not), connections; without names of all."""
+        """Role, registrations (age of the last contact known here, suspected or not) and connections of the named nodes; without
+        names, of all nodes."""
         for machine in nodes or self.machines.values():
             if not machine.is_up():
                 self.tell(machine, "down")

@@ -347,7 +347,7 @@ def test_heartbeats_whose_report_is_lost_are_contacts() -> None:
 
 
 def slow_link(cluster: Cluster, name: str, round_trip_ms: int) -> None:
-    """Make the way to this node and back longer than nodes wait for an answer at first."""
+    """Give the links of this node this round trip, which is longer than the first time-out of nodes for an answer."""
     for link in cluster.network.links:
         if name in link:
             cluster.network.late_ms[link] = round_trip_ms // 2

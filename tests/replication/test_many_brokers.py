@@ -84,7 +84,7 @@ async def test_the_report_of_a_restore_is_one_callback_of_constant_cost(monkeypa
 
 
 async def test_a_new_leader_reads_the_registrations_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All brokers are watched from LEAD on, whenever their leases are read."""
+    """All brokers are watched from LEAD on, whenever their registrations are read."""
     monkeypatch.setattr(silence_module, "LOOKS_PER_TURN", 20)
     lines = []
     for count in (100, 200):

@@ -12,7 +12,7 @@ THIRD = T / SHARES
 
 
 def watching(leases: Collection[Lease], began_ms: float = 0.0) -> Silence:
-    """A leader's watch, which has read these leases."""
+    """A leader's watch, which has read these registrations."""
     version = DataVersion(0, 0, 0)
     silence = Silence(
         {each.key: Registration(*each.key, "b", 0, each.epoch, version, each.timeout_ms, "", (), 0) for each in leases}, began_ms
