@@ -31,7 +31,7 @@ class NodeAddress(NamedTuple):
     serves: bool
     """Whether the node is known to accept brokers and clients."""
     drained: bool
-    """Whether an operator has sent brokers and clients away from this node."""
+    """Whether an operator has drained this node."""
     zone: str = ""
     """Zone of the node (setting ``zone``); empty: none, or not known."""
 

@@ -661,7 +661,7 @@ def load_settings(
     """Settings from flags (name in the properties file to text) over environment over run-time changes over the properties
     ``file``.
 
-    Raises SettingError (unknown, malformed or contradictory), OSError (the file cannot be read), BodyError (it is no
+    Raises SettingError (unknown, malformed or contradictory), OSError (the file cannot be read), BodyError (it is not a
     properties text).
     """
     taken: dict[str, Value] = {}

@@ -30,7 +30,7 @@ PATIENCE_MS = 60_000
 
 
 CHANGES = {f"my.own.{number}": f"value = {number} \\ : ! #" for number in range(COUNT)}
-"""Keys in the -c file that are no settings. There may be any number of them, and 318 accepts them."""
+"""Keys in the -c file that are not settings. There may be any number of them, and 318 accepts them."""
 
 
 def knows_them(settings: Settings) -> None:

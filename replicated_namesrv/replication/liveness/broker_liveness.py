@@ -70,7 +70,8 @@ class BrokerLiveness:
             self.role.registered(key, epoch if held is not None and held.epoch == epoch else None, content)
 
     def backup_restored(self, epoch: int) -> None:
-        """Process a backup, which became the state in an earlier turn of the loop. Its brokers are registered with this epoch."""
+        """Process a backup, which replaced the state in an earlier turn of the loop. Its brokers are registered with this
+        epoch."""
         if self.role is not None:
             self.role.restored(epoch)
 

@@ -159,7 +159,7 @@ class Departures:
             self._registered_ms[key] = (epoch, now_ms)
 
     def restored(self, epoch: int, now_ms: float) -> None:
-        """A backup became the state in this term. All its registrations have this epoch."""
+        """A backup has replaced the state in this term. All its registrations have this epoch."""
         if epoch >= self._first_epoch:
             self._restored = (epoch, now_ms)
 

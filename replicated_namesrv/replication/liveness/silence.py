@@ -68,8 +68,8 @@ STALE_MAX = 1_000
 """The heap is rebuilt when its void elements exceed the live ones by this number."""
 LOOKS_PER_TURN = 2_000
 """Maximum number of brokers checked in one turn, which takes some milliseconds. The other brokers follow in the next turns. A
-broker whose lease a new leader reads counts as checked. Ten turns a second are enough for 20,000 brokers with a time-out of
-3 s."""
+broker whose registration a new leader reads counts as checked. Ten turns a second are enough for 20,000 brokers with a time-out
+of 3 s."""
 RECORDED_PER_COMMAND = 500
 """Number of brokers in one command. Such a command takes a node 3 to 6 ms in one step."""
 
@@ -112,18 +112,18 @@ class Silence:
 
     def __init__(self, registered: dict[Key, Registration], now_ms: float) -> None:
         """Measure the silence of all these brokers. It begins at the recorded suspicion and continues from now on. ``due`` reads
-        the leases, so that a leader with many brokers does this in several turns."""
+        the registrations, so that a leader with many brokers does this in several turns."""
         self._watched: dict[Key, _Watched] = {}
         self._heap: list[tuple[float, Key]] = []
         self._silent: dict[Key, None] = {}
         """Brokers whose time-out has passed, in the order in which it passed."""
         self._unread = registered
-        """Brokers of ``registered`` whose leases were not read yet."""
+        """Brokers of ``registered`` whose registrations were not read yet."""
         self._begun_ms = now_ms
 
     def _read(self, lease_of: Callable[[Key], Lease | None], now_ms: float) -> int:
-        """Read the leases of some unread brokers, and return their number. If such a broker has another registration by now
-        for which ``contact`` was not called yet, its silence begins now."""
+        """Read the registrations of some unread brokers, and return their number. If such a broker has another registration by
+        now for which ``contact`` was not called yet, its silence begins now."""
         read = 0
         while self._unread and read < LOOKS_PER_TURN:
             read += 1
@@ -167,8 +167,8 @@ class Silence:
         self._unread.pop(key, None)
 
     def age_ms(self, key: Key, now_ms: float) -> float | None:
-        """Milliseconds for which the broker has been silent. Until its lease is read, they do not include the recorded suspicion.
-        None: the broker is not registered."""
+        """Milliseconds for which the broker has been silent. Until its registration is read, they do not include the recorded
+        suspicion. None: the broker is not registered."""
         watched = self._watched.get(key)
         if watched is None:
             return max(0.0, now_ms - self._begun_ms) if key in self._unread else None
