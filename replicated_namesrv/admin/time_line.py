@@ -138,16 +138,19 @@ class TimeLine:
         since_ms = self._wall_ms() - SPAN_MS
         return [entry for entry in reversed(self.entries) if entry["timeMs"] >= since_ms]
 
-    def flapping(self) -> list[dict[str, Any]]:
-        """Brokers that were removed several times in the last hour, most often first."""
+    def removals(self) -> list[dict[str, Any]]:
+        """Brokers that were removed in the last hour, most often first."""
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for entry in self.latest():
             if entry["kind"] in REMOVALS and "brokerAddr" in entry:
                 names = {name: entry[name] for name in ("clusterName", "brokerName", "brokerAddr")}
                 key = (names["clusterName"], names["brokerAddr"])
                 found.setdefault(key, {**names, "removals": 0, "lastMs": entry["timeMs"]})["removals"] += 1
-        flapping = [row for row in found.values() if row["removals"] >= FLAPS_MIN]
-        return sorted(flapping, key=lambda row: -row["removals"])
+        return sorted(found.values(), key=lambda row: -row["removals"])
+
+    def flapping(self) -> list[dict[str, Any]]:
+        """Brokers that were removed several times in the last hour, most often first."""
+        return [row for row in self.removals() if row["removals"] >= FLAPS_MIN]
 
 
 def _summaries(change: Change) -> Iterator[dict[str, Any]]:
@@ -182,7 +185,9 @@ async def time_line(request: web.Request) -> web.Response:
         if not found.catch_up():
             break
         await asyncio.sleep(0)
-    entries = found.latest()
+    entries, removals = found.latest(), found.removals()
     if search := request.query.get("q", "").lower():
         entries = [entry for entry in entries if search in orjson.dumps(entry).decode().lower()]
-    return json_response({"entries": entries[: int(limit)], "total": len(entries), "flapping": found.flapping()})
+        removals = [row for row in removals if search in orjson.dumps(row).decode().lower()]
+    shown = {"entries": entries[: int(limit)], "removals": removals[: int(limit)]}
+    return json_response({**shown, "total": len(entries), "flapping": found.flapping()})

@@ -25,6 +25,8 @@ PAGES = ("cluster", "topics", "topics/T1", "brokers", "brokers/broker-a", "clust
 MARKUP = '<img src=x onerror="alert(1)">&amp;'
 MARKUP_TOKEN = "the token of an identity with an odd name"
 TOPICS = 20_000
+ROW_HEIGHT_MAX = 300
+"""In pixels, in a window 390 pixels wide: columns are not squeezed until each line has one word."""
 PAINT_LIMIT_S, SEARCH_LIMIT_S = 10.0, 5.0
 """These limits are generous, because other tests run at the same time. docs/performance.md does not quote them."""
 
@@ -35,6 +37,11 @@ def console(port: int, page: str = "cluster") -> str:
 
 def admin_port(cluster: ReplicatedProcesses, name: str) -> int:
     return cluster.nodes[name].plan.admin[1]
+
+
+def node_row(name: str) -> str:
+    """Selects the row of a node in the table with the actions."""
+    return f"section.nodes tbody tr:has(bdi:text-is('{name}'))"
 
 
 async def shows_leader(page: Page, leader: str) -> None:
@@ -66,6 +73,7 @@ async def test_follower_shows_a_leader_kill_a_pause_and_a_partition(tmp_path: Pa
         successor = await cluster.leader(among=[follower, third])
         await shows_leader(page, successor)
         await shows(page, "old.", ".findings")  # the age of the data of the node that is gone
+        await shows(page, "not known", node_row(leader))  # its log index: the new leader has had no answer from it
 
         await cluster.start_node(leader)
         await shows(page, "All 3 nodes answer", ".summary")
@@ -81,6 +89,7 @@ async def test_follower_shows_a_leader_kill_a_pause_and_a_partition(tmp_path: Pa
         cluster.cut(follower)
         await shows(page, "It is fenced", ".findings")
         await shows(page, "restore the network", ".findings .remedy")
+        await shows(page, "It is fenced", ".findings li:first-child")
         contact = page.locator("table.facts tr", has_text="Last contact over Raft").locator("td")
         for at, name in enumerate(cluster.names):  # connections stay open, and nothing arrives over them
             if name == follower:
@@ -88,12 +97,18 @@ async def test_follower_shows_a_leader_kill_a_pause_and_a_partition(tmp_path: Pa
             else:
                 await shows(page, f"{name}: Nothing has arrived from it over Raft for", ".findings")
                 await contact.nth(at).locator(".bad", has_text=" s ago").wait_for()
+        successor = await cluster.leader(among=cluster.others(follower))
+        await page.goto(console(admin_port(cluster, successor)))
+        await shows(page, "Nothing arrives from it over Raft.", f"{node_row(follower)} .why")
+        await page.goto(console(admin_port(cluster, follower), "topics"))
+        await shows(page, "This node is fenced. Its state, which is shown here, was last confirmed")
         await page.goto(console(admin_port(cluster, follower), "timeline"))
         await shows(page, "this node fenced itself", ".timeline")
         cluster.heal()
         await shows(page, "this node serves again", ".timeline")
         await page.goto(console(admin_port(cluster, follower)))
-        await shows(page, "Nothing is wrong", "main")
+        await shows(page, "No node has a problem", "main")
+        await shows(page, "no problems", "header")
         await expect(page.locator("table.facts td .bad")).to_have_count(0, timeout=LIMIT_MS)
 
 
@@ -189,6 +204,15 @@ async def test_flapping_broker_is_named_on_the_first_page(tmp_path: Path) -> Non
         await shows(page, "removed 3 times")
         await page.locator(".timeline a", has_text="broker-c").first.click()
         await shows(page, "It flaps", ".summary")
+        propose(node, command)
+        removals = page.locator("tbody tr td:last-child")
+        await expect(removals).to_have_text("3", timeout=LIMIT_MS)
+        await page.goto(console(port, "brokers/broker-a"))
+        await shows(page, "It does not flap", ".summary")
+        await expect(removals).to_have_text("0", timeout=LIMIT_MS)
+        await page.route("**/v1/timeline?*", lambda route: route.fulfill(status=403, json={"error": "wrong token"}))
+        await page.reload()
+        await shows(page, "Whether it flaps is not known: wrong token.", ".summary")
 
 
 @pytest.mark.slow
@@ -290,6 +314,8 @@ async def test_accessibility_checker_finds_nothing(tmp_path: Path, scheme: str) 
             found = await Axe().run(page)
             assert not found.response["violations"], f"{name}: {found.generate_report()}"
             assert await page.evaluate("document.documentElement.scrollWidth") <= 390, f"{name} is wider than the window"
+            tallest = await page.evaluate("Math.max(0, ...[...document.querySelectorAll('tr')].map((row) => row.clientHeight))")
+            assert tallest <= ROW_HEIGHT_MAX, f"{name} has a row of {tallest} pixels"
 
 
 async def test_focus_survives_a_refresh_and_the_keyboard_reaches_everything(tmp_path: Path) -> None:

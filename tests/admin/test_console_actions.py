@@ -13,7 +13,7 @@ from replicated_namesrv.access.roles import Role
 from replicated_namesrv.cli.children import NodePlan, PlannedNode
 from replicated_namesrv.routes.commands import PutKVConfig
 from tests.access.files import write_access_file
-from tests.admin.test_console import PAGES, admin_port, console, one_node
+from tests.admin.test_console import PAGES, admin_port, console, node_row, one_node
 from tests.admin.test_http import QUEUES, propose, registration
 from tests.admin.test_roles_over_http import FILE, TOKENS
 from tests.support.browser import LIMIT_MS, browser_page, give_token, shows
@@ -54,6 +54,7 @@ async def test_topics_kv_config_settings_and_backup_are_changed_from_the_browser
         await shows(page, "Removes the route through broker-a, broker-b", OPEN_DIALOG)
         await perform(page, "T1")
         await shows(page, "no broker serves topic 'T1'", ".problem")
+        assert await page.locator("main table, main .summary").count() == 0, "the route that was deleted is still shown"
         assert node.service.state.topic_queues("T1") is None
 
         await page.goto(console(port, "kv"))
@@ -237,7 +238,7 @@ async def joining(cluster: ReplicatedProcesses, name: str) -> PlannedNode:
 async def test_members_are_added_moved_promoted_and_removed_and_all_nodes_are_on_one_page(tmp_path: Path) -> None:
     async with replicated_processes(tmp_path) as cluster, browser_page() as page:
         added = await joining(cluster, "n4")
-        row = "section.nodes tbody tr:has(bdi:text-is('n4'))"
+        row = node_row("n4")
         add = page.get_by_role("button", name="Add an observer")
 
         async def open_leader() -> str | None:

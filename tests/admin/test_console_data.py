@@ -182,6 +182,7 @@ def test_time_line_is_bounded_and_counts_flaps(monkeypatch: pytest.MonkeyPatch) 
     assert [entry["kind"] for entry in line.latest()] == ["broker-expired", "broker-registered"] * 2
     assert line.latest()[-1]["topicCount"] == 9
     assert [(row["brokerName"], row["removals"]) for row in line.flapping()] == [("b", 2)]
+    assert line.flapping() == line.removals()
     assert line.removed_ms == {("C", "x:1"): now[0]}
     now[0] += time_line.SPAN_MS + 1
     assert line.latest() == []
@@ -204,6 +205,18 @@ async def test_time_line_tells_who_requested_what(tmp_path: Path) -> None:
         )
         assert "secret" not in json.dumps(entries)
         assert (await http(port, "/v1/timeline?limit=0")).status == 400
+
+
+async def test_time_line_counts_the_removals_of_each_broker_that_is_searched(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as (node, port):
+        for name in ("broker-a", "broker-b"):
+            command = registration(name, {"T1": QUEUES, "T2": QUEUES})
+            propose(node, command)
+            propose(node, UnregisterBrokers((BrokerRemoval(command.cluster_name, command.broker_addr, name, 0, None),)))
+        found = (await http(port, "/v1/timeline?q=broker-b")).json
+        assert [(row["brokerName"], row["removals"]) for row in found["removals"]] == [("broker-b", 1)]
+        assert found["flapping"] == []
+        assert len((await http(port, "/v1/timeline?limit=1")).json["removals"]) == 1
 
 
 def test_ring_forgets_what_is_old_and_marks_gaps() -> None:

@@ -64,7 +64,7 @@ const RAFT_FACTS = [
   ["Commit index", (node) => count(node.replication.commitIndex)],
   ["Applied index", (node) => count(node.replication.appliedIndex)],
   ["Lag", (node, cluster) => plural(Math.max(...cluster.nodes.filter((n) => n.replication).map((n) => n.replication.commitIndex)) - node.replication.appliedIndex, "entry", "entries")],
-  ["State confirmed", (node) => (node.replication.confirmedMsAgo === null || node.replication.confirmedMsAgo < 0 ? "not yet" : `${duration(node.replication.confirmedMsAgo)} ago`)],
+  ["State confirmed", (node) => (node.replication.confirmedMsAgo === null || node.replication.confirmedMsAgo < 0 ? "not yet" : `${duration(node.replication.confirmedMsAgo + (aged(node) ?? 0))} ago`)],
   ["Digest", (node) => html`<code>${node.replication.digest?.slice(0, 12)}</code>`],
   ["Fence", (node) => (node.replication.fenced ? html`<span class="bad">fenced</span>` : "open")],
 ];
@@ -83,16 +83,16 @@ function cell(fact, node, cluster) {
 const NO_LEADER = { level: "bad", problem: "No node leads, so writes and confirmed reads wait.", remedy: "An election takes about a second. If it takes longer, start the nodes that do not answer, or restore the network between the nodes." };
 const UNEQUAL = { level: "bad", problem: "Nodes at the same log position have different states.", remedy: "The nodes in the minority stop. docs/alerts.md (NamesrvDigestMismatch) says what to do." };
 
-// Problems of the whole cluster, then those of each node.
+// Problems of the whole cluster, then those of each node. What does not work comes before what may soon not work.
 export function problems(cluster) {
   const { mode, leader, digestsEqual, nodes } = cluster;
   return [...(mode === "cp" && !leader ? [NO_LEADER] : []), ...(digestsEqual === false ? [UNEQUAL] : []),
-    ...nodes.flatMap((node) => node.findings.map((finding) => ({ node, ...finding })))];
+    ...nodes.flatMap((node) => node.findings.map((finding) => ({ node, ...finding })))].sort((a, b) => (a.level === "warn") - (b.level === "warn"));
 }
 
 function Problems({ cluster }) {
   const found = problems(cluster);
-  if (found.length === 0) return html`<p class="good">Nothing is wrong.</p>`;
+  if (found.length === 0) return html`<p class="good">No node has a problem.</p>`;
   return html`<ul class="findings" aria-label="What is wrong">${found.map((finding) => html`<li key=${(finding.node?.nodeId ?? "") + finding.problem.slice(0, 20)} class=${finding.level}>
     ${finding.node?.answers && html`<strong>${finding.node.nodeId}</strong>: `}${finding.problem}
     ${finding.node && !finding.node.answers && (finding.node.ageMs === null ? " There is no data of it yet." : ` Its data is ${duration(aged(finding.node))} old.`)}
@@ -167,7 +167,8 @@ function Nodes({ cluster }) {
   const others = rows.filter(({ node }) => node.nodeId !== asked && node.status?.listen && node.answers).map(({ node }) => node.status.advertisedAddress);
   const serves = ({ node, member }) => (!node.answers ? (member?.serves ? "yes, says the leader" : html`<span class="bad">not known</span>`)
     : node.status.drained ? html`<span class="warn">drained</span>` : node.status.listen ? "yes" : html`<span class="bad">no</span>`);
-  const cannot = ({ nodeId, answers }) => (nodeId === leader ? "It leads." : !leader ? "No node leads." : leader !== asked ? `Only the leader can: open the console of ${leader}.` : answers ? null : "It does not answer.");
+  const cannot = ({ nodeId, answers, replication, peer }) => (nodeId === leader ? "It leads." : !leader ? "No node leads." : leader !== asked ? `Only the leader can: open the console of ${leader}.`
+    : !answers ? "It does not answer." : peer?.silent ? "Nothing arrives from it over Raft." : replication?.fenced ? "It is fenced." : null);
   const transfer = ({ node }) => html`<${Action} label="Transfer leadership" needs="operate" title=${`Transfer leadership to ${node.nodeId}`} disabled=${cannot(node)} done=${poll}
     preview=${html`<p>${asked} stops leading, and ${node.nodeId} becomes the leader. Requests wait for some milliseconds.</p>`}
     run=${() => change("POST", `v1/leader/transfer?to=${encodeURIComponent(node.nodeId)}`)} />`;
@@ -183,6 +184,8 @@ function Nodes({ cluster }) {
   const promote = ({ node: { nodeId } }) => html`<${Action} label="Promote" needs="operate" title=${`Make ${nodeId} a voter`} disabled=${leader === asked ? null : leader ? `Only the leader can: open the console of ${leader}.` : "No node leads."} done=${poll}
     preview=${html`<p>${nodeId} votes from then on. A majority then needs ${plural(Math.floor((rows.filter(({ member }) => member && member.role !== "observer").length + 1) / 2) + 1, "voter")}.</p>`}
     run=${() => change("POST", `v1/members/${encodeURIComponent(nodeId)}/promote`)} />`;
+  // A new leader does not know what a node has on its disk before the node has answered it.
+  const known = (value, member) => (member?.matchIndex === 0 && member.lag > 0 ? html`<span class="weak">not known</span>` : count(value));
   const ownDrain = ({ node }) => html`<${Action} label="Drain" needs="operate" title=${`Drain ${asked}`} confirm=${asked} run=${drain} done=${poll} disabled=${node.status?.drained ? "It is drained." : null}
       preview=${html`<p>Closes the ${plural(node.status?.connections ?? 0, "connection")} of brokers and clients to ${asked} once their requests are answered, and takes no new ones until “Serve again” or a restart. Clients use the other name servers: ${others.join(", ") || "none of them is known to serve"}.</p>`} />
     <${Action} label="Serve again" needs="operate" title=${`${asked} serves again after a drain`} done=${poll} disabled=${node.status?.drained ? null : "It is not drained."}
@@ -192,8 +195,8 @@ function Nodes({ cluster }) {
     { title: "Role", cell: ({ node, member }) => member?.role ?? node.replication?.role ?? (mode === "cp" ? "–" : "independent") },
     ...(mode === "cp" ? [
       { title: "Raft address", cell: ({ member }) => member?.peerAddress ?? "–" },
-      { title: "Log index", number: true, cell: ({ member }) => count(member?.matchIndex) },
-      { title: "Lag", number: true, cell: ({ member }) => count(member?.lag) },
+      { title: "Log index", number: true, cell: ({ member }) => known(member?.matchIndex, member) },
+      { title: "Lag", number: true, cell: ({ member }) => known(member?.lag, member) },
     ] : []),
     { title: "RocketMQ address", cell: ({ node, member }) => member?.address ?? node.status?.advertisedAddress ?? "–" },
     { title: "Serves", cell: serves },

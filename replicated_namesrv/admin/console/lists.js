@@ -91,16 +91,16 @@ function BrokerFacts({ name, cluster }) {
   const line = useData(`v1/timeline${query({ q: name, limit: 200 })}`);
   const rows = data?.brokers.filter((row) => row.brokerName === name) ?? [];
   const flaps = line.data?.flapping.filter((row) => row.brokerName === name) ?? [];
-  const removals = (row) => flaps.find((each) => each.brokerAddr === row.brokerAddr)?.removals;
+  const removals = (row) => line.data?.removals?.find((each) => each.clusterName === row.clusterName && each.brokerAddr === row.brokerAddr)?.removals ?? 0;
   const columns = [
     ...BROKER_COLUMNS.filter((column) => column.title !== "Broker name").map(({ sort, ...column }) => column),
     { title: "Data version", cell: (row) => `${row.dataVersion.counter} of ${moment(row.dataVersion.timestamp)}` },
     { title: "Time-out", cell: (row) => duration(row.heartbeatTimeoutMillis) },
-    { title: "Removals, last hour", number: true, cell: (row) => (line.data ? html`<span class=${removals(row) ? "bad" : ""}>${removals(row) ?? "0 or 1"}</span>` : "–") },
+    { title: "Removals, last hour", number: true, cell: (row) => (line.data ? html`<span class=${removals(row) > 1 ? "bad" : ""}>${count(removals(row))}</span>` : "–") },
   ];
   const topics = rows[0]?.topicCount;
   return html`<${Problem} error=${error} />
-    <p class="summary">${flaps.length ? html`<strong class="bad">It flaps:</strong> removed ${Math.max(...flaps.map((row) => row.removals))} times in the last hour.` : "It does not flap."}
+    <p class="summary">${flaps.length ? html`<strong class="bad">It flaps:</strong> removed ${Math.max(...flaps.map((row) => row.removals))} times in the last hour.` : line.data ? "It does not flap." : line.error ? `Whether it flaps is not known: ${line.error.message}.` : ""}
       ${data && rows.length === 0 && html`<strong class="bad"> It is not registered on this node.</strong>`}
       ${rows.length > 0 && !rows.some((row) => row.brokerId === 0) && html`<strong class="bad"> It has no master.</strong>`}</p>
     ${data && html`<${Table} caption=${`Registrations of ${name}`} columns=${columns} rows=${rows} keyOf=${(row) => together(row.clusterName, row.brokerAddr)} />`}
@@ -172,10 +172,10 @@ export function Settings() {
   const wanted = q.toLowerCase();
   const rows = data?.settings.filter((row) => `${row.name} ${row.value} ${row.meaning}`.toLowerCase().includes(wanted));
   const columns = [
-    { title: "Setting", by: (row) => row.name, cell: (row) => html`<code>${row.name}</code>` },
+    { title: "Setting", wide: true, by: (row) => row.name, cell: (row) => html`<code>${row.name}</code>` },
     { title: "Value", by: (row) => String(row.value), cell: (row) => html`<span class=${row.value === row.default ? "value" : "value changed"}>${row.value}</span>` },
     { title: "Default", by: (row) => String(row.default), cell: (row) => row.default },
-    { title: "Meaning", cell: (row) => row.meaning },
+    { title: "Meaning", wide: true, cell: (row) => row.meaning },
     { title: "Change", cell: (row) => (row.atRunTime
       ? html`<${Action} label="Change" title=${`Change ${row.name}`} done=${reload}
           preview=${html`<p>${row.meaning} Present value: <code>${row.value}</code>. ${row.shared ? "It changes on all nodes (CP) or on this node (AP)." : "It changes on this node only."}</p>`}

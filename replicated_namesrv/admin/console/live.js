@@ -152,9 +152,10 @@ export function begin() {
 
 export const dialogIsOpen = () => document.querySelector("dialog[open]") !== null;
 
-// Reads `path` at once, when it changes, and when something has changed on the node. Shows the old answer until then. One request
-// is under way at a time, so answers come in order, also if changes come faster than answers. A request without an answer is
-// repeated, because the next change may come late. While a dialog is open nothing is read, so that its row stays.
+// Reads `path` at once, when it changes, and when something has changed on the node. Shows the old answer until then, also while
+// the node does not answer or cannot serve. One request is under way at a time, so answers come in order, also if changes come faster
+// than answers. A request without an answer is repeated, because the next change may come late. While a dialog is open nothing is
+// read, so that its row stays.
 export function useData(path, everyMs = 0, timeoutMs = undefined) {
   const [found, set] = useState({ path: null, data: null, error: null });
   const { version } = useLive();
@@ -172,7 +173,8 @@ export function useData(path, everyMs = 0, timeoutMs = undefined) {
       const [data, error] = await asker.current(path, { signal: ends.signal }).then((answer) => [answer, null], (failure) => [null, failure]);
       busy = false;
       if (ends.signal.aborted) return;
-      set((before) => ({ path, data: error && before.path === path ? before.data : data, error }));
+      const isKept = error && ![401, 403, 404].includes(error.status); // these say that the data is gone, or may not be shown
+      set((before) => ({ path, data: isKept && before.path === path ? before.data : data, error }));
       if (again) read();
       else if (error?.status === 0) retry = setTimeout(read, document.hidden ? HIDDEN_POLL_MS : RETRY_MS);
     };

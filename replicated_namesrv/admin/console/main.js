@@ -23,7 +23,7 @@ function State() {
   }
   if (!cluster || error) return null;
   const wrong = problems(cluster).length;
-  return html`<a class=${`badge ${wrong ? "bad" : "good"}`} href=${link("cluster")}>${wrong ? plural(wrong, "problem") : "nothing is wrong"}</a>`;
+  return html`<a class=${`badge ${wrong ? "bad" : "good"}`} href=${link("cluster")}>${wrong ? plural(wrong, "problem") : "no problems"}</a>`;
 }
 
 function Token() {
@@ -72,6 +72,14 @@ function Outdated() {
   return html`<p class="warn" role="status">This page was loaded from version ${loadedFrom}, and the node now runs ${version}. <button type="button" onClick=${() => location.reload()}>Reload</button></p>`;
 }
 
+// Lists of a node that is fenced in CP show its own state, which can be old.
+function Fenced({ own }) {
+  const { at } = useLive(), { fenced, confirmedMsAgo } = own?.replication ?? {};
+  if (!fenced) return null;
+  const age = confirmedMsAgo === null || confirmedMsAgo < 0 ? "not confirmed since its start" : `last confirmed ${duration(confirmedMsAgo + performance.now() - at)} ago`;
+  return html`<p class="bad" role="status">This node is fenced. Its state, which is shown here, was ${age}. <a href=${link("cluster")}>What is wrong</a></p>`;
+}
+
 function App() {
   const { page, name } = useRoute();
   const { cluster, stream, error } = useLive();
@@ -86,7 +94,7 @@ function App() {
       <${FindTopic} />
       <span class="weak stream">${error?.status === 0 ? "disconnected" : { open: "live", connecting: "connecting", refused: "not live" }[stream]}</span></header>
     <nav aria-label="Pages"><ul>${PAGES.map(([each, label]) => html`<li key=${each}><a href=${link(each)} aria-current=${each === id ? "page" : undefined}>${label}</a></li>`)}</ul></nav>
-    <${Token} /><${Outdated} />
+    <${Token} /><${Outdated} />${id !== "cluster" && html`<${Fenced} own=${own} />`}
     <main id="main" tabindex="-1">${error && error.status !== 0 && error.status !== 401 && html`<${Problem} error=${error} />`}<${Shown} key=${`${token.session}/${id}/${name}`} Page=${Page} name=${name} /></main>`;
 }
 

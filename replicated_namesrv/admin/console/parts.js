@@ -39,7 +39,7 @@ export function Search({ label }) {
   return html`<label class="search">${label} <input type="search" value=${text} onInput=${typed} /></label>`;
 }
 
-// columns: {title, sort, number, cell: row => content}. Rows are keyed, so that focus stays on a row when data changes. `sort` is
+// columns: {title, sort, number, wide, cell: row => content}. Rows are keyed, so that focus stays on a row when data changes. `sort` is
 // the server's name of the order, "" for the order without one. A column with `by: row => value` is sorted here, by the title.
 export function Table({ caption, columns, rows, keyOf, empty }) {
   const { sort = "" } = read().fields;
@@ -68,7 +68,7 @@ export function Table({ caption, columns, rows, keyOf, empty }) {
     <table><caption class="hidden">${caption}</caption>
       <thead><tr>${columns.map(heading)}</tr></thead>
       <tbody>${rows.length === 0 && html`<tr key="none"><td class="empty" colspan=${columns.length}>${empty ?? "Nothing here."}</td></tr>`}
-      ${ordered.map((row) => html`<tr key=${keyOf(row)}>${columns.map((column) => html`<td class=${column.number ? "number" : ""}>${column.cell(row)}</td>`)}</tr>`)}</tbody>
+      ${ordered.map((row) => html`<tr key=${keyOf(row)}>${columns.map((column) => html`<td class=${column.number ? "number" : column.wide ? "wide" : ""}>${column.cell(row)}</td>`)}</tr>`)}</tbody>
     </table></div>`;
 }
 
