@@ -1,7 +1,7 @@
 """RunOperator: the operator of a run, who adds, removes, replaces and drains nodes, and keeps the address list of brokers and
 clients up to date.
 
-A CP cluster has members. There, the operator types ``namesrv members …``, and brokers and clients use the list that
+A CP cluster has members. There, the operator executes ``namesrv members …``, and brokers and clients use the list that
 ``/rocketmq/nsaddr`` of the leader returns. Independent nodes and foreign name servers have no members. There, the operator starts
 or stops a node, and edits the list.
 

@@ -216,7 +216,7 @@ async def _swap(servers: NameServers, arguments: argparse.Namespace, address: st
     while time.monotonic() - started < arguments.within:
         now = _kind((await _configs(servers)).get(address))
         if now == kind:
-            waits_for = f"the {kind} server to be replaced"
+            waits_for = f"the server to be replaced (its kind is still {kind})"
         elif now != SILENT:
             comparison = await _compare(servers, arguments)
             if not comparison.differs and not comparison.unreachable:

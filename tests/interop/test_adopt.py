@@ -140,7 +140,7 @@ def test_a_walk_does_not_begin_while_servers_differ(lab: Lab, tmp_path: Path) ->
     assert kinds == {nodes[0]: "rocketmq", nodes[1]: "ours"}
     done = run_command("adopt", "-n", ";".join(nodes), "--swap", "true", "--within", "1")
     assert done.returncode == 1
-    assert "still waiting for the" in done.stderr
+    assert "still waiting for the server to be replaced (its kind is still " in done.stderr
     done = run_command("adopt", "-n", ";".join(nodes), "--swap", "false")
     assert done.returncode == 1
     assert "the command of --swap ended with 1" in done.stderr
