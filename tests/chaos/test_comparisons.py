@@ -110,7 +110,7 @@ def test_the_page_stands_next_to_the_runs_and_leads_to_them(tmp_path: Path) -> N
         ("suite smoke --modes go:1.0.0", "--mode go:1.0.0: no such mode"),
         ("suite smoke --modes java:5.5.0 --node-command x", "--node-command: java:5.5.0 has a mode with its own command"),
         ("run no-fault --mode java:5.5.0 --node-command x", "--node-command: java:5.5.0 has its own command"),
-        ("run no-fault --mode java:5.5.0 --read-consistency stale", "java:5.5.0 nodes have none"),
+        ("run no-fault --mode java:5.5.0 --read-consistency stale", "java:5.5.0 nodes have no read levels"),
     ],
 )
 def test_a_wrong_mode_is_named_before_anything_starts(
