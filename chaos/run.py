@@ -53,7 +53,7 @@ from replicated_namesrv.child_process import SERVE
 from replicated_namesrv.client.broker_requests import BrokerVersion
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.files import write_atomically
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 
 OBSERVE_INTERVAL_MS = 250
 HEAL_MIN_S, AGREED_S = 3.0, 1.5

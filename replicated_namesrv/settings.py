@@ -1,20 +1,13 @@
-"""Every setting of a node: its name, type, default, bounds, and when a change takes effect.
+"""Every setting of a node: its name, type, default, and when a change takes effect.
 
 RocketMQ's settings keep RocketMQ's names, types and defaults (``NamesrvConfig``, ``NettyServerConfig``, ``NettyClientConfig``
 of 5.3.3) and are read from the same properties file as ours. The dataclass ``Settings`` is the only place where a setting is
 declared; help, the answer of ``GET_NAMESRV_CONFIG`` (319), ``-p`` and the documentation are made from it.
 
-Precedence: flag over environment (``NAMESRV_LISTEN_PORT``) over what was changed at run time (``RUN_TIME_FILE``) over file
-over default. A node does not start with an invalid setting: the message names key, value and remedy. Two exceptions keep files
-written for the Java server usable: an unknown key in the file only causes a warning unless it looks like a misspelt setting of
-ours, and a malformed value of a RocketMQ setting is ignored with a warning, as ``MixAll.properties2Object`` does. A line of
-``RUN_TIME_FILE`` that no run-time change can have written is also ignored with a warning, because no accepted change may
-prevent a start.
+``settings_sources.py`` reads the settings, and ``settings_checks.py`` has their bounds.
 """
 
 import dataclasses
-import difflib
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,9 +15,9 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
 
-from replicated_namesrv.address_list import check_change, checked_zone
-from replicated_namesrv.errors import BodyError, SettingError
-from replicated_namesrv.wire.properties import dump_properties, load_properties
+from replicated_namesrv.address_list import check_change
+from replicated_namesrv.errors import SettingError
+from replicated_namesrv.wire.properties import dump_properties
 
 NAMESRV, NETTY_SERVER, NETTY_CLIENT, OWN = "NamesrvConfig", "NettyServerConfig", "NettyClientConfig", "own"
 Value = str | int | bool
@@ -471,6 +464,17 @@ class Settings:
         return self.origins.get(row.attribute, "").startswith("file ")
 
 
+_RUN_TIME_RANGES = {
+    "client_request_thread_pool_queue_capacity": (1_000, 1_000_000),
+    "default_thread_pool_queue_capacity": (1_000, 1_000_000),
+    "un_register_broker_queue_capacity": (100, 1_000_000),
+    "wait_seconds_for_service": (0, 45),
+    "shutdown_wait_time_seconds": (0, 300),
+}
+"""Range of a run-time change. It is narrower than the range in a file, because every client on the remoting port can send a
+change, and no value may stop the node from serving. The 45 s for waitSecondsForService are RocketMQ's default."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table of settings."""
@@ -537,18 +541,6 @@ def _rows() -> Iterator[Row]:
 ROWS: dict[str, Row] = {row.name: row for row in _rows()}
 """Every setting by its name in the properties file, in the order of declaration."""
 
-ENVIRONMENT_PREFIX = "NAMESRV_"
-_FOREIGN_ENVIRONMENT = ("NAMESRV_ADDR", "NAMESRV_PORT", "NAMESRV_SERVICE_")
-"""Beginnings of variables that are not settings. The first is RocketMQ's own client variable; Kubernetes sets the others for a
-service with the name namesrv."""
-_OPERATORS_VARIABLES = ("NAMESRV_ADMIN", "NAMESRV_ADMIN_CA")
-"""Variables that only commands read."""
-
-
-def environment_name(row: Row) -> str:
-    """``listenPort`` to ``NAMESRV_LISTEN_PORT``."""
-    return ENVIRONMENT_PREFIX + row.attribute.upper()
-
 
 def parse_address(key: str, text: str) -> tuple[str, int]:
     """HOST:PORT to its parts. Raises SettingError naming the key."""
@@ -556,244 +548,3 @@ def parse_address(key: str, text: str) -> tuple[str, int]:
     if not colon or not host or not port.isdigit() or int(port) > 65535:
         raise SettingError(f"{key}={text}: not HOST:PORT; give for example 127.0.0.1:9876")
     return host.strip("[]"), int(port)
-
-
-def _nearest(key: str) -> str:
-    found = difflib.get_close_matches(key, ROWS, n=1, cutoff=0.8)
-    return f"; did you mean {found[0]}?" if found else ""
-
-
-def _parse(row: Row, text: str, source: str) -> Value:
-    try:
-        return row.parse_strictly(text)
-    except ValueError as cause:
-        kind = {int: "a whole number", bool: "true or false"}.get(row.kind, str(cause))
-        raise SettingError(f"{row.name}={text} ({source}): give {kind}") from None
-
-
-def _from_file(path: str, taken: dict[str, Value], origins: dict[str, str], warnings: list[str]) -> dict[str, str]:
-    extra: dict[str, str] = {}
-    for key, text in load_properties(Path(path).read_bytes()).items():
-        row = ROWS.get(key)
-        if row is None:
-            near = difflib.get_close_matches(key, [r.name for r in ROWS.values() if r.group == OWN], n=1, cutoff=0.8)
-            if near:
-                raise SettingError(f"{key}={text} ({path}): unknown setting; did you mean {near[0]}?")
-            warnings.append(f"{key}={text} ({path}): not a setting of this name server; it is shown but has no effect")
-            extra[key] = text
-            continue
-        try:
-            taken[row.attribute] = row.parse(text)
-            origins[row.attribute] = f"file {path}"
-            if not row.is_plain(text):
-                warnings.append(f"{key}={text} ({path}): neither true nor false; it counts as false")
-        except ValueError:
-            if row.group == OWN:
-                _parse(row, text, path)
-            warnings.append(f"{key}={text} ({path}): malformed; the default {row.show(row.default)} is used")
-    return extra
-
-
-def _from_run_time_file(
-    path: Path, extra: dict[str, str], taken: dict[str, Value], origins: dict[str, str], warnings: list[str]
-) -> dict[str, str]:
-    """The run-time changes; flags and environment override them. Raises SettingError if the file cannot be read."""
-    changes: dict[str, str] = {}
-    try:
-        lines = load_properties(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return changes
-    except (OSError, BodyError) as cause:
-        reason = cause.strerror if isinstance(cause, OSError) else str(cause)
-        raise SettingError(f"{path}: {reason}; correct it, or remove it to undo the changes made at run time") from cause
-    for key, text in lines.items():
-        row = ROWS.get(key)
-        if row is None and key in extra:
-            extra[key] = changes[key] = text
-            continue
-        try:
-            if row is None or not row.live:
-                raise ValueError("it cannot change at run time")
-            value = row.parse_change(text)
-        except ValueError as cause:
-            warnings.append(f"{key}={text} ({path}): ignored; {cause}")
-            continue
-        changes[key] = text
-        if origins.get(row.attribute, "file ").startswith("file "):
-            taken[row.attribute], origins[row.attribute] = value, f"file {path}"
-    return changes
-
-
-def _from_tls_file(taken: dict[str, Value], origins: dict[str, str]) -> None:
-    """``TlsHelper.extractTlsConfigFromFile``; flags and environment override it."""
-    path = Path(str(taken.get("tls_config_file", Settings.__dataclass_fields__["tls_config_file"].default)))
-    if not path.is_file():
-        return
-    for key, text in load_properties(path.read_bytes()).items():
-        row = ROWS.get(key)
-        if row is None or not key.startswith("tls.") or row.attribute in ("tls_server_mode", "tls_config_file"):
-            continue
-        if not origins.get(row.attribute, "file").startswith("file"):
-            continue
-        taken[row.attribute] = _parse(row, text, str(path))
-        origins[row.attribute] = f"file {path}"
-
-
-def _from_environment(environment: Mapping[str, str], taken: dict[str, Value], origins: dict[str, str]) -> None:
-    by_variable = {environment_name(row): row for row in ROWS.values()}
-    for variable, text in environment.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX):
-            continue
-        row = by_variable.get(variable)
-        if row is None:
-            if variable.startswith(_FOREIGN_ENVIRONMENT) or variable in _OPERATORS_VARIABLES:
-                continue
-            near = difflib.get_close_matches(variable, by_variable, n=1, cutoff=0.8)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise SettingError(f"{variable}={text}: unknown setting in the environment{hint}; unset it")
-        taken[row.attribute] = _parse(row, text, variable)
-        origins[row.attribute] = f"environment {variable}"
-
-
-def load_settings(
-    file: str | None = None, flags: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
-) -> Settings:
-    """Settings from flags (name in the properties file to text) over environment over run-time changes over the properties
-    ``file``.
-
-    Raises SettingError (unknown, malformed or contradictory), OSError (the file cannot be read), BodyError (it is not a
-    properties text).
-    """
-    taken: dict[str, Value] = {}
-    origins: dict[str, str] = {}
-    warnings: list[str] = []
-    extra: dict[str, str] = {}
-    if file is not None:
-        extra = _from_file(file, taken, origins, warnings)
-        taken["config_store_path"] = file
-    _from_environment(os.environ if environment is None else environment, taken, origins)
-    for key, text in (flags or {}).items():
-        row = ROWS.get(key)
-        if row is None:
-            raise SettingError(
-                f"{key}={text}: unknown setting{_nearest(key)}; 'namesrv serve --help' names the page that lists them"
-            )
-        taken[row.attribute] = _parse(row, text, "flag")
-        origins[row.attribute] = "flag"
-    _from_tls_file(taken, origins)
-    run_time_file = Settings(data_dir=str(taken.get("data_dir", ""))).run_time_file
-    if file is not None and Path(file).resolve() == run_time_file.resolve():
-        raise SettingError(f"-c {file}: run-time changes are written to this file; give the settings in another one")
-    run_time = _from_run_time_file(run_time_file, extra, taken, origins, warnings)
-    values: dict[str, Any] = dict(taken)  # values by attribute, already parsed
-    result = Settings(**values, extra=extra, origins=origins, run_time=run_time, warnings=warnings)
-    check(result)
-    return result
-
-
-_CHOICES = {
-    "mode": ("ap", "cp"),
-    "read_consistency": ("linearizable", "lease", "stale"),
-    "no_quorum_policy": ("fence", "serve-stale"),
-    "access_policy": ("open", "observe", "enforce"),
-    "tls_server_mode": ("disabled", "permissive", "enforcing"),
-    "log_level": ("debug", "info", "warning", "error"),
-    "log_format": ("human", "json", "auto"),
-}
-_LISTEN_RIVALS = ("bind_address", "listen_port")
-"""Settings whose values ``listen`` also gives."""
-_AT_LEAST = {
-    "trace_one_in": 1,
-    "scan_not_active_broker_interval": 1,
-    "server_channel_max_idle_time_seconds": 1,
-    "server_socket_backlog": 1,
-    "fence_after_ms": 700,
-    "election_timeout_ms": 300,
-    "peer_heartbeat_ms": 10,
-    "connection_loss_grace_ms": 0,
-    "client_request_thread_pool_queue_capacity": 1,
-    "default_thread_pool_queue_capacity": 1,
-    "un_register_broker_queue_capacity": 1,
-    "shutdown_wait_time_seconds": 0,
-    "late_copy_ms": 0,
-    "watch_history_bytes": 0,
-    "route_cache_bytes": 0,
-    "max_connections": 1,
-    "max_connections_per_address": 0,
-    "max_pending_per_connection": 1,
-    "max_held_bytes": 33_554_432,
-    "frame_timeout_millis": 100,
-    "max_inflated_body_bytes": 1024,
-    "max_state_bytes": 65_536,
-    "max_kv_bytes": 65_536,
-    "max_kv_namespace_bytes": 65_536,
-    "max_broker_bytes": 65_536,
-    "disk_reserve_bytes": 0,
-}
-AT_MOST = {"max_state_bytes": 1 << 36}  # the state takes about twice as many bytes of memory
-
-_RUN_TIME_RANGES = {
-    "client_request_thread_pool_queue_capacity": (1_000, 1_000_000),
-    "default_thread_pool_queue_capacity": (1_000, 1_000_000),
-    "un_register_broker_queue_capacity": (100, 1_000_000),
-    "wait_seconds_for_service": (0, 45),
-    "shutdown_wait_time_seconds": (0, 300),
-}
-"""Range of a run-time change. It is narrower than the range in a file, because every client on the remoting port can send a
-change, and no value may stop the node from serving. The 45 s for waitSecondsForService are RocketMQ's default."""
-
-
-def _described(settings: Settings, attribute: str) -> str:
-    row = next(row for row in ROWS.values() if row.attribute == attribute)
-    return f"{row.name}={row.show(settings.get(row))} ({settings.origins.get(attribute, 'default')})"
-
-
-def check(settings: Settings) -> None:
-    """Check bounds of single settings and rules between settings. Raises SettingError with every value and its source."""
-    for attribute, choices in _CHOICES.items():
-        if getattr(settings, attribute) not in choices:
-            if attribute == "tls_server_mode":  # as in Java's TlsMode.parse, where any unknown mode means permissive
-                settings.warnings.append(f"{_described(settings, attribute)}: unknown, permissive is used")
-                settings.tls_server_mode = "permissive"
-                continue
-            raise SettingError(f"{_described(settings, attribute)}: give one of {', '.join(choices)}")
-    for attribute, least in _AT_LEAST.items():
-        value, most = getattr(settings, attribute), AT_MOST.get(attribute)
-        if value < least or (most is not None and value > most):
-            raise SettingError(f"{_described(settings, attribute)}: give {least} {f'to {most}' if most else 'or more'}")
-    checked_zone(settings.zone)
-    if not 0 <= settings.listen_port <= 65535:
-        raise SettingError(f"{_described(settings, 'listen_port')}: give a port, 0 to 65535")
-    for rival in _LISTEN_RIVALS:
-        source = settings.origins.get(rival)
-        # A file that was rewritten by an earlier version has all settings. So a setting with its default value does not count as
-        # given.
-        is_said = settings.listen and getattr(settings, rival) != Settings.__dataclass_fields__[rival].default
-        if is_said and source is not None and source == settings.origins.get("listen"):
-            both = f"{_described(settings, 'listen')} and {_described(settings, rival)}"
-            raise SettingError(f"{both}: both set the address to listen on; leave one out")
-    admin, listen = settings.admin_address, settings.listen_address
-    _ = settings.health_address, settings.proxies  # both raise SettingError if they are malformed
-    if admin and admin[1] and admin[1] == listen[1]:
-        port = _described(settings, "listen" if settings.listen else "listen_port")
-        raise SettingError(f"{_described(settings, 'admin_listen')} and {port}: give them different ports")
-    if settings.tls_server_mode != "disabled" and not settings.tls_test_mode_enable:
-        for one, other in (("tls_server_key_path", "tls_server_cert_path"), ("tls_server_cert_path", "tls_server_key_path")):
-            if getattr(settings, one) and not getattr(settings, other):
-                raise SettingError(f"{_described(settings, one)} and {_described(settings, other)}: give both or neither")
-    for one, other in (("admin_tls_key_path", "admin_tls_cert_path"), ("admin_tls_cert_path", "admin_tls_key_path")):
-        if getattr(settings, one) and not getattr(settings, other):
-            raise SettingError(f"{_described(settings, one)} and {_described(settings, other)}: give both or neither")
-    for switch, needed, remedy in (
-        ("tls_server_auth_client", "tls_server_trust_cert_path", "name a trust file"),
-        ("cluster_test", "address_server", "say where the address list is found"),
-        ("zone_aware_addresses", "zone", "name the zone of this node"),
-        ("admin_tls_trust_cert_path", "admin_tls_cert_path", "name the certificate of the admin port too"),
-    ):
-        if getattr(settings, switch) and not getattr(settings, needed):
-            raise SettingError(f"{_described(settings, switch)} and {_described(settings, needed)}: {remedy}")
-    if settings.access_policy == "enforce" and not settings.access_file:
-        raise SettingError(
-            f"{_described(settings, 'access_policy')} and {_described(settings, 'access_file')}: every request would be refused; "
-            "name a file, or begin with accessPolicy=observe"
-        )

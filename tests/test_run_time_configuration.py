@@ -18,7 +18,8 @@ from replicated_namesrv.client.remoting import RemotingClient
 from replicated_namesrv.config_writer import ConfigWriter
 from replicated_namesrv.errors import PartlyDoneError, StorageError, UnavailableError
 from replicated_namesrv.server.server import RemotingServer
-from replicated_namesrv.settings import RUN_TIME_FILE, Settings, load_settings
+from replicated_namesrv.settings import RUN_TIME_FILE, Settings
+from replicated_namesrv.settings_sources import load_settings
 from replicated_namesrv.wire.properties import load_properties, store_properties
 from tests.support.nodes import running_node
 from tests.support.replicated_cluster import ClusterThread, Member, live_cluster

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.errors import SettingError
-from replicated_namesrv.settings import ROWS, RUN_TIME_FILE, Settings, camel_case, load_settings
+from replicated_namesrv.settings import ROWS, RUN_TIME_FILE, Settings, camel_case
+from replicated_namesrv.settings_sources import load_settings
 
 
 def write(path: Path, **lines: str) -> str:

@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from replicated_namesrv.client.queries import get_kv_request, put_kv_request, read_done, read_kv
 from replicated_namesrv.client.remoting import RemotingClient
 from replicated_namesrv.errors import SettingError
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from replicated_namesrv.tracing import BATCH_SPANS, QUEUE_SPANS, Tracing
 from tests.support.operated import Operated, operated
 
@@ -154,8 +154,8 @@ def test_without_the_package_the_message_says_what_to_install(monkeypatch: pytes
 def test_without_the_setting_nothing_of_it_is_loaded() -> None:
     assert Tracing.of(load_settings(None, {}, {})) is None
     code = (
-        "import sys, replicated_namesrv.process as p, replicated_namesrv.settings as s; import replicated_namesrv.replication."
-        "replicated_node; p.ServingNode(s.load_settings(None, {'mode': 'ap'}, {}));"
+        "import sys, replicated_namesrv.process as p, replicated_namesrv.settings_sources as s;"
+        "import replicated_namesrv.replication.replicated_node; p.ServingNode(s.load_settings(None, {'mode': 'ap'}, {}));"
         "print([m for m in sys.modules if 'opentelemetry' in m or 'traced_requests' in m])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -27,7 +27,8 @@ from replicated_namesrv.histogram import Histogram
 from replicated_namesrv.raft.measurements import FSYNC_BOUNDS_S
 from replicated_namesrv.replication.peer_settings import known_members, transport_settings
 from replicated_namesrv.server.server import OTHER_FILES
-from replicated_namesrv.settings import ROWS, Settings, load_settings
+from replicated_namesrv.settings import ROWS, Settings
+from replicated_namesrv.settings_sources import load_settings
 
 HELP = "check this machine and a node's settings, and the way to its peers; each finding has a remedy"
 

@@ -18,7 +18,7 @@ from replicated_namesrv.raft.recovery import check_unused
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.routes.state import RouteInfoManager
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 
 RAFT, OLD, NEW = "raft", "raft.before-new-cluster", "new-cluster"
 _LOOPBACK = "127.0.0.1"

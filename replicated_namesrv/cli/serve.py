@@ -19,7 +19,8 @@ from datetime import datetime
 from typing import NoReturn
 
 from replicated_namesrv.errors import BodyError, SettingError
-from replicated_namesrv.settings import NAMESRV, NETTY_CLIENT, NETTY_SERVER, ROWS, Settings, load_settings
+from replicated_namesrv.settings import NAMESRV, NETTY_CLIENT, NETTY_SERVER, ROWS, Settings
+from replicated_namesrv.settings_sources import load_settings
 
 HELP = "run one name server; takes the options and the properties file of RocketMQ's mqnamesrv"
 

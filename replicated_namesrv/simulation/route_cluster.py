@@ -23,7 +23,7 @@ from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.service import CloseReason
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from replicated_namesrv.simulation.loop import VirtualLoop
 from replicated_namesrv.simulation.machine import Machine, ProcessLife
 from replicated_namesrv.simulation.world import MS, World

@@ -24,7 +24,7 @@ from replicated_namesrv.process import _reload
 from replicated_namesrv.routes.commands import BrokerRemoval, PutKVConfig, UnregisterBrokers
 from replicated_namesrv.service import AppliedChange
 from replicated_namesrv.service_manager import ServiceManager
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from tests.access.files import token_line, write_access_file
 from tests.support.nodes import http, running_node
 from tests.support.waiting import until, wait_until

@@ -18,7 +18,8 @@ from replicated_namesrv.replication import replicated_node
 from replicated_namesrv.routes import backup
 from replicated_namesrv.routes.commands import PutKVConfig
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
-from replicated_namesrv.settings import Settings, load_settings
+from replicated_namesrv.settings import Settings
+from replicated_namesrv.settings_sources import load_settings
 from tests.access.files import token_line, write_access_file
 from tests.support.nodes import HttpAnswer, http
 from tests.support.ports import free_port, free_ports

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.process import ServingNode
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from tests.support.nodes import http, run_command, running_node
 from tests.support.ports import free_port, free_ports
 from tests.support.waiting import until

@@ -21,7 +21,7 @@ from replicated_namesrv.admin.time_line import TimeLine
 from replicated_namesrv.process import ServingNode
 from replicated_namesrv.routes.commands import BrokerRemoval, UnregisterBrokers
 from replicated_namesrv.routes.history import History
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from tests.admin.test_http import QUEUES, propose, registration
 from tests.support.nodes import http, running_node
 

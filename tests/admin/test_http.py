@@ -13,7 +13,7 @@ from replicated_namesrv.errors import SettingError, StorageError
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.process import ServingNode, StartError
 from replicated_namesrv.routes.commands import Command, RegisterBroker
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from tests.support.nodes import ask_cluster_info, http, running_node
 
 

@@ -17,7 +17,7 @@ from replicated_namesrv.replication import replicated_node
 from replicated_namesrv.replication.cluster_restore import RestorableMachine
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.state import RouteInfoManager
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from tests.support.nodes import http
 from tests.support.operated import operated, run
 from tests.support.ports import free_ports

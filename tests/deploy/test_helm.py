@@ -14,7 +14,8 @@ from ruamel.yaml import YAML
 from replicated_namesrv.cli.main import parser_of
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.replication.peer_settings import transport_settings
-from replicated_namesrv.settings import Settings, load_settings
+from replicated_namesrv.settings import Settings
+from replicated_namesrv.settings_sources import load_settings
 from tests.packaging.test_deploy import image_environment, probes_use_the_health_port
 from tests.packaging.tree import ROOT
 from tests.support.authority import Authority

@@ -33,7 +33,7 @@ from replicated_namesrv.raft.transport import (
     proof,
 )
 from replicated_namesrv.server.connection import RemotingConnection
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from replicated_namesrv.wire.proxy_protocol import parse_proxy_header
 
 MODES = ("disabled", "permissive", "enforcing")

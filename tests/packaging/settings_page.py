@@ -1,15 +1,7 @@
 """Builds docs/settings.md from the table of settings: ``python -m tests.packaging.settings_page`` writes it."""
 
-from replicated_namesrv.settings import (
-    NAMESRV,
-    NETTY_CLIENT,
-    NETTY_SERVER,
-    NEVER_BY_REMOTING,
-    OWN,
-    ROWS,
-    Row,
-    environment_name,
-)
+from replicated_namesrv.settings import NAMESRV, NETTY_CLIENT, NETTY_SERVER, NEVER_BY_REMOTING, OWN, ROWS, Row
+from replicated_namesrv.settings_sources import environment_name
 from tests.packaging.tree import ROOT
 
 PAGE = ROOT / "docs" / "settings.md"

@@ -15,7 +15,8 @@ from ruamel.yaml import YAML
 
 from replicated_namesrv.provision import TOXIPROXY_VERSION
 from replicated_namesrv.replication.peer_settings import transport_settings
-from replicated_namesrv.settings import Settings, load_settings
+from replicated_namesrv.settings import Settings
+from replicated_namesrv.settings_sources import load_settings
 from tests.packaging.tree import ROOT
 
 DEPLOY = ROOT / "deploy"

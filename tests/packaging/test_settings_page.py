@@ -4,7 +4,8 @@ import dataclasses
 import re
 
 from replicated_namesrv.routes.tables import RouteSettings
-from replicated_namesrv.settings import _AT_LEAST, _RUN_TIME_RANGES, OWN, ROWS
+from replicated_namesrv.settings import _RUN_TIME_RANGES, OWN, ROWS
+from replicated_namesrv.settings_checks import _AT_LEAST
 from tests.packaging.settings_page import GROUPS, PAGE, page
 from tests.packaging.tree import ROOT, tracked_files
 
@@ -36,7 +37,7 @@ def test_settings_page_is_the_table_of_settings() -> None:
 def test_every_number_has_bounds() -> None:
     numbers = [row for row in ROWS.values() if row.kind is int]
     missing = [
-        f"{row.name}: enter {row.attribute} in _AT_LEAST of settings.py"
+        f"{row.name}: enter {row.attribute} in _AT_LEAST of settings_checks.py"
         for row in numbers
         if row.group == OWN and row.attribute not in _AT_LEAST
     ]

@@ -22,7 +22,7 @@ from replicated_namesrv.replication.leader_preference import (
     preferred_leaders,
 )
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from tests.support.operated import operated
 from tests.support.waiting import until
 

@@ -12,7 +12,7 @@ from replicated_namesrv.errors import SettingError
 from replicated_namesrv.process import ServingNode, shared_authority
 from replicated_namesrv.raft.transport import TlsFiles, TransportSettings
 from replicated_namesrv.replication.peer_settings import transport_settings
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from tests.support.authority import Authority
 from tests.support.nodes import http
 from tests.support.operated import Operated, operated, run

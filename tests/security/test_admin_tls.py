@@ -13,7 +13,7 @@ import pytest
 from replicated_namesrv.admin.app import ADDRESS_CONNECTIONS_MAX, CONNECTIONS_MAX
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.server.tls import self_signed_files
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from tests.security.attacked import MODES, AttackedNode, attacked
 from tests.security.test_one_host import closed, connections
 from tests.support.nodes import run_command

@@ -18,7 +18,7 @@ from replicated_namesrv.access.signatures import signature_of
 from replicated_namesrv.admin.paths import HTTP_ROLES, ROUTES
 from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.server.server import RemotingServer
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from replicated_namesrv.wire.codes import RequestCode
 from tests.access.files import token_line, write_access_file
 from tests.security.attacked import AttackedNode, started_cluster, write_cluster_files

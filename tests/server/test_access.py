@@ -21,7 +21,8 @@ from replicated_namesrv.replication.consensus import HEAVY_BYTES
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.server.server import RemotingServer
-from replicated_namesrv.settings import Settings, load_settings
+from replicated_namesrv.settings import Settings
+from replicated_namesrv.settings_sources import load_settings
 from replicated_namesrv.wire.codes import RequestCode
 from tests.access.files import write_access_file
 from tests.support.authority import Authority

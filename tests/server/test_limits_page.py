@@ -9,7 +9,8 @@ from replicated_namesrv.process import OWN_MAPPING_BYTES
 from replicated_namesrv.raft import snapshots
 from replicated_namesrv.routes import quotas, sizes, snapshot
 from replicated_namesrv.server import connection_limits, registrations, turn_shares
-from replicated_namesrv.settings import AT_MOST, OWN, ROWS, Settings
+from replicated_namesrv.settings import OWN, ROWS, Settings
+from replicated_namesrv.settings_checks import AT_MOST
 from replicated_namesrv.wire import (
     bodies,
     fastjson,

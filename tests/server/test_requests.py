@@ -20,7 +20,7 @@ from replicated_namesrv.server import registrations
 from replicated_namesrv.server.route_answers import REQUEST_MAX_BYTES, RouteAnswers, cut_frame
 from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.service import Connection
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from replicated_namesrv.wire.header import answer_parts, decode_header
 from replicated_namesrv.wire.properties import MAX_BODY_BYTES
 from tests.support.remoting_server import Answer, Peer, broker_fields, live_server, raw_frame, request, topic_table

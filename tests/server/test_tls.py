@@ -12,7 +12,7 @@ import pytest
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.server.tls import TlsContexts, self_signed_files
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from tests.support.remoting_server import Peer, ServerThread, broker_fields, live_server, request, topic_table
 from tests.support.waiting import wait_until
 

@@ -15,7 +15,7 @@ import orjson
 
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.process import ServingNode
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from replicated_namesrv.wire.codes import RequestCode
 from tests.support.json_outputs import check_output
 

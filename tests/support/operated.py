@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from replicated_namesrv.cli.main import run_command
 from replicated_namesrv.process import ServingNode
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from tests.support.json_outputs import check_output
 from tests.support.ports import free_ports
 from tests.support.waiting import until

@@ -17,7 +17,8 @@ from replicated_namesrv.access.access_control import AccessControl
 from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.process import NodeService
 from replicated_namesrv.server.server import RemotingServer
-from replicated_namesrv.settings import Settings, load_settings
+from replicated_namesrv.settings import Settings
+from replicated_namesrv.settings_sources import load_settings
 from replicated_namesrv.wire.frame import frame
 from replicated_namesrv.wire.header import RemotingHeader, command_frame, decode_header
 

@@ -12,7 +12,7 @@ import uvloop
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.server.server import RemotingServer
-from replicated_namesrv.settings import load_settings
+from replicated_namesrv.settings_sources import load_settings
 from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
