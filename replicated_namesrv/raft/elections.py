@@ -113,7 +113,7 @@ class Elections:
         """Campaign if the election time-out has passed. Not on a leader."""
         if now >= self._leadership.election_deadline and not self._waits_for_disk:
             self.restart_timer(now)
-            if self._voters.is_voter and not self._stall.stalled:
+            if self._voters.is_voter and not self._stall.stalled and not self._waits_for_peers:
                 self._start(now)
 
     def next_wakeup(self) -> float:
@@ -124,6 +124,13 @@ class Elections:
         """Whether this node is the only voter, and a part of its log is not on disk. PySyncObj's leader of a group of one commits
         its whole log at once when it is elected."""
         return self._context.is_alone and self._defences.durable_campaign and self._log.is_unsynced
+
+    @property
+    def _waits_for_peers(self) -> bool:
+        """Whether this node is the only voter, and an observer or learner may remember more of its disk. A candidate that needs
+        other votes may pre-vote, because its vote requests are not sent (``Membership.may_send``). The only voter would lead,
+        commit and confirm reads without any message."""
+        return self._context.is_alone and self._voters.is_silent
 
     def _start(self, now: float) -> None:
         if self._context.quorum == 1 or not self._defences.pre_vote:

@@ -64,8 +64,8 @@ class Defences:
     contested_silence: bool = True
     """A process that any peer contests sends no votes and acknowledgements to any peer."""
     introduced_first: bool = True
-    """A new process sends no votes and acknowledgements, and does not campaign in a transfer of leadership, until every peer has
-    accepted it. It waits at most for the minimum election time."""
+    """A new process sends no votes and acknowledgements, and does not campaign in a transfer of leadership or as the only voter,
+    until every peer has accepted it. The time for which it waits is limited (``Membership.is_silent``)."""
     remembered_data: bool = True
     """A node that lacks data that a peer remembers of it rejoins at once, whatever standing the peer reports."""
     earlier_reports: bool = True

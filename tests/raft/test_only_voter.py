@@ -1,8 +1,10 @@
 """A cluster with one voter, perhaps with observers: it commits without any other node."""
 
-from replicated_namesrv.raft.interfaces import Committed, Outcome
+from replicated_namesrv.raft.interfaces import Committed, Outcome, ReadReady
+from replicated_namesrv.raft.membership import CONTACT_SECONDS
 from replicated_namesrv.raft.raft_config import RaftConfig
 from tests.raft.test_defences import both, commit, hand_over, world_with
+from tests.raft.test_lost_memory import image_of
 from tests.raft.test_members import add, equal, grow, make, remove
 from tests.support.raft_world import World
 
@@ -43,6 +45,45 @@ def test_durable_campaign(defended: bool) -> None:
     commit(world, world.elect(), b"c")
     assert host.machine.commands == ([b"a", b"b", b"c"] if defended else [b"a", b"c"])
     assert is_on_disk == defended
+
+
+@both
+def test_the_only_voter_waits_for_what_an_observer_remembers(defended: bool) -> None:
+    """The disk of the only voter is rolled back, and opening it takes longer than the election time. The observer, which
+    remembers more, introduces itself some milliseconds after the node has begun to listen."""
+    world = world_with("introduced_first", defended, 1)
+    commit(world, world.elect(), b"old")
+    grow(world, "n2", observer=True)
+    world.run(1)
+    host = world.hosts["n1"]
+    image = image_of(host.disk)
+    commit(world, world.elect(), b"X")
+    world.run(1)
+    host.crash()
+    host.disk = image
+    node = host.start(opening_s=1.0)
+    outcomes, reads = world.propose("n1", b"Y"), world.read("n1")
+    world.run_until(lambda: node.stopped)
+    assert "the disk of the only voter was rolled back" in str(node.failed)
+    served = isinstance(outcomes[0], Committed) and isinstance(reads[0], ReadReady)
+    assert served == (not defended), "X was acknowledged before, and is not there"
+
+
+def test_the_only_voter_waits_a_limited_time_for_an_observer() -> None:
+    """The observer has contact, and nothing that it sends arrives. Or it is down."""
+    world = World(1)
+    world.start_all()
+    commit(world, world.elect(), b"a")
+    grow(world, "n2", observer=True)
+    for fault, limit_s in (("mute", CONTACT_SECONDS), ("down", world.config.election_min_ms / 1000)):
+        world.hosts["n1"].crash()
+        if fault == "down":
+            world.hosts["n2"].crash()
+        world.cut = {("n2", "n1")}
+        node, started = world.hosts["n1"].start(), world.time
+        world.run_until(lambda node=node: node.role == "leader")
+        assert limit_s <= world.time - started <= limit_s + world.config.election_max_ms / 1000
+        commit(world, node, b"b")
 
 
 def test_the_only_voter_that_is_left_serves_although_states_differed() -> None:
