@@ -388,8 +388,7 @@ class Membership:
         )  # fmt: skip  # items grouped by line
         if standing is None:
             return
-        process, sequence = self._newest_received.get(peer, (0, 0))
-        self._newest_received[peer] = said.process, max(said.sequence, sequence if process == said.process else 0)
+        self._newest_received[peer] = said.process, record.newest_of(said.process)
         other = self.known.get(peer)
         if standing is Standing.ACCEPTED:
             standing = self._memories.judge_beside(

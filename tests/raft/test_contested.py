@@ -429,3 +429,38 @@ def test_a_leader_that_rejoins_leads_no_more_at_once() -> None:
     term = leader.term
     leader.rejoin("for this test")
     assert (leader.core.is_leader, leader.term) == (False, term + 1)
+
+
+def test_late_copies_do_not_make_a_node_look_as_if_it_was_reset() -> None:
+    """A peer restarts and cannot hear the node. Late copies of an introduction of its earlier process, and of the first one of
+    the new process, reach the node. Then the node's introduction from before these copies arrives, after a newer one."""
+    world, _, peer, host = three_nodes()
+    assert host.node is not None
+    node, to_node, to_peer = host.node, (peer.name, host.name), (host.name, peer.name)
+    lost: dict[tuple[str, str], list[Introduction]] = {to_node: [], to_peer: []}
+    lossy = {to_node}
+
+    def drop(source: str, target: str, message: Message) -> bool:
+        if isinstance(message, Introduction) and (source, target) in lost:
+            lost[source, target].append(message)
+        return (source, target) in lossy and isinstance(message, Introduction)
+
+    world.drop = drop
+    world.run_until(lambda: lost[to_node])
+    earlier = lost[to_node].pop()
+    lossy = {to_peer}
+    peer.crash()
+    restarted = peer.start()
+    world.run_until(lambda: len(lost[to_node]) > 3)
+    world.run(0.1)
+    before = lost[to_peer][-1]
+    assert before.echo_process == restarted.membership.process
+    for late in (earlier, lost[to_node][0]):
+        node.on_message(peer.name, late)
+    lossy = {to_node}
+    world.run_until(lambda: restarted.membership.standing_now(host.name) is Standing.ACCEPTED)
+    restarted.on_message(host.name, before)
+    assert restarted.membership.standing_now(host.name) is Standing.ACCEPTED
+    lossy = set()
+    world.run(2)
+    assert node.counters["rejoined"] == 0
