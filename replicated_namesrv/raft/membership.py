@@ -376,8 +376,8 @@ class Membership:
 
     def on_introduction(self, peer: str, said: Introduction) -> None:
         """``peer`` reports its process, and its judgement of ours (``Standing``)."""
-        if peer in self._foreign:
-            return
+        if peer in self._foreign or peer not in self._greetings:
+            return  # without its greeting, ``peer`` would count as one of protocol 0. It is greeted again, and repeats this.
         self._due_at = None
         record = self._memories.record(peer, said.source)
         record.note(self._followers.memory_of(peer, said.source))

@@ -5,6 +5,8 @@ command stops with an error.
 from replicated_namesrv.raft.interfaces import Committed, Outcome, Rejected
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import UnknownCommandError
+from replicated_namesrv.raft.raft_messages import Greeting, Message
+from tests.raft.test_members import add, make, remove, wait_for
 from tests.support.raft_world import Machine, World
 
 
@@ -66,6 +68,28 @@ def test_a_member_that_was_not_heard_of_is_not_counted_on() -> None:
     assert isinstance(refused, Rejected)
     assert refused.reason.startswith("commands of version 2 have to wait: n3 is known to apply none newer than 0")
     assert isinstance(propose(world, "n1", b"2:y", 0), Committed), "its user may know better"
+
+
+def test_a_member_that_is_added_again_counts_only_after_its_greeting() -> None:
+    """A member is removed and added again while its connections stay, and its greetings are lost for a while. It continues to
+    introduce itself. Without a greeting, its versions are not known."""
+    world = World(3, RaftConfig(leaving_ms=300))
+    world.start_all()
+    leader = world.elect()
+    name = next(node.node_id for node in world.nodes if node is not leader)
+    make(world, remove(name))
+    world.run_until(lambda: name not in leader.peers)
+
+    def is_lost(source: str, target: str, message: Message) -> bool:
+        return isinstance(message, Greeting) and name in (source, target)
+
+    world.drop = is_lost
+    make(world, add(name))
+    world.run(1)
+    assert name not in leader.membership.known
+    world.drop = lambda source, target, message: False
+    wait_for(world, world.hosts[name], "voter")
+    assert isinstance(propose(world, leader.node_id, b"a", 1), Committed)
 
 
 def test_an_unknown_command_stops_the_node_that_does_not_know_it_and_no_other() -> None:
