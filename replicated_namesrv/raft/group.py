@@ -12,7 +12,7 @@ from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.identity import Identity
 from replicated_namesrv.raft.interfaces import Observer
 from replicated_namesrv.raft.leadership import Leadership
-from replicated_namesrv.raft.members import VACANT, Members, places, unpack_members
+from replicated_namesrv.raft.members import VACANT, Members, RaftMember, places, unpack_members
 from replicated_namesrv.raft.membership import Membership
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.pysyncobj_core import Core
@@ -137,6 +137,15 @@ class Group:
         if message.log_index > max(self._core.applied_index, self.hint[0]):
             self.hint = message.log_index, members
             self._is_due = True
+
+    def member(self, peer: str) -> RaftMember | None:
+        """``peer`` as a member, from the newest source: the hint or the log. None: neither knows it. An entry after the index of
+        the hint may have changed the address, and without this address the entry could perhaps never be applied."""
+        configuration, (log_index, hinted) = self._configuration, self.hint
+        sources = [hinted, configuration.members, configuration.applied_members]
+        if configuration.last_change > log_index:
+            sources = [*sources[1:], hinted]
+        return next((members[peer] for members in sources if peer in members), None)
 
     def leader_known(self) -> None:
         """This process knows another leader than before."""

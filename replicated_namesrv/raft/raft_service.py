@@ -142,11 +142,11 @@ class RaftService:
         self.kick()
 
     def _follow_members(self) -> None:
-        """Connect with the present peers, at the address in ``dial``, else in the log, else in the settings."""
+        """Connect with the present peers, at the address in ``dial``, else in log or hint, else in the settings."""
         node, addresses = self.node, {}
         self._group_version = node.group.version
         for peer in node.peers:
-            member = node.group.hint[1].get(peer) or node.configuration.members.get(peer) or node.member_table.get(peer)
+            member = node.group.member(peer)
             known = self.transport.addresses.get(peer) or self.settings.addresses.get(peer)
             address = (member.host, member.port) if member is not None and member.host else known
             address = self._dial.get(peer, address)
