@@ -458,6 +458,7 @@ class RaftNode(NodeViews):
         if (
             (not self.log.syncing and (self.log.dirty or core.applied_index < core.commit_index))
             or self.taking.wants_tick
+            or (self.taking.is_done and not self.waits_for_disk)
             or self.receiving.wants_tick
             or (is_leader and self.replication.wants_tick)
         ):

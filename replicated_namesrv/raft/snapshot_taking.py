@@ -58,7 +58,12 @@ class SnapshotTaking:
 
     @property
     def wants_tick(self) -> bool:
-        return self._chunks is not None or self._reader is not None or self._done is not None
+        return self._chunks is not None or self._reader is not None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether a snapshot has been taken, and the core has not been told yet."""
+        return self._done is not None
 
     def begin(self, previous: Entry, last: Entry) -> None:
         """Begin. The state is exactly that after applying ``last``."""

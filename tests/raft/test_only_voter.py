@@ -1,5 +1,7 @@
 """A cluster with one voter, perhaps with observers: it commits without any other node."""
 
+from collections.abc import Sequence
+
 from replicated_namesrv.raft.interfaces import Committed, Outcome, ReadReady
 from replicated_namesrv.raft.membership import CONTACT_SECONDS
 from replicated_namesrv.raft.raft_config import RaftConfig
@@ -129,3 +131,29 @@ def test_an_observer_whose_state_differs_stops_and_fences_nobody() -> None:
     world.run_until(lambda: wrong.stopped)
     assert "differs from that of a majority" in str(wrong.failed)
     assert world.elect().writes_refused is None
+
+
+def test_the_only_voter_does_not_spin_while_its_log_is_synced() -> None:
+    """A snapshot ends while a sync of the log is in progress. The core learns of the snapshot after this sync."""
+    world = World(1, RaftConfig(compact_entries=20, compact_margin_entries=0))
+    world.start_all()
+    node, host = world.elect(), world.hosts["n1"]
+    request = host.request_sync
+
+    def slow_log(token: int, names: Sequence[str], directory: bool) -> None:
+        host.sync_delay = 1.0 if any(name.startswith("log-") for name in names) else 0.001
+        request(token, names, directory)
+
+    while not node.taking.running:
+        commit(world, node, b"a")
+    host.request_sync = slow_log  # type: ignore[method-assign]  # of this world alone
+    outcomes = world.propose("n1", b"b")
+    node.tick()
+    world.run_until(lambda: node.taking.taken)
+    steps, start = 0, world.time
+    while not outcomes:
+        world.step()
+        steps += 1
+    assert world.time - start > 0.5
+    assert steps < 100
+    assert node.first_index > 1
