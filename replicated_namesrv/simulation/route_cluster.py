@@ -127,6 +127,9 @@ class _Observers(Observer):
         self._invariants.restored(index)
         self._node.restored(index)
 
+    def members_changed(self) -> None:
+        self._node.members_changed()
+
     def received(self, peer: str, data: bytes) -> None:
         self._node.received(peer, data)
 

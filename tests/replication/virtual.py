@@ -6,6 +6,8 @@ from random import Random
 from typing import Any
 
 from replicated_namesrv.model import DataVersion, QueueData
+from replicated_namesrv.raft.interfaces import Committed, Outcome
+from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
@@ -45,6 +47,7 @@ class Cluster:
         self.world = World(1)
         self.invariants = Invariants(self.world)
         names = [f"n{number + 1}" for number in range(nodes)]
+        self.invariants.founders = frozenset(names)
         self.servers = RouteCluster(self.world, names, RaftConfig(), flags)
         self.servers.on_failure = lambda text: self.invariants.violated("exception", text)
         self.machines = {
@@ -118,6 +121,15 @@ class Cluster:
         server = self.servers.servers[self.leader()]
         server.machine.enqueue(lambda process: server.raft.node.transfer_leadership(to, lambda handed_over: None))
         self.until(lambda: self._leaders() == [to], f"{to} leads")
+
+    def remove_member(self, name: str) -> None:
+        """Remove a follower from the cluster."""
+        server, outcomes = self.servers.servers[self.leader()], list[Outcome]()
+        change = MemberChange("remove", name)
+        server.machine.enqueue(lambda process: server.raft.node.change_member(change, outcomes.append))
+        self.until(lambda: bool(outcomes), "an outcome")
+        assert isinstance(outcomes[0], Committed), outcomes
+        self.until(lambda: not self.servers.servers[name].serving, "the removed node serves no more")
 
     def defend(self, defences: LivenessDefences) -> None:
         """Start all nodes anew with these rules of liveness."""
