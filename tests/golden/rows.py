@@ -43,6 +43,7 @@ WITHOUT_STORY = {
     "calls D4": "test_104_after_a_registration_that_failed",
     "copies P2": "test_the_next_is_let_through_if_the_first_withdraws",
     "copies P3": "test_the_next_is_let_through_if_the_first_does_not_come",
+    "departures N7": "test_removed_node",
     "renewals R1": "test_unknown_epoch",
     "renewals R3": "test_changed_group",
     "silence W1": "test_silence_before_an_accepted_renewal_is_not_recorded",

@@ -1,5 +1,7 @@
 """Every row of the tables in ``liveness/departures.py``."""
 
+import math
+
 import pytest
 
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
@@ -30,8 +32,8 @@ def entry(state: int, epoch: int = EPOCH, opened_ms: int = AGE_MAX) -> ReportEnt
 class Leader:
     """n1 leads. Nodes report four times a second; the broker was registered before its term."""
 
-    def __init__(self, **defences: bool) -> None:
-        self.departures = Departures(MEMBERS, "n1", GRACE, 0, LivenessDefences(**defences))
+    def __init__(self, removed_ms: float = -math.inf) -> None:
+        self.departures = Departures(MEMBERS, "n1", GRACE, 0, LivenessDefences(), removed_ms)
         self.departures.lead_applied(EPOCH)
         self.now_ms = 0.0
         self.sequences = dict.fromkeys(MEMBERS, 0)
@@ -56,7 +58,7 @@ class Leader:
                     self.report(member)
 
     def add(self, node: str) -> None:
-        self.departures.set_members((*self.sequences, node), self.now_ms)
+        self.departures.set_members((*self.sequences, node), self.now_ms, -math.inf)
         self.sequences[node], self.sessions[node] = 0, 1
 
     def is_late(self, since_ms: float, epoch: int = EPOCH) -> bool:
@@ -197,11 +199,21 @@ def test_a_broker_that_comes_back_within_the_grace_period_stays() -> None:
     assert not leader.is_gone()
 
 
-@pytest.mark.parametrize("state", [LOST, RELEASED])
-def test_a_closed_connection_of_an_earlier_registration_counts_for_nothing(state: int) -> None:
+def test_released_with_an_earlier_epoch() -> None:
     leader = Leader()
-    leader.lists(n1=(entry(LOST),), n2=(entry(state, EPOCH - 1),), n3=())
-    leader.run(GRACE)
+    leader.lists(n1=(entry(LOST),), n2=(entry(RELEASED, EPOCH - 1),), n3=())
+    leader.run(T - 250)
+    assert not leader.is_gone()
+    leader.run(250 + NODE_SILENCE_MS)
+    assert leader.is_gone()
+
+
+def test_a_lost_connection_of_an_earlier_registration_counts_for_nothing() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST, EPOCH - 1),), n3=())
+    leader.run(GRACE - 250)
+    assert not leader.is_gone()
+    leader.run(250)
     assert leader.is_gone()
 
 
@@ -240,13 +252,24 @@ def test_an_attachment_to_an_added_node_counts() -> None:
     assert not leader.is_gone()
 
 
-def test_a_removed_node_counts_no_more() -> None:
+def test_removed_node() -> None:
     leader = Leader()
     leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=(entry(HELD),))
     leader.run(2 * GRACE)
     assert not leader.is_gone()
-    leader.departures.set_members(("n1", "n2"), leader.now_ms)
-    leader.run(LOOK_AGAIN_MS)
+    leader.departures.set_members(("n1", "n2"), leader.now_ms, leader.now_ms)
+    leader.run(T - 250)
+    assert not leader.is_gone()
+    leader.run(250 + LOOK_AGAIN_MS)
+    assert leader.is_gone()
+
+
+def test_node_removed_before_this_term() -> None:
+    leader = Leader(removed_ms=-T / 2)
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=())
+    leader.run(T / 2 - 250)
+    assert not leader.is_gone()
+    leader.run(250 + LOOK_AGAIN_MS)
     assert leader.is_gone()
 
 

@@ -137,6 +137,20 @@ def young_nodes(cluster: Cluster) -> bool:
     return cluster.is_shown()
 
 
+def removed_nodes(cluster: Cluster) -> bool:
+    """The broker's only connection left is to a node that is removed from the cluster."""
+    wires = registered(cluster, LONG_MS)
+    cluster.run(1)
+    far = cluster.followers()[0]
+    for wire in wires:
+        if wire.machine.name != far:
+            wire.hang_up()
+    cluster.run(2)
+    cluster.remove_member(far)
+    cluster.run(2)
+    return all(cluster.is_shown(name) for name in cluster.machines if name != far)
+
+
 def peace(cluster: Cluster) -> bool:
     """There is no leader for a moment, so answers are late. The broker closes its connections when it has just received them."""
     wires = registered(cluster, LONG_MS)
@@ -214,6 +228,7 @@ SCHEDULES: dict[str, Callable[[Cluster], bool]] = {
     "earlier_epochs": earlier_epochs,
     "unheard_nodes": unheard_nodes,
     "young_nodes": young_nodes,
+    "removed_nodes": removed_nodes,
     "peace": peace,
     "newest_connection": newest_connection,
     "released_connection": released_connection,

@@ -506,3 +506,104 @@ def test_the_leader_learns_of_added_and_removed_members() -> None:
         node._members.remove("n4")
         node.liveness.members_changed()
         assert role.departures.can_judge(node.liveness._node.running_ms())
+
+
+def change_id(cluster: Cluster, wires: list[Wire], timeout_ms: int) -> None:
+    """The broker, which has id 1, registers with id 0 over these connections."""
+    master = replace(registration(2, timeout_ms=timeout_ms, broker_id=0), enable_acting_master=False)
+    for wire in wires:
+        assert cluster.register(wire, master).code == 0
+
+
+def with_id_1(cluster: Cluster, timeout_ms: int) -> dict[str, Wire]:
+    """Register the broker with id 1 over a connection to each node."""
+    slave = replace(registration(timeout_ms=timeout_ms, broker_id=1), enable_acting_master=False)
+    wires = {name: cluster.wire(name) for name in cluster.machines}
+    for wire in wires.values():
+        assert cluster.register(wire, slave).code == 0
+    cluster.run(3)
+    return wires
+
+
+def test_a_node_that_closed_the_connection_of_an_earlier_id_may_be_used_next() -> None:
+    """A node is cut off. The broker gets another id over the other nodes. The node fences itself, so it closes its connection,
+    which has the earlier epoch. Then the connections to the other nodes end. The broker must not be removed as gone."""
+    with virtual_cluster() as cluster:
+        wires = with_id_1(cluster, 60_000)
+        far = cluster.followers()[0]
+        others = [wire for name, wire in wires.items() if name != far]
+        mend = cluster.isolate(far)
+        cluster.run(1)
+        change_id(cluster, others, 60_000)
+        cluster.run(2)
+        mend()
+        cluster.run(2)
+        for wire in others:
+            wire.hang_up()
+        cluster.run(3)
+        assert cluster.is_shown()
+
+
+def test_a_snapshot_with_another_id_of_a_broker_keeps_its_connections() -> None:
+    """Two nodes learn from a snapshot that the broker got another id over the third node, which then leads. Its connection to the
+    third node ends. The other nodes must report their connections, which are open."""
+    with virtual_cluster() as cluster:
+        timeout_ms = 10_000
+        cluster.run(timeout_ms / 1000)
+        wires = with_id_1(cluster, timeout_ms)
+        third = cluster.followers()[0]
+        change_id(cluster, [wires[third]], timeout_ms)
+        cluster.run(0.2)
+        for name in cluster.machines:
+            if name != third:
+                cluster.node(name).liveness.restored()
+        cluster.transfer(third)
+        cluster.run(1)
+        wires[third].hang_up()
+        cluster.run(3)
+        assert cluster.is_shown()
+
+
+def test_the_leader_was_removed_from_the_cluster() -> None:
+    """The broker has closed its connections to two nodes, and uses the third, which leads. The third node hands leadership over
+    and is removed. The next leader has no report of it."""
+    with virtual_cluster() as cluster:
+        wires = {name: cluster.wire(name) for name in cluster.machines}
+        for wire in wires.values():
+            assert cluster.register(wire, registration(timeout_ms=60_000)).code == 0
+        cluster.run(3)
+        third, others = cluster.leader(), cluster.followers()
+        for name in others:
+            wires[name].hang_up()
+        cluster.run(2)
+        cluster.transfer(others[0])
+        cluster.run(1)
+        cluster.remove_member(third)
+        cluster.transfer(others[1])
+        cluster.run(2)
+        assert all(cluster.is_shown(name) for name in others)
+
+
+def test_sleep_makes_no_node_older() -> None:
+    """A node restarts, and then all machines sleep for T. The broker has not returned to that node yet when its other connections
+    end."""
+    with virtual_cluster() as cluster:
+        timeout_ms = 60_000
+        far = cluster.followers()[0]
+        wires = [cluster.wire(name) for name in cluster.machines if name != far]
+        for wire in wires:
+            assert cluster.register(wire, registration(timeout_ms=timeout_ms)).code == 0
+        cluster.machines[far].crash(power_loss=False)
+        cluster.run(0.05)
+        cluster.machines[far].start()
+        for machine in cluster.machines.values():
+            machine.pause()
+        cluster.run(timeout_ms / 1000)
+        for machine in cluster.machines.values():
+            machine.resume()
+        cluster.run(4)
+        cluster.leader()
+        for wire in wires:
+            wire.hang_up()
+        cluster.run(3)
+        assert cluster.is_shown()

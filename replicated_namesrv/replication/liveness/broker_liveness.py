@@ -7,6 +7,7 @@ the log arrive here.
 
 import asyncio
 import logging
+import math
 
 from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.replication.liveness.attachments import Attachments
@@ -37,6 +38,9 @@ class BrokerLiveness:
         self.client = LeaderClient(node, self.attachments, self._send)
         self.role: LeaderRole | None = None
         """The leader's part of liveness; None while this node does not lead."""
+        self._members = set(node.members)
+        self._removed_ms = -math.inf
+        """When this node last applied the removal of a node from the cluster."""
         self._expired = self._lost = 0
         """The counts below, summed over the terms that this node led before."""
         self._encoded: tuple[Message | None, bytes] = (None, b"")
@@ -86,10 +90,10 @@ class BrokerLiveness:
             self.role.lead_applied()
 
     def restored(self) -> None:
-        """The state was replaced by a snapshot: forget registrations that are not in it."""
+        """The state was replaced by a snapshot: forget the brokers that are not in it. A broker that has a later epoch in it may
+        have changed its id. Then its connections continue to count (N2 in ``departures.py``)."""
         for key, epoch in self.attachments.known():
-            registration = self._node.machine.state.registration(*key)
-            if registration is None or registration.epoch > epoch:
+            if self._node.machine.state.registration(*key) is None:
                 self.attachments.remove(key, epoch)
 
     # From consensus
@@ -97,7 +101,7 @@ class BrokerLiveness:
     def leads(self, term: int) -> None:
         """This node leads ``term`` from now on."""
         self._step_down()
-        self.role = LeaderRole(term, self._node, self._send, asyncio.get_running_loop().call_later)
+        self.role = LeaderRole(term, self._node, self._send, asyncio.get_running_loop().call_later, self._removed_ms)
 
     def _step_down(self) -> None:
         self._expired, self._lost, self.role = self.expired_count, self.lost_count, None
@@ -109,8 +113,11 @@ class BrokerLiveness:
 
     def members_changed(self) -> None:
         """Members of the cluster were added or removed."""
+        now_ms, before, self._members = self._node.running_ms(), self._members, set(self._node.members)
+        if before - self._members:
+            self._removed_ms = now_ms
         if self.role is not None:
-            self.role.departures.set_members(self._node.members, self._node.running_ms())
+            self.role.departures.set_members(self._node.members, now_ms, self._removed_ms)
 
     def received(self, peer: str, data: bytes) -> None:
         """A message of another node's ``tell``. It takes effect in a later turn, because Raft's entry points must not be called

@@ -20,11 +20,14 @@ class LivenessDefences:
     released_nodes: bool = True
     """6. A node that closed the connection itself may be the one to which the broker returns."""
     earlier_epochs: bool = True
-    """6. A connection that a node reports with an earlier epoch still is a connection of the broker, which has changed its id."""
+    """6. A connection with an earlier epoch that the broker did not close is a connection of the broker, which has changed its
+    id."""
     unheard_nodes: bool = True
     """6. A node without contact with the leader may be the one to which the broker returns."""
     young_nodes: bool = True
     """6. A node that was restarted may be the one to which the broker returns."""
+    removed_nodes: bool = True
+    """6. A broker may use another node only some time after its node was removed from the cluster."""
     peace: bool = True
     """6. A connection that was closed because of an unanswered request is not evidence that its broker left."""
     newest_connection: bool = True

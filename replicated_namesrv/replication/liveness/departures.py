@@ -15,14 +15,18 @@ broker closed its connection. Otherwise ``silence.py`` decides.
     N2   reporting      attached, perhaps with an earlier epoch         never                        test_attached,
                                                                                                      test_attached_with_an_earlier_...
     N3   reporting      lost: the last one ended with a clean close     the grace period             test_closed_by_the_broker
-    N4   reporting      released: the last one ended in another way     T                            test_released
+    N4   reporting      released: the last one ended in another way,    T                            test_released, test_released_
+                        perhaps with an earlier epoch                                                with_an_earlier_epoch
     N5   reporting      none, and its process ran when the              at once                      test_never_attached
                         broker registered
     N6   reporting      none, and its process is younger                T after its process began    test_young_process
+    N7   removed from   any                                             T after the removal          test_removed_node
+         the cluster
 
-Row N2: a broker that changes its id gets another epoch. Its connections to other nodes keep the earlier epoch until copies of the
-new registration reach these nodes. Therefore an attached connection with an earlier epoch counts. A closed connection with an
-earlier epoch counts like no entry. Rows N1, N4 and N6: the broker may return to this node in its next round. Rows N3 and N4 count
+Rows N2 and N4: a broker that changes its id gets another epoch. Its connections to other nodes keep the earlier epoch until
+copies of the new registration reach these nodes. Therefore an attached or released connection with an earlier epoch counts. A
+lost connection with an earlier epoch counts like no entry. Rows N1, N4 and N6: the broker may return to this node in its next
+round. Row N7: the node closes its connections, and their brokers use other nodes from their next round on. Rows N3 and N4 count
 from the time at which the leader received the entry. The grace period is ``connectionLossGraceMs``. ``attachments.py`` defines a
 clean close.
 
@@ -99,8 +103,18 @@ class _Node:
 class Departures:
     """The reports of the nodes, as one leader knows them."""
 
-    def __init__(self, members: Sequence[str], own: str, grace_ms: float, now_ms: float, defences: LivenessDefences) -> None:
+    def __init__(
+        self,
+        members: Sequence[str],
+        own: str,
+        grace_ms: float,
+        now_ms: float,
+        defences: LivenessDefences,
+        removed_ms: float = -math.inf,
+    ) -> None:
+        """``removed_ms``: when a node was last removed from the cluster."""
         self._nodes = {member: _Node() for member in members}
+        self._removed_ms = removed_ms
         self._own, self._grace_ms, self._began_ms, self._defences = own, grace_ms, now_ms, defences
         self._first_epoch = math.inf
         """Registrations with this epoch or a later one began in this term."""
@@ -140,9 +154,11 @@ class Departures:
             self._looks.update((key, now_ms) for key, word in words.items() if word.state == LOST)
         return True
 
-    def set_members(self, members: Sequence[str], now_ms: float) -> None:
+    def set_members(self, members: Sequence[str], now_ms: float, removed_ms: float) -> None:
         """The members have changed. A new member counts as if it had reported now, because brokers may use it before its first
-        report arrives. The reports of a removed member are dropped, because it serves no broker."""
+        report arrives. The reports of a removed member are dropped, because it serves no broker. ``removed_ms``: when a node was
+        last removed from the cluster."""
+        self._removed_ms = removed_ms
         for name in self._nodes.keys() - set(members):
             del self._nodes[name]
         for name in members:
@@ -201,10 +217,10 @@ class Departures:
         """Time after which the broker can no longer be using any node. Infinity: unknown, or no node reports that the broker
         closed its connection."""
         has_left, defences = False, self._defences
-        last_ms = -math.inf
+        last_ms = self._wait(defences.removed_nodes, self._removed_ms, lease)
         for name, node in self._nodes.items():
             word = node.words.get(lease.key)
-            if word is not None and word.epoch != lease.epoch and not (word.state == HELD and defences.earlier_epochs):
+            if word is not None and word.epoch != lease.epoch and (word.state == LOST or not defences.earlier_epochs):
                 word = None
             if not self._is_heard(name, node, now_ms):
                 moment_ms = self._wait(defences.unheard_nodes, self._last_heard_ms(node), lease)

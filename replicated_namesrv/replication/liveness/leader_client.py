@@ -88,7 +88,7 @@ class LeaderClient:
         self._send, self._running_ms, self._monotonic_ms = send, node.running_ms, node.monotonic_ms
         self._session = node.rng.getrandbits(63)
         self._sequence = 0
-        self._began_ms = node.monotonic_ms()
+        self._began_ms = node.running_ms()
         self._told: tuple[int, str] | None = None
         """(term, leader) to which we send, or have sent, our whole list."""
         self._whole_list = 0
@@ -222,7 +222,7 @@ class LeaderClient:
         self._sequence += 1
         self._last_report_ms = now
         self._sent[self._sequence] = _Sent(now, renewals, contacts)
-        running_ms = int(clock_ms - self._began_ms)
+        running_ms = int(now - self._began_ms)
         self._send(leader, NodeReport(self._session, self._sequence, term, is_first, tuple(entries), running_ms, part))
         if self._renewals or (self._attachments.changed and (part == MORE or not is_list)):
             self.report_soon()

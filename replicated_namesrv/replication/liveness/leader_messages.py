@@ -79,7 +79,7 @@ class NodeReport(NamedTuple):
     """Whether the whole list begins with this report."""
     entries: tuple[ReportEntry, ...]
     running_ms: int
-    """Age of the sending process."""
+    """Time for which the sending process has run."""
     part: int = ALONE
 
     @property

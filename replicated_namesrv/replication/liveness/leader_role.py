@@ -54,14 +54,15 @@ class LeaderRole:
         node: LivenessContext,
         send: Callable[[str, Message], None],
         later: Callable[[float, Callable[[], None]], object],
+        removed_ms: float = -math.inf,
     ) -> None:
-        """``number``: the term. ``later(seconds, act)``: as ``loop.call_later``."""
+        """``number``: the term. ``later(seconds, act)``: as ``loop.call_later``. ``removed_ms``: as for ``Departures``."""
         self.term = term = Term(number, node)
         self._machine, self._defences, self._send = node.machine, node.defences, send
         self._now_ms, self._clock_ms = node.running_ms, node.monotonic_ms
         self.silence: Silence | None = None
         """The silence of the registered brokers; None until LEAD is applied."""
-        self.departures = Departures(node.members, node.node_id, node.grace_ms, node.running_ms(), node.defences)
+        self.departures = Departures(node.members, node.node_id, node.grace_ms, node.running_ms(), node.defences, removed_ms)
         self.removals = Removals(term, self._expire)
         self._suspicions = Suspicions(term, self._recorded)
         self._renewals = Renewals(term, self.removals, self._suspicions, self._renewed, self._judged, later)
