@@ -142,7 +142,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "own-closing-counts-as-leaving",
         _CP,
         _CALLS,
-        "by_peer = reason is not CloseReason.OURS and not self._is_leaving()",
+        "by_peer = reason is CloseReason.PEER and not self._is_leaving()",
         "by_peer = True",
         "a connection that the node closes counts as closed by the broker",
         ("flapping-leader", "drain-under-load", _ISOLATE),

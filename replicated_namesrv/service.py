@@ -75,7 +75,7 @@ class Measurement(NamedTuple):
 
 
 class CloseReason(StrEnum):
-    """Why a connection ended. Only the first two are evidence about the peer."""
+    """Why a connection ended."""
 
     PEER = "peer"
     """The peer closed or reset the connection, or violated the protocol."""

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from replicated_namesrv.errors import LimitError, NamesrvError, OutcomeUnknownError, UnavailableError
 from replicated_namesrv.model import ChangeOrigin, DataVersion
 from replicated_namesrv.replication.consensus import Consensus, confirm
-from replicated_namesrv.replication.liveness.attachments import ROUND_MS, Attachments, Conversations
+from replicated_namesrv.replication.liveness.attachments import PATIENCE_MS, ROUND_MS, Attachments, Conversations
 from replicated_namesrv.replication.liveness.copies import LateCopies
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_client import LeaderClient
@@ -95,16 +95,20 @@ class BrokerCalls:
         """The server accepted this connection."""
         self._conversations.opened(connection.connection_id, self._monotonic_ms())
 
-    def tick(self) -> None:
-        """Call it several times per ``attachments.STALL_MS``, so that it detects stalls of this process."""
-        self._conversations.tick(self._monotonic_ms())
+    def tick(self, silent_ms: float) -> None:
+        """Call it several times per ``attachments.STALL_MS``, so that it detects stalls of this process. ``silent_ms``:
+        ``ReadBarrier.silent_ms``."""
+        now_ms = self._monotonic_ms()
+        self._conversations.tick(now_ms)
+        if silent_ms >= PATIENCE_MS:
+            self._conversations.reads_wait(now_ms)
 
     def lost(self, connection: Connection, reason: CloseReason) -> None:
         """The connection ended."""
         connection_id = connection.connection_id
         is_peaceful = self._conversations.closed(connection_id, self._monotonic_ms()) or not self._defences.peace
         self._carriers.pop(connection_id, None)
-        by_peer = reason is not CloseReason.OURS and not self._is_leaving()
+        by_peer = reason is CloseReason.PEER and not self._is_leaving()
         self._lose(connection_id, by_peer and is_peaceful)
 
     def _lose(self, connection_id: int, in_peace: bool) -> None:

@@ -240,6 +240,11 @@ class ReadBarrier:
 
     # Fence
 
+    @property
+    def silent_ms(self) -> float:
+        """Milliseconds in which this process ran since a read index was last confirmed. 0 until the node has caught up."""
+        return self._silent_ms if self._is_live else 0.0
+
     def caught_up(self, asked_ms: float) -> None:
         """The state includes everything acknowledged before ``asked_ms``: from now on this node may serve."""
         self._is_live = True

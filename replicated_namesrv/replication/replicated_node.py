@@ -291,7 +291,7 @@ class ReplicatedNode:
     def _tick(self) -> None:
         self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         self.liveness.tick()
-        self.broker_calls.tick()
+        self.broker_calls.tick(self.reads.silent_ms)
         self.reads.tick()
         abandon = None if self._leftovers is None else self._leftovers.tick(self.led_term is not None)
         if abandon is not None:

@@ -56,7 +56,7 @@ def _watch_attachments(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
                 "C1": talk.unanswered,
                 "C2": now_ms <= talk.doubtful_until_ms,
                 "C3": now_ms <= self._slow_until_ms,
-                "C4": True,
+                "C5": True,
             }
             taken.add(f"attachments {next(row for row, holds in rows.items() if holds)}")
         return closed(self, connection_id, now_ms)

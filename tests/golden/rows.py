@@ -40,6 +40,7 @@ WITHOUT_STORY = {
     "formation F12": "row_f12",
     "configuration C4": "test_configuration_row_c4",
     "attachments C2": "test_slow_answer",
+    "attachments C4": "test_unanswered_queries",
     "calls D4": "test_104_after_a_registration_that_failed",
     "copies P2": "test_the_next_is_let_through_if_the_first_withdraws",
     "copies P3": "test_the_next_is_let_through_if_the_first_does_not_come",

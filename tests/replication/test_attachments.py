@@ -189,6 +189,16 @@ def test_stalled_process() -> None:
     assert conversations.closed(2, 20 + SLOW_MS + PATIENCE_MS)
 
 
+def test_unanswered_queries() -> None:
+    for closed_ms, in_peace in ((5_000 + PATIENCE_MS, False), (5_001 + PATIENCE_MS, True)):
+        conversations = Conversations(0)
+        conversations.opened(1, 10)
+        conversations.reads_wait(5_000)
+        for now in range(0, int(closed_ms), 100):
+            conversations.tick(now)
+        assert conversations.closed(1, closed_ms) is in_peace
+
+
 def test_opened_during_a_stall() -> None:
     conversations = Conversations(1_000)
     conversations.tick(1_100)

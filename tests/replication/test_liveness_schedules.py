@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -11,6 +12,8 @@ from replicated_namesrv.replication.liveness.leader_messages import HELD
 from replicated_namesrv.replication.liveness.leader_role import LeaderRole
 from replicated_namesrv.replication.liveness.silence import Suspicions
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
+from replicated_namesrv.service import CloseReason
+from replicated_namesrv.simulation.process_views import Process
 from replicated_namesrv.simulation.route_cluster import NameServer, SimulatedConnection, Wire
 from replicated_namesrv.simulation.world import MS, SECOND
 from tests.replication.virtual import KEY, TIMEOUT_MS, Cluster, Said, registration, virtual_cluster
@@ -582,6 +585,45 @@ def test_the_leader_was_removed_from_the_cluster() -> None:
         cluster.transfer(others[1])
         cluster.run(2)
         assert all(cluster.is_shown(name) for name in others)
+
+
+def close_idle(connection: SimulatedConnection, process: Process) -> None:
+    connection.close(CloseReason.IDLE)
+
+
+def test_idle_connections_are_no_evidence_that_a_broker_left() -> None:
+    """The nodes close connections that have been idle for 120 s. The broker's time-out is longer."""
+    with virtual_cluster() as cluster:
+        wires = [cluster.wire(name) for name in cluster.machines]
+        for wire in wires:
+            assert cluster.register(wire, registration(timeout_ms=600_000)).code == 0
+        cluster.run(3)
+        for server in cluster.servers.servers.values():
+            for connection in list(server.connections.values()):
+                server.machine.enqueue(partial(close_idle, connection))
+        cluster.run(3)
+        assert [wire.is_open for wire in wires] == [False] * 3
+        assert cluster.is_shown()
+
+
+def test_closed_because_queries_had_no_answer() -> None:
+    """There is no leader for 3.2 s, and the nodes are not fenced yet. The broker's queries have no answer, so it closes its
+    connections. No registration of it is in progress. A leader comes before the broker returns."""
+    with virtual_cluster(fenceAfterMs="6000") as cluster:
+        wires = [cluster.wire(name) for name in cluster.machines]
+        for wire in wires:
+            assert cluster.register(wire, registration(timeout_ms=60_000)).code == 0
+        cluster.run(3)
+        mends = [cluster.isolate(name) for name in cluster.machines]
+        cluster.run(3.2)
+        for wire in wires:
+            wire.hang_up()
+        cluster.run(0.2)
+        for mend in mends:
+            mend()
+        cluster.run(4)
+        assert sum(node.fence_count for node in cluster.nodes) == 0
+        assert cluster.is_shown()
 
 
 def test_sleep_makes_no_node_older() -> None:

@@ -9,15 +9,19 @@ A broker is attached to each connection over which it made contact, until the co
     A3   the last one ended in another way                              RELEASED        test_closed_by_us
     A4   there was none in this process                                 no entry        test_never_attached
 
-A *clean close* is evidence that the broker left: the broker closed the connection, and this node gave it no reason to do so. A
-broker also closes a connection if an answer takes longer than ``PATIENCE_MS``, but then it returns in its next round. Therefore
-the node records for each open connection the unanswered requests and the duration of answers:
+A *clean close* is evidence that the broker left: the broker closed the connection, and this node gave it no reason to do so. The
+end of an idle connection is no clean close: this node closes it, and the broker's time-out may be longer than
+``serverChannelMaxIdleTimeSeconds``. A broker also closes a connection if an answer takes longer than ``PATIENCE_MS``, but then it
+returns in its next round. Therefore the node records for each open connection the unanswered requests of ``broker_calls.py`` and
+the duration of answers. Other requests are not recorded. They can wait that long only while no read index is confirmed (C4):
 
     row  the broker closes the connection                               clean           test
     C1   while a request on it is unanswered                            no              test_unanswered_request
     C2   within PATIENCE_MS after an answer that took over SLOW_MS      no              test_slow_answer
     C3   within PATIENCE_MS after this process stalled for SLOW_MS      no              test_stalled_process
-    C4   at any other time                                              yes             test_closed_in_peace
+    C4   within PATIENCE_MS after this node had no confirmed read       no              test_unanswered_queries
+         index for PATIENCE_MS
+    C5   at any other time                                              yes             test_closed_in_peace
 
 The node knows when a connection was opened, except after a stall: the kernel continues to open connections, and they are
 accepted afterwards. Those that are accepted within ``BACKLOG_MS`` count as opened when the stall began
@@ -222,6 +226,10 @@ class Conversations:
                 self._slow_until_ms = now_ms + PATIENCE_MS
         self._ran_ms = now_ms
 
+    def reads_wait(self, now_ms: float) -> None:
+        """This node has had no confirmed read index for PATIENCE_MS."""
+        self._slow_until_ms = now_ms + PATIENCE_MS
+
     def opened(self, connection_id: int, now_ms: float) -> None:
         """The node accepted this connection."""
         self.tick(now_ms)
@@ -229,7 +237,7 @@ class Conversations:
         self._open[connection_id] = _Conversation(self._stalled_from_ms if is_backlog else now_ms)
 
     def closed(self, connection_id: int, now_ms: float) -> bool:
-        """Drop a connection that has ended. Returns False if this node may have caused the end (C1 to C3). A close is
+        """Drop a connection that has ended. Returns False if this node may have caused the end (C1 to C4). A close is
         clean if two conditions are true: the result is True, and the peer closed the connection."""
         self.tick(now_ms)
         talk = self._open.pop(connection_id, None)
