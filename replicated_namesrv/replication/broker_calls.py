@@ -2,7 +2,8 @@
 
 A registration that is a no-op on this node is a renewal: if the leader accepts it, it is answered and not written to the log.
 Otherwise this node asks the leader whether a copy of it is in progress or was already applied. If so, this node catches up and
-checks again. Only an admitted copy is proposed. So one change that n nodes receive is one entry of the log.
+checks again. Only an admitted copy is proposed. So one change that n nodes receive is one entry of the log. If the broker is
+registered, the arrival of the change is a contact like a ``BROKER_HEARTBEAT`` (904), because the change may have to wait.
 
 Some registrations are refused independently of their sender, for example one of a deposed master, or one with a single topic of
 an unknown broker. Such a registration is not written to the log. It is answered after a read index is confirmed, like a
@@ -187,6 +188,8 @@ class BrokerCalls:
                     if unchanged is not None and await self._is_confirmed(registration, unchanged, connection):
                         self._late_copies.forget(key)
                         return unchanged
+                    # the change may wait; meanwhile the leader has to know of the connection
+                    self.heartbeat(*key, connection)
                     content = content or content_of(registration)
                     asked, decision = self._leader.may_register(key, content, serial)
                     if await decision == GRANTED:

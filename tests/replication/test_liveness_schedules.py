@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from replicated_namesrv.model import ChangeOrigin
+from replicated_namesrv.replication import consensus
 from replicated_namesrv.replication.liveness.leader_messages import HELD
 from replicated_namesrv.replication.liveness.leader_role import LeaderRole
 from replicated_namesrv.replication.liveness.silence import Suspicions
@@ -649,3 +650,54 @@ def test_sleep_makes_no_node_older() -> None:
             wire.hang_up()
         cluster.run(3)
         assert cluster.is_shown()
+
+
+@contextmanager
+def changes_wait(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every registration waits for its turn as if it had many topics, until the block ends."""
+    monkeypatch.setattr(consensus, "HEAVY_TOPICS", -1)
+    for node in cluster.nodes:
+        with pytest.raises(StopIteration):
+            node.proposer._heavy.acquire().send(None)
+    yield
+    for server in cluster.servers.servers.values():
+        server.machine.enqueue(partial(release, server))
+
+
+def release(server: NameServer, process: Process) -> None:
+    server.node.proposer._heavy.release()
+
+
+def test_a_broker_that_returned_stays_while_its_change_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker closes its connections and returns within the grace period with other content. Its registrations wait for longer
+    than the grace period. It must not be removed as gone."""
+    with virtual_cluster(fenceAfterMs="10000") as cluster:
+        for wire in (old := [cluster.wire(name) for name in cluster.machines]):
+            assert cluster.register(wire, registration(1, timeout_ms=60_000)).code == 0
+        cluster.run(3)
+        for wire in old:
+            wire.hang_up()
+        cluster.run(0.1)
+        new = [cluster.wire(name) for name in cluster.machines]
+        with changes_wait(cluster, monkeypatch):
+            said = [cluster.say(w, lambda server, c: server.node.register(registration(2, timeout_ms=60_000), c)) for w in new]
+            cluster.run(2)
+            assert cluster.is_shown()
+        cluster.until(lambda: all(each.ended and each.result is not None for each in said), "answers")
+        assert cluster.counters() == {2}
+        assert sum(node.lost_count for node in cluster.nodes) == 0
+
+
+def test_a_late_104_has_no_effect_while_a_change_of_the_next_process_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    with virtual_cluster(fenceAfterMs="10000") as cluster:
+        old, new = ([cluster.wire(name) for name in cluster.machines] for _ in range(2))
+        for wire in old:
+            assert cluster.register(wire, registration(1, timeout_ms=60_000)).code == 0
+        cluster.run(3)
+        with changes_wait(cluster, monkeypatch):
+            said = [cluster.say(w, lambda server, c: server.node.register(registration(2, timeout_ms=60_000), c)) for w in new]
+            cluster.run(0.3)
+            assert cluster.unregister(old[1]) is None, "its connection is closed"
+            assert cluster.is_shown()
+        cluster.until(lambda: all(each.ended for each in said), "answers")
+        assert [each.result and each.result.code for each in said] == [0, 0, 0]
