@@ -57,10 +57,11 @@ def lease_margin(election_timeout_ms: int) -> float:
 
 
 def preferred_leaders(settings: Settings, members: Sequence[str]) -> list[str]:
-    """The nodes that ``leaderPriority`` names, the most preferred first. Raises SettingError if one of them is not a member."""
+    """The nodes that ``leaderPriority`` names, the most preferred first. Raises SettingError if one of them is not a member. A
+    node with ``join`` knows only some members before it has their list, so there any name is accepted."""
     names = [name.strip() for name in settings.leader_priority.split(",") if name.strip()]
     for name in names:
-        if name not in members:
+        if name not in members and not settings.join:
             raise SettingError(f"leaderPriority={settings.leader_priority}: {name} is not a node; give {', '.join(members)}")
     return names
 

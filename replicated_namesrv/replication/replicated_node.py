@@ -191,7 +191,8 @@ class ReplicatedNode:
             defences,
         )
         self._addresses = NodeAddresses(settings.node_id, members, lambda peer, data: self.consensus.tell(peer, data), now_ms)
-        self._preference = LeaderPreference(settings.node_id, preferred_leaders(settings, members))
+        self._preferred = preferred_leaders(settings, members)
+        self._preference = LeaderPreference(settings.node_id, self._preferred)
         self._applied = AppliedCommands(self._machine, self.liveness, self.broker_calls.removed, consensus)
         self._config = ConfigUpdates(settings, self._propose_plain, self._confirm_majority)
         self._machine.on_settings = lambda: self._config.show(self.state.settings)
@@ -268,12 +269,19 @@ class ReplicatedNode:
         self.history.counts.clear()  # counts of the changes in the log at the start
         self.history.removed.clear()
         self.reads.caught_up(asked_ms)
-        if unknown := sorted(parse_peers("peerDial", self._settings.peer_dial).keys() - set(self._members)):
-            log.warning(
-                "peerDial names nodes that are not members: their addresses are used once they are added; correct the names if "
-                "they are wrong",
-                extra={"nodes": ", ".join(unknown), "members": ", ".join(self._members)},
-            )
+        self._warn_of_unknown_names()
+
+    def _warn_of_unknown_names(self) -> None:
+        """Settings may name nodes that will be added later, so unknown names are no error. They may be wrong, too."""
+        dialled = parse_peers("peerDial", self._settings.peer_dial)
+        for setting, names in (("peerDial", dialled), ("leaderPriority", self._preferred)):
+            if unknown := sorted(set(names) - set(self._members)):
+                log.warning(
+                    "%s names nodes that are not members: it applies to them once they are added; correct the names if they are "
+                    "wrong",
+                    setting,
+                    extra={"nodes": ", ".join(unknown), "members": ", ".join(self._members)},
+                )
 
     async def stop(self) -> None:
         """Stop this node, which stays a member of the cluster. A leader transfers leadership first, which saves the wait for an

@@ -23,7 +23,8 @@ from replicated_namesrv.replication.leader_preference import (
 )
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.settings_sources import load_settings
-from tests.support.operated import operated
+from tests.support.operated import operated, run
+from tests.support.ports import free_ports
 from tests.support.waiting import until
 
 SOUND: dict[str, Any] = {"connected": True, "votes": True, "match_index": 1_000}
@@ -88,6 +89,31 @@ def test_a_name_that_is_no_node_is_refused() -> None:
     settings = load_settings(None, {"leaderPriority": "n2, n9"}, {})
     with pytest.raises(SettingError, match=r"n9 is not a node; give n1, n2, n3"):
         preferred_leaders(settings, ["n1", "n2", "n3"])
+
+
+async def test_a_node_that_joins_may_prefer_nodes_that_its_settings_do_not_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``join`` names some members only, and others are added later."""
+    (port,) = free_ports(1)
+    async with operated(tmp_path, 1) as cluster:
+        flags = {"nodeId": "n2", "mode": "cp", "listen": "127.0.0.1:0", "adminListen": "127.0.0.1:0"}
+        flags |= {"join": cluster.nodes[0].settings.peers, "peerListen": f"127.0.0.1:{port}", "dataDir": str(tmp_path / "n2")}
+        node = ServingNode(load_settings(None, {**flags, "leaderPriority": "n9,n1"}, {}))
+        starting = asyncio.ensure_future(node.start())
+        try:
+            added = await run("members", "add", "n2", flags["peerListen"], "--observer", "-a", cluster.admin)
+            assert added.code == 0, added
+            async with asyncio.timeout(20):
+                await starting
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await node.stop()
+    (warning,) = [
+        record for record in caplog.records if record.getMessage().startswith("leaderPriority names nodes that are not")
+    ]
+    assert (vars(warning)["nodes"], vars(warning)["members"]) == ("n9", "n1, n2")
 
 
 @pytest.mark.parametrize(
