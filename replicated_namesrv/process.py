@@ -267,16 +267,21 @@ class ServingNode:
         serves = self.remoting.is_listening and not self.is_drained
         return NodeAddress(self.settings.node_id, address, serves, self.is_drained, self.settings.zone)
 
-    async def drain(self, within_s: float) -> Drained:
+    async def drain(self, within_s: float) -> Drained | None:
         """Transfer leadership, close the connections of brokers and clients, and refuse new ones, until ``resume`` or a
-        restart."""
+        restart. None: ``resume`` or another drain ended this one."""
         self.is_drained = True
         if self.settings.mode == "cp" and self.remoting.is_listening:
             try:
                 await self.service.transfer_leadership(None)
             except NamesrvError as error:  # this node does not lead, or no other node can take over
                 log.info("draining without a transfer of leadership", extra={"cause": str(error)})
-        connections, cut = await self.remoting.drain(within_s) if self._serving_wanted else (0, 0)
+            if not self.is_drained:  # ``resume`` ended this drain while leadership was being transferred
+                return None
+        done = await self.remoting.drain(within_s) if self._serving_wanted else (0, 0)
+        if done is None:
+            return None
+        connections, cut = done
         log.info("drained", extra={"connections": connections, "cut": cut})
         return Drained(connections - cut, cut)
 

@@ -96,9 +96,9 @@ class DrainedNode(Protocol):
     def is_drained(self) -> bool:
         """Whether the node is drained: brokers and clients were disconnected and cannot connect."""
 
-    async def drain(self, within_s: float) -> Drained:
+    async def drain(self, within_s: float) -> Drained | None:
         """Close the connections of brokers and clients within ``within_s`` seconds. Refuse new ones until ``resume`` or a
-        restart."""
+        restart. None: ``resume`` or another drain ended this one."""
 
     async def resume(self) -> None:
         """Serve again. Raises SettingError if another process has taken the port."""

@@ -198,6 +198,9 @@ async def drain(request: web.Request) -> web.Response:
     with contextlib.suppress(UnavailableError):  # a node can be drained without a majority, too; then nothing is recorded
         await _announce(request)
     done = await context.node.drain(float(text))
+    if done is None:
+        remedy = "look at GET /v1/status (drained), and drain the node again if it serves"
+        return json_error(409, "this drain was ended by a later drain, or by 'namesrv drain --undo'", remedy)
     return json_response({"drained": True, "moved": done.moved, "cut": done.cut, "othersServing": others})
 
 

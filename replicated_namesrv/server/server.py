@@ -181,26 +181,29 @@ class RemotingServer:
         loop.call_later(FENCE_DRAIN_S, close)
         loop.call_later(FENCE_DRAIN_S + FLUSH_MAX_S, abort)
 
-    async def drain(self, within_s: float) -> tuple[int, int]:
+    async def drain(self, within_s: float) -> tuple[int, int] | None:
         """Close each connection when its requests are answered, in several passes, and stop listening in the last one.
 
         A client whose connection was closed chooses another name server for its next request. A 5.x client may choose this one
         again, and its request fails if nothing listens. So the node listens until the last pass, when few clients are left.
-        Returns the number of connections, and how many of them were cut at the end of the time. ``unfence`` ends the drain.
+        Returns the number of connections, and how many of them were cut at the end of the time. None: ``unfence`` or another
+        drain ended this one.
         """
         self._drain_number = this = self._drain_number + 1
         passes = max(1, min(DRAIN_PASSES_MAX, int(within_s / DRAIN_PASS_S)))
         closed = set[RemotingConnection]()
         for number in range(passes):
-            if self._drain_number != this:  # ``unfence`` ended this drain: the node serves again
-                return len(closed), 0
+            if self._drain_number != this:
+                return None
             if number == passes - 1:
                 self._listener.close()
             waiting = list(self.connections)
             closed |= set(waiting)
             await self._drain_slowly(waiting, within_s / passes / 2)
             await asyncio.sleep(within_s / passes / 2) if number < passes - 1 else await self._wait_until_gone(within_s / passes)
-        left = list(self.connections) if self._drain_number == this else []
+        if self._drain_number != this:
+            return None
+        left = list(self.connections)
         for connection in left:
             connection.abort(CloseReason.OURS)
         return len(closed), len(left)

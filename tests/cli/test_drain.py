@@ -151,6 +151,43 @@ async def test_the_only_node_is_not_drained_by_mistake(tmp_path: Path) -> None:
         assert await lists(cluster) == [{cluster.nodes[0].listen_address}], "an empty list helps nobody"
 
 
+async def test_a_drain_that_another_one_or_undo_ends_says_so(tmp_path: Path) -> None:
+    async with operated(tmp_path, 1) as cluster:
+        node = cluster.nodes[0]
+        for *ends, serves in (["--undo", True], ["--force", "--within", "1", False]):
+            long = asyncio.ensure_future(run("drain", "-a", cluster.admin, "--force", "--within", "20"))
+            await until(lambda: node.is_drained, "the drain")
+            assert (await run("drain", "-a", cluster.admin, *map(str, ends))).code == 0
+            ended = await long
+            assert ended.code == 1, ended
+            assert "this drain was ended by a later drain, or by 'namesrv drain --undo'" in ended.err
+            assert node.remoting.is_listening is serves
+
+
+async def test_a_drain_that_is_undone_while_leadership_is_transferred_closes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with operated(tmp_path) as cluster:
+        leader = await cluster.elected()
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+        transfer = leader.service.transfer_leadership
+
+        async def slowly(to: str | None) -> None:
+            begun.set()
+            await goes_on.wait()
+            await transfer(to)
+
+        # a transfer takes long if the successor lags or answers late, which cannot be arranged at a certain moment
+        monkeypatch.setattr(leader.service, "transfer_leadership", slowly)
+        admin = f"127.0.0.1:{cluster.admin_ports[cluster.nodes.index(leader)]}"
+        drain = asyncio.ensure_future(run("drain", "-a", admin, "--within", "1"))
+        await begun.wait()
+        assert (await run("drain", "--undo", "-a", admin)).code == 0
+        goes_on.set()
+        assert (await drain).code == 1
+        assert leader.remoting.is_listening
+
+
 async def test_an_independent_node_is_drained_and_has_no_members(tmp_path: Path) -> None:
     async with operated(tmp_path, 1, "ap", nameServerAddresses="127.0.0.1:1") as nodes:
         done = await run("drain", "-a", nodes.admin, "--within", "1")
