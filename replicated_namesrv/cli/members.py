@@ -2,10 +2,12 @@
 
 The leader knows the progress of all members, so its answer is shown if it answers. Otherwise the first other answer is shown. A
 change is requested from the leader until it is made or refused. If the leader hands leadership over, the next leader gets the
-request. ``add`` and ``replace`` then wait until the new node votes.
+request. ``add`` and ``replace`` then wait until the new node votes, or, as an observer, has the log. If that takes too long, the
+same command typed again continues.
 """
 
 import argparse
+import re
 import sys
 import time
 from typing import Any
@@ -35,6 +37,8 @@ WITHIN_S = 120
 LOOK_PAUSE_S = 0.2
 SILENT_S = 2.0
 """After this time without a leader, the command says for what it waits."""
+LAG_MAX = 64
+"""Maximum lag, in entries, of an observer that has the log: the entries of a few round trips."""
 ADDRESSES_MAX = 64
 """Maximum number of nodes that are asked for the leader."""
 
@@ -104,9 +108,7 @@ class _Change:
             for text in operands[len(_OPERANDS[action]) - 1 :] if action in ("add", "move", "replace") else ():
                 parse_address("HOST:PORT", text)
             if action == "replace":
-                old, new, address = operands
-                rows = self._add(new, address, observer=False)
-                rows = self._request("remove", old)
+                rows = self._replace(*operands)
             elif action == "add":
                 rows = self._add(*operands, observer=observer)
             elif action == "promote":
@@ -129,6 +131,8 @@ class _Change:
             print_json({"changed": True, "voters": voters, "members": rows})
         else:
             print(f"{' '.join([self._arguments.action, *self._arguments.operands])}: done, {voters} voters")
+            if self._arguments.action == "move":
+                print(f"the members connect to {' at '.join(self._arguments.operands)} now: start it there with its disk")
         if voters % 2 == 0:
             print(
                 f"warning: {voters} voters tolerate no more failures than {voters - 1}, and need a larger majority; "
@@ -177,16 +181,19 @@ class _Change:
     def _request(self, action: str, name: str, address: str | None = None, *, observer: bool = False) -> list[dict[str, Any]]:
         """Have the leader make a change. Returns the members. Raises AdminRefusedError."""
         query = "" if address is None else f"?address={quote(address)}" + ("&observer=true" if observer else "")
-        path = f"/v1/members/{quote(name, safe='')}/{action}{query}"
+        path, is_repeated = f"/v1/members/{quote(name, safe='')}/{action}{query}", False
         while True:
             try:
                 members: list[dict[str, Any]] = self._admin.ask(self._leader(), path, "POST")["members"]
                 return members
             except AdminUnknownError as error:
+                is_repeated = True
                 self._tell(f"{error}; checking whether it was done")
                 if self._is_done(action, name, address):
                     return self._rows()
             except AdminRefusedError as error:
+                if is_repeated and self._is_done(action, name, address):
+                    return self._rows()  # the request of unknown outcome was committed later, so the repetition was refused
                 if error.status != 503:
                     raise
                 self._tell(str(error.answer.get("error", error)))
@@ -197,10 +204,10 @@ class _Change:
             self._pause(self._told)
 
     def _is_done(self, action: str, name: str, address: str | None) -> bool:
-        row = {row["nodeId"]: row for row in self._rows()}.get(name)
+        row = self._row(name)
         if action == "remove" or row is None:
             return action == "remove" and row is None
-        return bool(row["role"] != "observer" if action == "promote" else row["peerAddress"] == address)
+        return bool(row["role"] != "observer" if action == "promote" else _is_at(row, address))
 
     def _rows(self) -> list[dict[str, Any]]:
         """The members as the leader knows them."""
@@ -208,27 +215,73 @@ class _Change:
             try:
                 rows: list[dict[str, Any]] = self._admin.ask(self._leader(), "/v1/members")["members"]
                 return rows
+            except SettingError:
+                raise
             except NamesrvError as error:
                 self._pause(str(error))
 
-    def _add(self, name: str, address: str, *, observer: bool) -> list[dict[str, Any]]:
-        rows = self._request("add", name, address, observer=observer)
-        return rows if observer else self._wait_for(name, "voter")
+    def _row(self, name: str) -> dict[str, Any] | None:
+        return {row["nodeId"]: row for row in self._rows()}.get(name)
+
+    def _add(self, name: str, address: str, *, observer: bool, may_vote: bool = False) -> list[dict[str, Any]]:
+        """Add a node, unless an earlier command has added it at this address and it does not vote yet. ``may_vote``: or votes."""
+        row, found_as = self._row(name), {"observer" if observer else "learner", *(("voter", "leader") if may_vote else ())}
+        if row is not None and _is_at(row, address) and row["role"] in found_as:
+            self._tell(f"{name} is a member at {address} already: {row['role']}")
+        else:
+            self._request("add", name, address, observer=observer)
+        return self._wait_for(name, "observer" if observer else "voter")
+
+    def _replace(self, old: str, new: str, address: str) -> list[dict[str, Any]]:
+        """Raises SettingError before anything is changed if ``old`` cannot be replaced by ``new``."""
+        if old == new:
+            raise SettingError(
+                f"{old} cannot be replaced by a node of the same name; give another name, or start {old} with --join, its old "
+                "address and an empty disk"
+            )
+        names = [row["nodeId"] for row in self._rows()]
+        if old not in names:
+            raise SettingError(f"{old} is not a member; give one of {', '.join(names)}")
+        try:
+            self._add(new, address, observer=False, may_vote=True)
+        except _TimeOverError as error:
+            raise _TimeOverError(f"{error}. {old} was not removed; the same command continues") from None
+        return self._request("remove", old)
 
     def _wait_for(self, name: str, role: str) -> list[dict[str, Any]]:
+        """Wait until a node is a voter, or until an observer has the log."""
         while True:
             rows = self._rows()
             row = {row["nodeId"]: row for row in rows}.get(name)
             if row is None:
                 raise _TimeOverError(f"{name} is not a member any more")
-            if row["role"] in (role, "leader"):
+            has_log = row["connected"] and row["matchIndex"] and row["lag"] <= LAG_MAX
+            if row["role"] in (role, "leader") and (role != "observer" or has_log):
                 return rows
-            state = f"lag {row['lag']}" if row["connected"] else "not connected"
+            state = f"lag {row['lag']}" if row["connected"] else f"not connected{self._link_problem(name)}"
             self._tell(f"{name}: {row['role']}, {state}")
+            becomes = "serves" if role == "observer" else f"becomes a {role} by itself"
             self._pause(
-                f"{name} is a {row['role']} ({state}); it becomes a {role} by itself once it keeps up. Start it with --join "
-                f"if it does not run, or undo this with 'namesrv members remove {name}'"
+                f"{name}: {row['role']}, {state}. It {becomes} once it keeps up. Start it with --join if it does not run, "
+                f"correct its address with 'namesrv members move {name} HOST:PORT', or undo this with 'namesrv members remove "
+                f"{name}'"
             )
+
+    def _link_problem(self, name: str) -> str:
+        """Why the leader and the node ``name`` have no connection, as far as the leader knows."""
+        try:
+            transport = self._admin.ask(self._leader(), "/v1/status")["replication"]["raft"]["transport"]
+        except (NamesrvError, KeyError, TypeError):
+            return ""  # another node leads now, or this one has just started
+        error = transport["peers"].get(name, {}).get("error") or ""
+        refusal = transport["last_refusal"] if re.search(rf"\b{re.escape(name)}\b", transport["last_refusal"]) else ""
+        return "".join(f"; {text}" for text in (error, refusal) if text)
+
+
+def _is_at(row: dict[str, Any], address: str | None) -> bool:
+    """Whether ``address`` is the peer address of a member."""
+    host, port = parse_address("HOST:PORT", address or "")
+    return bool(row["peerAddress"] == (f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
 
 
 def _print(answer: dict[str, Any]) -> None:

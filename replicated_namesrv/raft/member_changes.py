@@ -195,7 +195,8 @@ class MemberChanges:
                 return problem
             taken = {(m.host, m.port): name for name, m in after.items() if name != change.name and m.host}
             if change.address is not None and change.address in taken:
-                return f"{change.address[0]}:{change.address[1]} is the address of {taken[change.address]}; give another one"
+                address, owner = f"{change.address[0]}:{change.address[1]}", taken[change.address]
+                return f"{address} is the address of {owner}; give another one, or remove or move {owner} first"
         if (unreachable := self._unreachable(change, after)) is not None:
             return unreachable
         if change.action == "add" and len(after) > MEMBERS_MAX:

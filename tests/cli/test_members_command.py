@@ -31,12 +31,18 @@ class Processes:
         self.bound: dict[str, str] = {}
         """Where a node that joins listens for its peers, if not at its peer address."""
         self.running: dict[str, asyncio.subprocess.Process] = {}
-        self.secret = folder / "secret"
-        self.secret.write_text("a-Secret-of-7-words")
-        self.secret.chmod(0o600)
+        self.secret = self.make_secret("secret", "a-Secret-of-7-words")
 
-    async def start(self, name: str, *more: str, joins: bool = False) -> None:
-        """``more``: settings of this process. ``joins``: whether a founder starts with ``join``."""
+    def make_secret(self, name: str, text: str) -> Path:
+        """The file with a secret."""
+        file = self.folder / name
+        file.write_text(text)
+        file.chmod(0o600)
+        return file
+
+    async def start(self, name: str, *more: str, joins: bool = False, secret: Path | None = None) -> None:
+        """``more``: settings of this process. ``joins``: whether a founder starts with ``join``. ``secret``: None means that of
+        the other nodes."""
         founders = ",".join(f"{founder}={self.peer[founder]}" for founder in NAMES[:3])
         where = (
             ["--set", f"peers={founders}"]
@@ -47,7 +53,8 @@ class Processes:
             self.running[name] = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "replicated_namesrv", "serve", "--mode", "cp", "--node-id", name,
                 "--listen", self.listen[name], "--admin", self.admin[name], "--data-dir", str(self.folder / name),
-                "--set", f"peerSecretFile={self.secret}", "--set", "electionTimeoutMs=1000", "--set", "fenceAfterMs=4000", *where,
+                "--set", f"peerSecretFile={secret or self.secret}", "--set", "electionTimeoutMs=1000",
+                "--set", "fenceAfterMs=4000", *where,
                 *(word for setting in more for word in ("--set", setting)),
                 stdout=log, stderr=log, env={**os.environ},
             )  # fmt: skip  # items grouped by line
@@ -129,13 +136,43 @@ async def test_a_new_node_that_is_not_started_is_named_with_the_remedy(tmp_path:
 
 
 @pytest.mark.slow
+async def test_mistakes_change_nothing_and_a_late_replacement_is_continued(tmp_path: Path) -> None:
+    async with founded(tmp_path) as nodes:
+        await nodes.start("n4", secret=nodes.make_secret("wrong", "words-of-Another-7"))
+        unknown = await nodes.members("replace", "n9", "n4", nodes.peer["n4"])
+        assert unknown.code == 1, unknown
+        assert "n9 is not a member; give one of n1, n2, n3" in unknown.err
+        same = await nodes.members("replace", "n3", "n3", nodes.peer["n3"])
+        assert same.code == 1, same
+        taken = await nodes.members("add", "n4", nodes.peer["n2"])
+        assert taken.code == 1, taken
+        assert "is the address of n2; give another one" in taken.err
+        assert sorted(rows((await nodes.members("list")).out)) == NAMES[:3]
+
+        late = await nodes.members("replace", "n3", "n4", nodes.peer["n4"], "--within", "8")
+        assert late.code == 2, late
+        assert "n4 does not know the shared secret" in late.err
+        assert "n3 was not removed; the same command continues" in late.err
+        await nodes.kill("n4")
+        await nodes.start("n4")
+        done = await nodes.members("replace", "n3", "n4", nodes.peer["n4"])
+        assert done.code == 0, done
+        assert sorted(rows((await nodes.members("list")).out)) == ["n1", "n2", "n4"]
+        again = await nodes.members("replace", "n3", "n4", nodes.peer["n4"])
+        assert again.code == 1, again
+        assert "n3 is not a member; give one of n1, n2, n4" in again.err
+
+
+@pytest.mark.slow
 async def test_the_leader_is_found_through_any_member(tmp_path: Path) -> None:
     """A node that was added later may lead, and the address list in the settings of the others lacks it."""
     async with founded(tmp_path) as nodes:
         leader = await nodes.leader()
         follower = next(name for name in NAMES[:3] if name != leader)
-        added = await run("members", "add", "n5", nodes.peer["n5"], "--observer", "--admin", nodes.admin[follower])
-        assert added.code == 0, added
+        add = ("members", "add", "n5", nodes.peer["n5"], "--observer", "--within", "3")
+        added = await run(*add, "--admin", nodes.admin[follower])
+        assert added.code == 2, added
+        assert "n5: observer, not connected; " in added.err, "no process runs there"
         assert rows((await nodes.members("list")).out)["n5"] == "observer"
         others = [name for name in NAMES[:3] if name != follower]
         for name in others:

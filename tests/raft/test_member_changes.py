@@ -76,7 +76,7 @@ def row_m5() -> Refusal:
 def row_m6() -> Refusal:
     _, leader = cluster()
     taken = refusal(leader, MemberChange("add", "n4", ("host-n2", 9_000)))
-    assert "is the address of n2" in taken.reason
+    assert "host-n2:9000 is the address of n2; give another one, or remove or move n2 first" in taken.reason
     return taken
 
 
