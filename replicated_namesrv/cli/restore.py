@@ -77,6 +77,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code."""
+    try:
+        return _restore(arguments)
+    except (AdminError, AdminUnknownError) as error:
+        print(str(error), file=sys.stderr)
+        return UNKNOWN
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    """Raises NamesrvError."""
     head = check_file(arguments.file)
     admin = admin_of(arguments)
     addresses = admin_addresses(arguments, admin)
@@ -109,22 +118,22 @@ def _report(arguments: argparse.Namespace, head: Head, revision: int) -> None:
 
 def _independent(admin: Admin, addresses: tuple[str, ...]) -> tuple[str, ...]:
     """All ``addresses`` if they are independent nodes; an empty tuple if they are nodes of a cluster. Raises
-    SettingError if some are independent nodes and some belong to a cluster."""
-    modes = {address: _mode_of(admin, address) for address in addresses}
-    if set(modes.values()) == {"ap"}:
-        return addresses
+    SettingError if some are independent nodes and some belong to a cluster, AdminError if an independent node does not answer."""
+    modes, silent = dict[str, str](), list[AdminError]()
+    for address in addresses:
+        try:
+            modes[address] = str(admin.ask(address, "/v1/status")["mode"])
+        except AdminError as error:
+            silent.append(error)
     if "ap" in modes.values() and "cp" in modes.values():
         raise SettingError(
             f"nodes run in different modes ({', '.join(f'{a}: {m}' for a, m in modes.items())}); give nodes of one mode"
         )
-    return ()
-
-
-def _mode_of(admin: Admin, address: str) -> str | None:
-    try:
-        return str(admin.ask(address, "/v1/status")["mode"])
-    except AdminError:
-        return None
+    if "ap" not in modes.values():
+        return ()
+    if silent:
+        raise AdminError(f"nothing was changed, because each independent node gets its own copy: {silent[0]}")
+    return addresses
 
 
 class _Merge(NamedTuple):
