@@ -14,6 +14,7 @@ Intended differences from Java:
 
 import asyncio
 import logging
+import os
 import time
 from asyncio import Future
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +27,7 @@ from replicated_namesrv.compat.kv_writer import KVCommand, KVWriter
 from replicated_namesrv.compat.live_table import DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS, BrokerKey, LiveTable
 from replicated_namesrv.config_writer import SHARED_ROWS, ConfigWriter, checked_update, route_settings
 from replicated_namesrv.errors import LimitError, SettingError, StaleReadError
-from replicated_namesrv.files import DiskReserve
+from replicated_namesrv.files import DiskReserve, hold_folder
 from replicated_namesrv.model import ChangeOrigin, DataVersion
 from replicated_namesrv.routes.commands import (
     BrokerRemoval,
@@ -104,6 +105,8 @@ class IndependentNode:
         self._config = ConfigWriter(settings, self._put_in_force)
         self._own_address: Callable[[], NodeAddress] = lambda: NodeAddress(settings.node_id, "", serves=False, drained=False)
         self._timers: list[asyncio.TimerHandle] = []
+        self._held: int | None = None
+        """Descriptor that marks the data directory as used, so that 'namesrv switch' refuses it."""
         self._last_scan_ms: float | None = None
         self._disk_was_short = True
         """Whether the disk was short of space at the last check. Initially True, because there may be no ballast yet."""
@@ -218,6 +221,7 @@ class IndependentNode:
 
     async def start(self) -> None:
         """Load the KV config and start the scan for silent brokers. Raises StorageError if kvConfig.json cannot be used."""
+        self._held = hold_folder(self._settings.data_path)
         path = Path(self._settings.kv_config_path)
         for namespace, entries in (await asyncio.to_thread(read_kv_file, path)).items():
             for key, value in entries.items():
@@ -236,6 +240,9 @@ class IndependentNode:
             timer.cancel()
         await self._kv.drain()
         await self._config.drain()
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
 
     def barrier(self, level: ReadLevel | None, max_staleness_ms: int | None) -> Freshness | Future[Freshness]:
         """Return at once, for every level. Raises StaleReadError if ``max_staleness_ms`` is given."""
@@ -421,6 +428,8 @@ class IndependentNode:
         self._timers.append(loop.call_later(interval_s if first_s is None else first_s, run))
 
     def _check_disk(self) -> None:
+        if self._held is None:  # no file was written yet when the node started
+            self._held = hold_folder(self._settings.data_path)
         self._disk.room()
         if self._disk.is_short != self._disk_was_short:
             self._disk_was_short = self._disk.is_short

@@ -10,6 +10,7 @@ a fixed name, so that a crash leaves at most one.
 import asyncio
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import stat
@@ -126,6 +127,33 @@ def why_unwritable(path: Path) -> str | None:
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"{folder} is not writable for this user"
     return None
+
+
+def hold_folder(folder: Path) -> int | None:
+    """A descriptor that marks ``folder`` as used by this process until it is closed. Several processes may use one folder. None:
+    the folder does not exist, or cannot be marked."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process uses ``folder`` (``hold_folder``). Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def free_bytes(folder: Path) -> int:

@@ -29,7 +29,7 @@ from replicated_namesrv.cli.client import print_json
 from replicated_namesrv.cli.kv_import import entries_of, is_backup
 from replicated_namesrv.compat.kv_file import read_kv_file, write_kv_file
 from replicated_namesrv.errors import BodyError, NamesrvError, SettingError, StorageError
-from replicated_namesrv.files import give_to_owner, sync_folder, write_atomically
+from replicated_namesrv.files import give_to_owner, is_held, sync_folder, write_atomically
 from replicated_namesrv.raft.raft_errors import RaftError
 from replicated_namesrv.raft.recovery import check_unused, recover
 from replicated_namesrv.replication.cluster_restore import RestorableMachine
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     conflicts = _disagreements(sides, winner, arguments.prefer is not None)
     kv_file: Path = arguments.kv_file or directory / KV_FILE
     own = Side(str(kv_file), _entries(read_kv_file(kv_file)), None)
-    _check_stopped(directory / RAFT)
+    _check_stopped(directory)
     if arguments.to == "cp":
         _check_kv_file(own, sides)
         _check_shared_settings(directory / RUN_TIME_FILE, sides)
@@ -224,13 +224,16 @@ def _check_kv_file(own: Side, sides: list[Side]) -> None:
 
 
 def _check_stopped(directory: Path) -> None:
-    """Check that no node with a log runs on this disk. Raises DisagreementError, StorageError."""
+    """Check that no node runs on this disk. Raises DisagreementError, StorageError."""
     try:
-        check_unused(directory)
+        check_unused(directory / RAFT)
+        is_used = is_held(directory)
     except RaftError as error:
         raise DisagreementError(f"nothing was changed: {error}") from None
     except OSError as error:
         raise StorageError(f"nothing was changed: {directory}: {error.strerror or error}") from None
+    if is_used:
+        raise DisagreementError(f"nothing was changed: {directory} is used by a process: stop the node first")
 
 
 def _check_shared_settings(file: Path, sides: list[Side]) -> None:

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 from replicated_namesrv.compat.kv_file import read_kv_file, write_kv_file
+from replicated_namesrv.files import is_held
 from replicated_namesrv.raft.file_storage import LOCK
 from replicated_namesrv.routes.backup import encode
 from replicated_namesrv.routes.commands import PutKVConfig
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from tests.support.nodes import http
 from tests.support.operated import operated, run
+from tests.support.waiting import until
 
 
 def backup_file(path: Path, keys: dict[str, str], *, ordered: bool = False, mode: str = "ap") -> str:
@@ -91,6 +93,21 @@ async def test_a_log_with_newer_entries_than_the_backup_is_refused(tmp_path: Pat
     assert not (data / "raft").exists()
     async with operated(tmp_path, 1, "ap") as nodes:
         assert nodes.nodes[0].service.state.kv_get("N", "k") == "two"
+
+
+async def test_the_folder_of_an_independent_node_that_runs_is_refused(tmp_path: Path) -> None:
+    """Entries that it writes later would be lost."""
+    file, data = tmp_path / "a.backup", tmp_path / "n1"
+    async with operated(tmp_path, 1, "ap") as nodes:
+        assert (await http(nodes.admin_ports[0], "/v1/kv/N/k", "PUT", b"v")).status == 200
+        assert (await run("backup", str(file), "-a", nodes.admin)).code == 0
+        await until(lambda: is_held(data), "the mark of a folder that the node has created")
+        refused = await run("switch", "--to", "cp", str(data), "--backup", str(file))
+        assert (refused.code, (data / "kvConfig.json").exists()) == (1, True)
+        assert f"{data} is used by a process: stop the node first" in refused.err
+    async with operated(tmp_path, 1, "ap") as nodes:
+        assert is_held(data), "from the start, if the folder exists"
+    assert (await run("switch", "--to", "cp", str(data), "--backup", str(file))).code == 0
 
 
 async def test_usage(tmp_path: Path) -> None:
