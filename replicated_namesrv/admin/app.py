@@ -89,7 +89,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except NoPermissionError as error:
         return json_error(403, str(error), "use another identity, or give it the role in the access file")
     except UnavailableError as error:
-        return json_error(503, str(error), "ask another node, or this one later, or with ?readConsistency=stale")
+        stale = ", or with ?readConsistency=stale" if request.method == "GET" else ""
+        return json_error(503, str(error), f"ask another node, or this one later{stale}")
     except StaleReadError as error:
         return json_error(412, str(error), "allow more, or ask another node")
     except StorageError as error:

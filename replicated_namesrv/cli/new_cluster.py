@@ -6,6 +6,7 @@ logs cannot be mixed. Nothing is deleted.
 """
 
 import asyncio
+import re
 import secrets
 import shutil
 from dataclasses import replace
@@ -22,6 +23,8 @@ from replicated_namesrv.settings_sources import load_settings
 
 RAFT, OLD, NEW = "raft", "raft.before-new-cluster", "new-cluster"
 _LOOPBACK = "127.0.0.1"
+_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
+"""Ids that a properties file and a command line take unchanged. An empty ``clusterId`` means the default id."""
 
 
 def check_place(directory: Path, data_dir: Path, old_id: str, new_id: str) -> None:
@@ -29,6 +32,8 @@ def check_place(directory: Path, data_dir: Path, old_id: str, new_id: str) -> No
     read."""
     if directory.resolve() != (data_dir / RAFT).resolve():
         raise SettingError(f"{directory}: --force-new-cluster takes the dataDir of the node, or the folder {RAFT} in it")
+    if _ID.fullmatch(new_id) is None:
+        raise SettingError(f"--force-new-cluster {new_id[:200]!r}: give 1 to 100 letters, digits, '.', '_' and '-'")
     if new_id == old_id:
         raise SettingError(
             f"--force-new-cluster {new_id} is the id of the old cluster; give another one, so that its other nodes are refused"

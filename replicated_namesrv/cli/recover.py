@@ -64,6 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise SettingError(f"{file} exists; choose another name, or replace it with --force")
     if (directory / "raft").is_dir():
         directory = directory / "raft"
+    elif (directory / OLD).is_dir():
+        raise StorageError(
+            f"{directory}: {OLD} is there and raft is missing: --force-new-cluster was interrupted. Rename {OLD} to raft, and "
+            "repeat the command"
+        )
     data_dir = directory.absolute().parent
     machine = RouteStateMachine()
     try:

@@ -259,17 +259,16 @@ class RaftConsensus(Observer):
             known = f"{self.leader} is" if self.leader else "no leader is known"
             raise SettingError(f"{self._node_id} is not the leader, {known}; ask the leader")
         others = [member for member in self._members if member != self._node_id]
+        if not others:
+            raise SettingError(f"{self._node_id} is the only node of this cluster; add another one first")
         if to is not None and to not in others:
-            raise SettingError(
-                f"{to} is not another node of this cluster; give one of {', '.join(others) or 'none: it has one node'}"
-            )
+            raise SettingError(f"{to} is not another node of this cluster; give one of {', '.join(others)}")
         return asyncio.ensure_future(self._transfer_leadership(to))
 
     async def _transfer_leadership(self, to: str | None) -> None:
         if not await self._raft.transfer_leadership(to):
-            raise UnavailableError(
-                f"leadership was not transferred to {to or 'another node'}: that node lags too far behind the leader"
-            )
+            text = f"{to}: it does not vote, does not answer," if to else "another node: no other voter answers,"
+            raise UnavailableError(f"leadership was not transferred to {text} or lags too far behind the leader")
 
     def change_member(self, change: MemberChange) -> Future[None]:
         """Change a member through the leader. Fails with SettingError (refused; the message has the remedy), UnavailableError

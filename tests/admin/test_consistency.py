@@ -75,6 +75,9 @@ async def test_a_starting_node_says_that_it_has_not_caught_up(tmp_path: Path) ->
         for query in ("", "?readConsistency=stale", "?readConsistency=lease"):
             answer = await http(address[1], f"/v1/topics{query}")
             assert (answer.status, answer.json["error"]) == (503, "this node has not caught up with a majority since its start")
+            assert "readConsistency=stale" in answer.json["remedy"]
+        written = await http(address[1], "/v1/members/n4/add?address=127.0.0.1:1", "POST")
+        assert (written.status, written.json["remedy"]) == (503, "ask another node, or this one later")
         assert (await http(address[1], "/readyz")).status == 503
         assert (await http(address[1], "/livez")).status == 200
     finally:

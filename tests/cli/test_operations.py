@@ -174,7 +174,7 @@ async def test_the_leader_is_shown_and_hands_over(tmp_path: Path) -> None:
         for _ in range(ATTEMPTS_MAX):
             leads = (await cluster.elected()).settings.node_id
             again = await run("leader", "transfer", leads, "-a", cluster.admin)
-            if "leads already" in again.err:
+            if "is already the leader" in again.err:
                 break
         assert again.code == 0
         refused = await run("leader", "transfer", "nobody", "-a", cluster.admin)
@@ -183,6 +183,13 @@ async def test_the_leader_is_shown_and_hands_over(tmp_path: Path) -> None:
         answers = [await http(port, "/v1/leader/transfer?to=nobody", "POST") for port in cluster.admin_ports]
         assert {answer.status for answer in answers} == {400}
         assert any("is not the leader" in answer.json["error"] for answer in answers)
+
+
+async def test_the_only_node_cannot_transfer_leadership(tmp_path: Path) -> None:
+    async with operated(tmp_path, 1) as cluster:
+        refused = await run("leader", "transfer", "-a", cluster.admin)
+        assert refused.code == 1, refused
+        assert "n1 is the only node of this cluster; add another one first" in refused.err
 
 
 async def test_a_watcher_goes_on_at_another_node_and_is_told_the_same(tmp_path: Path) -> None:

@@ -95,6 +95,10 @@ async def test_the_survivor_becomes_the_first_node_of_a_new_cluster(tmp_path: Pa
     same = await run("recover", str(folder), "--force-new-cluster", "namesrv")
     assert same.code == 1
     assert "is the id of the old cluster" in same.err
+    for unusable in ("", " rescued", "a\nb", "x" * 101):  # an empty clusterId is the default, perhaps that of the old cluster
+        refused = await run("recover", str(folder), "--force-new-cluster", unusable)
+        assert refused.code == 1, refused
+        assert "give 1 to 100 letters" in refused.err
     aside = folder / "raft.before-ap"
     shutil.copytree(folder / "raft", aside)
     refused = await run("recover", str(aside), "--force-new-cluster", "rescued")
@@ -108,6 +112,11 @@ async def test_the_survivor_becomes_the_first_node_of_a_new_cluster(tmp_path: Pa
     again = await run("recover", str(folder), "--force-new-cluster", "rescued-2")
     assert again.code == 1
     assert "move it away first" in again.err
+    (folder / "raft").rename(folder / "aside")
+    interrupted = await run("recover", str(folder), "--force-new-cluster", "rescued-2")
+    assert interrupted.code == 1
+    assert "Rename raft.before-new-cluster to raft, and repeat the command" in interrupted.err
+    (folder / "aside").rename(folder / "raft")
 
     (port,) = free_ports(1)
     flags = {"nodeId": "n3", "mode": "cp", "listen": "127.0.0.1:0", "adminListen": "127.0.0.1:0", "dataDir": str(folder)}
