@@ -81,6 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"cannot read the properties file {arguments.configFile}: {reason}", file=sys.stderr)
         return EXIT_START_FAILED
     settings.rocketmq_home = settings.rocketmq_home or os.environ.get("ROCKETMQ_HOME", "")
+    if arguments.join is not None and settings.mode != "cp":
+        raise SettingError(
+            f"--join {arguments.join} with mode={settings.mode}: an independent node joins no cluster; give --mode cp, or leave "
+            "out --join"
+        )
     if arguments.configFile is not None:
         print(f"load config properties file OK, {arguments.configFile}", flush=True)
     if arguments.printConfigItem:

@@ -117,7 +117,7 @@ class RaftService:
 
     async def start(self) -> None:
         """Open the data directory (in a thread, because a long log takes seconds), bind and begin. Raises RaftNode's errors,
-        and OSError if the address cannot be bound."""
+        and TransportError if the address cannot be bound."""
         self.loop = asyncio.get_running_loop()
         self.storage = FileStorage(self._directory)
         authenticated = self.settings.secret is not None or self.transport.tls is not None

@@ -598,17 +598,24 @@ class PeerTransport:
         self._warned_at = float("-inf")
 
     async def start(self) -> None:
-        """Bind and begin to dial. OSError if the address cannot be bound."""
+        """Bind and begin to dial. TransportError if the address cannot be bound."""
         loop = asyncio.get_running_loop()
         host, port = self.settings.listen
-        self._server = await loop.create_server(
-            self._accept,
-            host,
-            port,
-            ssl=self.tls.server if self.tls else None,
-            ssl_handshake_timeout=HELLO_SECONDS if self.tls else None,
-            reuse_address=True,
-        )
+        try:
+            self._server = await loop.create_server(
+                self._accept,
+                host,
+                port,
+                ssl=self.tls.server if self.tls else None,
+                ssl_handshake_timeout=HELLO_SECONDS if self.tls else None,
+                reuse_address=True,
+            )
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise TransportError(
+                f"cannot listen for peers at {host}:{port}: {reason}; correct peerListen (without it: this node's address in "
+                "peers), or stop the process that uses the port"
+            ) from None
         self._port = int(self._server.sockets[0].getsockname()[1])
         self._eager_until = loop.time() + EAGER_SECONDS
         self._tasks = {peer: loop.create_task(self._dial_forever(peer)) for peer in self.peers}

@@ -161,6 +161,20 @@ def test_port_in_use_names_it_and_the_remedy(tmp_path: Path) -> None:
         done = run_command("serve", "--listen", "127.0.0.1:0", "--admin", f"127.0.0.1:{port}", "--data-dir", str(tmp_path))
         assert (done.returncode, done.stdout) == (255, "")
         assert "--admin" in done.stderr.splitlines()[-1]
+        places = ("--listen", "127.0.0.1:0", "--admin", "off", "--data-dir", str(tmp_path))
+        done = run_command("serve", "--mode", "cp", *places, "--node-id", "n1", "--set", f"peers=n1=127.0.0.1:{port}")
+        assert (done.returncode, done.stdout) == (255, "")
+        told = done.stderr.splitlines()[-1]
+        assert f"cannot listen for peers at 127.0.0.1:{port}: Address already in use; correct peerListen" in told
+
+
+def test_an_independent_node_joins_no_cluster(tmp_path: Path) -> None:
+    """``mode=ap`` is the default, and such a node would serve incomplete routes."""
+    done = run_command(
+        "serve", "--join", "n1=127.0.0.1:1", "--listen", "127.0.0.1:0", "--admin", "off", "--data-dir", str(tmp_path)
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "--join n1=127.0.0.1:1 with mode=ap: an independent node joins no cluster; give --mode cp" in done.stderr
 
 
 def test_damaged_kv_file_stops_the_start(tmp_path: Path) -> None:
