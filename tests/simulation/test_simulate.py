@@ -20,6 +20,7 @@ from replicated_namesrv.simulation.subjects import run
 
 FIXED_SEEDS = 100
 FRESH_SEEDS = 30
+MEMBER_SEEDS = 6
 
 
 def judge(results: list[RunResult]) -> None:
@@ -51,6 +52,16 @@ def test_fixed_seeds() -> None:
     judge(results)
     assert sum(result.counts["snapshots installed"] for result in results) > 60, "the world has become too kind"
     assert sum(result.counts["truncations"] for result in results) > 130, "the world has become too kind"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_seeds_in_which_the_members_change() -> None:
+    """Three founders and four spares, so up to seven voters."""
+    results = list(run_all([Scenario(seed, duration_s=10.0, spares=4) for seed in range(MEMBER_SEEDS)], cores()))
+    judge(results)
+    for action in ("add", "remove", "promote", "move"):
+        assert sum(result.counts.get(f"{action} Committed", 0) for result in results) > MEMBER_SEEDS / 2, action
 
 
 def fresh_seed() -> int:
