@@ -267,6 +267,10 @@ class ServingNode:
         serves = self.remoting.is_listening and not self.is_drained
         return NodeAddress(self.settings.node_id, address, serves, self.is_drained, self.settings.zone)
 
+    def announce_drain(self) -> None:
+        """Leave the address lists of all nodes. ``drain`` or ``resume`` has to follow."""
+        self.is_drained = True
+
     async def drain(self, within_s: float) -> Drained | None:
         """Transfer leadership, close the connections of brokers and clients, and refuse new ones, until ``resume`` or a
         restart. None: ``resume`` or another drain ended this one."""

@@ -96,6 +96,9 @@ class DrainedNode(Protocol):
     def is_drained(self) -> bool:
         """Whether the node is drained: brokers and clients were disconnected and cannot connect."""
 
+    def announce_drain(self) -> None:
+        """Leave the address lists of all nodes. ``drain`` or ``resume`` has to follow."""
+
     async def drain(self, within_s: float) -> Drained | None:
         """Close the connections of brokers and clients within ``within_s`` seconds. Refuse new ones until ``resume`` or a
         restart. None: ``resume`` or another drain ended this one."""

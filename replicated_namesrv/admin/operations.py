@@ -29,6 +29,9 @@ DRAIN_S, DRAIN_S_MAX = 10, 300
 PEERS_WAIT_S, PEERS_LOOK_S = 3.0, 0.05
 """How long a drain waits for the first address message of another node. Nodes send one a second, so a node that has just
 started knows no other node for about a second."""
+TOLD_S = 0.5
+"""How long a drain waits after its announcement. Nodes notify each other of a drain at once. Thus if all nodes are drained at the
+same time, each of them learns that no other one serves."""
 TARGET_CHARACTERS_MAX = 1_024
 """Maximum number of characters of a request in an audit log."""
 WRITE_TIMEOUT_S = 60.0
@@ -197,11 +200,24 @@ async def drain(request: web.Request) -> web.Response:
         return json_error(409, "no other node of the cluster serves brokers and clients", remedy)
     with contextlib.suppress(UnavailableError):  # a node can be drained without a majority, too; then nothing is recorded
         await _announce(request)
+    if knows_others and not force and not context.node.is_drained:
+        context.node.announce_drain()
+        await asyncio.sleep(TOLD_S)
+        others = _serving(context)
+        if not others:
+            await context.node.resume()
+            return json_error(409, "the other nodes of the cluster are being drained, too", "drain one node after the other")
+        if not context.node.is_drained:
+            return _ended()
     done = await context.node.drain(float(text))
     if done is None:
-        remedy = "look at GET /v1/status (drained), and drain the node again if it serves"
-        return json_error(409, "this drain was ended by a later drain, or by 'namesrv drain --undo'", remedy)
+        return _ended()
     return json_response({"drained": True, "moved": done.moved, "cut": done.cut, "othersServing": others})
+
+
+def _ended() -> web.Response:
+    remedy = "look at GET /v1/status (drained), and drain the node again if it serves"
+    return json_error(409, "this drain was ended by a later drain, or by 'namesrv drain --undo'", remedy)
 
 
 async def _others_serving(context: AdminContext, within_s: float) -> list[str]:
@@ -209,12 +225,18 @@ async def _others_serving(context: AdminContext, within_s: float) -> list[str]:
     node.
     """
     give_up_at = time.monotonic() + within_s
+    is_alone = len(context.service.node_addresses()) < 2
     while True:
-        others = [node for node in context.service.node_addresses() if node.node_id != context.settings.node_id]
-        serving = [node.address for node in others if node.serves]
-        if serving or not others or time.monotonic() >= give_up_at:
+        serving = _serving(context)
+        if serving or is_alone or time.monotonic() >= give_up_at:
             return serving
         await asyncio.sleep(PEERS_LOOK_S)
+
+
+def _serving(context: AdminContext) -> list[str]:
+    """The addresses of the other nodes that serve, as far as this node knows."""
+    nodes = context.service.node_addresses()
+    return [node.address for node in nodes if node.serves and node.node_id != context.settings.node_id]
 
 
 async def resume(request: web.Request) -> web.Response:

@@ -151,6 +151,16 @@ async def test_the_only_node_is_not_drained_by_mistake(tmp_path: Path) -> None:
         assert await lists(cluster) == [{cluster.nodes[0].listen_address}], "an empty list helps nobody"
 
 
+async def test_nodes_that_are_drained_at_the_same_time_continue_to_serve(tmp_path: Path) -> None:
+    async with operated(tmp_path) as cluster:
+        await lists_become(cluster, {node.listen_address for node in cluster.nodes})
+        drains = [run("drain", "-a", f"127.0.0.1:{port}", "--within", "1") for port in cluster.admin_ports]
+        done = await asyncio.gather(*drains)
+        assert any(node.remoting.is_listening for node in cluster.nodes), done
+        refused = [each.err for each in done if each.code]
+        assert any("are being drained, too; drain one node after the other" in text for text in refused), done
+
+
 async def test_a_drain_that_another_one_or_undo_ends_says_so(tmp_path: Path) -> None:
     async with operated(tmp_path, 1) as cluster:
         node = cluster.nodes[0]
