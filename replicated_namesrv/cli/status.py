@@ -24,6 +24,8 @@ from replicated_namesrv.errors import NamesrvError
 
 HELP = "show every node's mode, leader, term, log, lag, quorum and digest"
 
+VOTING = ("leader", "candidate", "follower")
+"""Roles of voters. Learners, observers and removed nodes do not count for a majority."""
 LOOKS, LOOK_PAUSE_S = 10, 0.1
 """Maximum number of times that the nodes are asked until two digests can be compared, and the pause in between."""
 
@@ -86,6 +88,7 @@ def _row(address: str, answer: Any) -> dict[str, Any]:
         "commitIndex": replication.get("commitIndex"),
         "appliedIndex": replication.get("appliedIndex"),
         "members": replication.get("members"),
+        "quorum": replication.get("quorum"),
         "digest": replication.get("digest"),
         "problem": problem,
     }
@@ -118,8 +121,9 @@ def _assess_group(facts: dict[str, Any], answering: list[dict[str, Any]], proble
     newest = max(answering, key=lambda node: int(node["term"]))
     leaders = [node["nodeId"] for node in answering if node["role"] == "leader" and node["term"] == newest["term"]]
     members = sorted({member for node in answering for member in node["members"]})
-    working = sum(bool(node["ready"]) for node in answering)
-    quorum = len(members) // 2 + 1
+    working = sum(bool(node["ready"]) for node in answering if node["role"] in VOTING)
+    most_recent = max(answering, key=lambda node: (int(node["term"]), node["role"] == "leader", int(node["appliedIndex"])))
+    quorum = most_recent["quorum"] or len(members) // 2 + 1  # version 0.1.0 does not report it, and has no observers
     named = newest["leader"] if newest["ready"] else None
     facts["term"], facts["leader"] = newest["term"], leaders[0] if leaders and working else named
     facts |= {"members": members, "quorum": quorum, "serving": working, "mayFail": max(0, working - quorum)}

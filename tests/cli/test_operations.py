@@ -113,26 +113,41 @@ async def test_an_independent_node_ignores_the_peers_in_its_file(tmp_path: Path)
         assert status["otherAdminAddresses"] == [f"10.0.0.9:{9876 + distance}"]
 
 
-def test_different_states_are_an_alarm() -> None:
-    def row(name: str, digest: str, applied: int = 7, version: str = "1") -> dict[str, object]:
-        return {
-            "admin": name,
-            "answers": True,
-            "nodeId": name,
-            "mode": "cp",
-            "version": version,
-            "ready": True,
-            "revision": 3,
-            "role": "leader" if name == "a" else "follower",
-            "leader": "a",
-            "term": 2,
-            "commitIndex": 7,
-            "appliedIndex": applied,
-            "members": ["a", "b", "c"],
-            "digest": digest,
-            "problem": None,
-        }
+def row(name: str, digest: str, applied: int = 7, version: str = "1", **more: object) -> dict[str, object]:
+    """The row of one node of the cluster that ``a`` leads."""
+    return {
+        "admin": name,
+        "answers": True,
+        "nodeId": name,
+        "mode": "cp",
+        "version": version,
+        "ready": True,
+        "revision": 3,
+        "role": "leader" if name == "a" else "follower",
+        "leader": "a",
+        "term": 2,
+        "commitIndex": 7,
+        "appliedIndex": applied,
+        "members": ["a", "b", "c"],
+        "quorum": 2,
+        "digest": digest,
+        "problem": None,
+        **more,
+    }
 
+
+def test_only_voters_count_for_a_majority() -> None:
+    names = ["a", "b", "c", "o1", "o2", "l"]
+    roles = {"o1": "observer", "o2": "observer", "l": "learner"}
+    rows = [row(name, "11", members=names) | ({"role": roles[name]} if name in roles else {}) for name in names]
+    facts = assess(rows).facts
+    assert (facts["quorum"], facts["serving"], facts["mayFail"]) == (2, 3, 1)
+    without = assess([each for each in rows if each["nodeId"] not in ("b", "c")]).facts
+    assert (without["quorum"], without["serving"], without["mayFail"]) == (2, 1, 0)
+    assert assess([row(name, "11", quorum=None) for name in "abc"]).facts["quorum"] == 2, "version 0.1.0"
+
+
+def test_different_states_are_an_alarm() -> None:
     facts = assess([row("a", "11"), row("b", "22"), row("c", "11")]).facts
     assert facts["digestsEqual"] is False
     assert facts["problems"] == ["states differ at entry 7: a 11, b 22, c 11"]
@@ -157,6 +172,7 @@ def test_a_node_without_a_majority_knows_no_leader_and_proves_no_equality() -> N
         "commitIndex": 7,
         "appliedIndex": 7,
         "members": ["a", "b", "c"],
+        "quorum": 2,
         "digest": "11",
         "problem": "fenced: it reaches no leader that has a majority",
     }

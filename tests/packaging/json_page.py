@@ -120,6 +120,7 @@ NODE = {
     "commitIndex": maybe(COUNT),
     "appliedIndex": maybe(COUNT),
     "members": maybe(many(TEXT)),
+    "quorum": maybe(COUNT),
     "digest": maybe(TEXT),
     "problem": maybe(TEXT),
 }
