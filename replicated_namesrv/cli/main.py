@@ -9,6 +9,7 @@ correct is one line on stderr without a stack trace.
 import argparse
 import ast
 import difflib
+import errno
 import importlib
 import os
 import sys
@@ -21,6 +22,9 @@ from replicated_namesrv.errors import NamesrvError
 EXIT_BAD = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a redirected stdout (``namesrv topics > file``). Commands turn those of the files that they write into errors of
+``errors``."""
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Run name servers": ("cluster", "serve", "mqnamesrv"),
@@ -122,12 +126,19 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        _reader_has_enough()
+        _silence_stdout()
         return EXIT_BAD
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        _silence_stdout()
+        print(f"{program_of(name)}: the output could not be written: {error.strerror}", file=sys.stderr)
+        return EXIT_USAGE
 
 
-def _reader_has_enough() -> None:
-    """Silence stdout after a broken pipe (`namesrv topics | head`). Otherwise Python reports it again when it flushes at exit."""
+def _silence_stdout() -> None:
+    """Discard the rest of stdout: the reader has closed the pipe (`namesrv topics | head`), or the disk is full. Otherwise Python
+    reports the error again when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -135,7 +146,7 @@ def _print(text: str) -> int:
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        _reader_has_enough()
+        _silence_stdout()
     return 0
 
 

@@ -110,7 +110,7 @@ def test_errors_end_as_one_line_and_an_exit_code(
         raise error
 
     monkeypatch.setattr("replicated_namesrv.cli.serve.run", fail)
-    monkeypatch.setattr("replicated_namesrv.cli.main._reader_has_enough", lambda: None)
+    monkeypatch.setattr("replicated_namesrv.cli.main._silence_stdout", lambda: None)
     assert main.main(["serve"]) == code
     assert capfd.readouterr() == ("", told)
 
@@ -121,3 +121,13 @@ def test_a_process_without_stdout_ends_as_usual(redirection: str) -> None:
         ["sh", "-c", f'exec "$0" "$@" {redirection}', *command("chaos", "list")], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_one_line_and_an_exit_code(unbuffered: str) -> None:
+    environment = clean_environment(PYTHONUNBUFFERED=unbuffered)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command("access", "token"), stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment
+        )
+    assert (done.returncode, done.stderr) == (2, "namesrv access: the output could not be written: No space left on device\n")
