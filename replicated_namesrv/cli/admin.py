@@ -132,11 +132,13 @@ class Admin:
                 if response.status != 200:
                     raise _refusal(address, response.status, _object(response.read(ANSWER_BYTES_MAX)))
             except (OSError, http.client.HTTPException) as cause:
-                error = AdminError if method == "GET" else AdminUnknownError
-                unknown = "" if method == "GET" else "whether the change was applied is unknown; "
-                raise error(
-                    f"{address}: the connection broke before an answer arrived ({reason_of(cause)}); {unknown}"
-                    "run 'namesrv status' and repeat the command"
+                late = isinstance(cause, TimeoutError)
+                why = f"no answer within {self.timeout_s:g} s" if late else f"the connection broke ({reason_of(cause)})"
+                if method == "GET":
+                    remedy = "check that the node is neither paused nor overloaded" if late else "repeat the command"
+                    raise AdminError(f"{address}: {why}; {remedy}") from None
+                raise AdminUnknownError(
+                    f"{address}: {why}; whether the change was applied is unknown; run 'namesrv status' and repeat the command"
                 ) from None
             yield response
         finally:

@@ -218,7 +218,8 @@ async def _diff(servers: NameServers, arguments: argparse.Namespace) -> int:
     return USAGE if comparison.unreachable else FOUND
 
 
-def _admin_port_of(address: str) -> str:
+def admin_port_of(address: str) -> str:
+    """The admin address of a server, if its ports have the usual distance."""
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) + _ADMIN_DISTANCE}"
 
@@ -229,7 +230,7 @@ async def known_namespaces(
     """The namespaces to compare, and for each admin port that did not list its namespaces the reason. ``ports`` None: the admin
     ports are derived from ``servers``.
     """
-    listed, unlisted = await asyncio.to_thread(_namespaces, admin, ports or tuple(map(_admin_port_of, servers)))
+    listed, unlisted = await asyncio.to_thread(_namespaces, admin, ports or tuple(map(admin_port_of, servers)))
     return list(dict.fromkeys([ORDER_TOPIC_CONFIG, *more, *listed])), unlisted
 
 

@@ -6,11 +6,12 @@ list namespaces. They come from the server's admin port, or from ``--namespace``
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from replicated_namesrv.cli.admin import admin_of, given_addresses
 from replicated_namesrv.cli.client import BAD, FOUND, print_json, run_with_servers
-from replicated_namesrv.cli.diff import known_namespaces
+from replicated_namesrv.cli.diff import admin_port_of, known_namespaces
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import config_request, list_kv_request, read_kv_table
 from replicated_namesrv.compat.kv_file import KVTable, write_kv_file
@@ -37,7 +38,10 @@ async def _export(servers: NameServers, arguments: argparse.Namespace) -> int:
     names = arguments.only
     if not names:
         admin = admin_of(arguments)
-        names, unlisted = await known_namespaces(admin, given_addresses(arguments, admin), [address], ())
+        given, own = given_addresses(arguments, admin), admin_port_of(address)
+        # Only this server has to list its namespaces: the export also works while other nodes of the list are down.
+        ports: Sequence[str] = [own] if given is None or own in given else given
+        names, unlisted = await known_namespaces(admin, ports, [address], ())
         for reason in unlisted.values():
             raise SettingError(
                 f"nothing was saved: the KV namespaces of {address} are unknown ({reason}); give its admin port with --admin, "

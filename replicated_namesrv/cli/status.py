@@ -72,7 +72,9 @@ def _row(address: str, answer: Any) -> dict[str, Any]:
     replication = answer["replication"] or {}
     raft = replication.get("raft", {})
     problem = raft.get("problem") or (None if answer["ready"] else f"not ready: {answer['failedLayer']}")
-    if replication.get("fenced"):
+    if replication.get("role") == "removed":
+        problem = "it was removed from the cluster and does not serve; stop its process, or add it again (namesrv members add)"
+    elif replication.get("fenced"):
         problem = "fenced: it reaches no leader that has a majority"
     return {
         "admin": address,

@@ -58,13 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code."""
     admin = admin_of(arguments)
     addresses = admin_addresses(arguments, admin)
-    before = read(admin, addresses)
+    before = read(admin, addresses)  # later only at nodes that answered, so that a paused node delays a frame by one time-out
     shown = 0
     while True:
         try:
             time.sleep(arguments.interval)
-            after = read(admin, addresses)
-            facts = assess(look_at(admin, addresses)).facts
+            nodes = look_at(admin, addresses)
+            after = read(admin, tuple(node["admin"] for node in nodes if node["answers"]))
+            facts = assess(nodes).facts
         except KeyboardInterrupt:
             return GOOD
         for node in facts["nodes"]:
@@ -81,6 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def read(admin: Admin, addresses: tuple[str, ...]) -> dict[str, NodeCounters]:
     """The counters of each node that answers."""
+    if not addresses:
+        return {}
     answers = ask_all(addresses, lambda address: _read(admin, address))
     return {a: found for a, found in zip(addresses, answers, strict=True) if not isinstance(found, NamesrvError)}
 
@@ -130,7 +133,9 @@ def _print(facts: dict[str, Any]) -> None:
     if sys.stdout.isatty():
         print(CLEAR, end="")
     leader = f", leader {facts['leader']}, term {facts['term']}" if facts["leader"] else ""
-    print(f"{time.strftime('%H:%M:%S')}  mode {facts['mode']}{leader}, revision {facts['revision']}")
+    known = f"mode {facts['mode'] or 'mixed'}{leader}, revision {facts['revision']}"
+    state = "no node answers" if facts["revision"] is None else known
+    print(f"{time.strftime('%H:%M:%S')}  {state}")
     header = ("node", "admin", "ready", "role", "requests/s", "look-ups/s", "failed/s", "proposals/s", "connections", "brokers")
     print_table(header, [_line(node) for node in facts["nodes"]])
     if facts["changes"]:

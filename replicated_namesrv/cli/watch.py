@@ -34,6 +34,8 @@ RECONNECT_PAUSE_S = 0.2
 SILENCE_S = 30.0
 """Time limit for the next bytes of a stream. A node sends a comment every ten seconds."""
 GIVE_UP_S = 30.0
+FORBIDDEN = (401, 403)
+"""Status of a node that needs another token or identity. If every node answers so, waiting does not help."""
 
 _EXAMPLES = """\
   namesrv watch                            from now on, until Ctrl-C
@@ -46,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("--from", dest="position", metavar="REVISION", help="start after this revision or event id")
     parser.add_argument("--count", type=positive, metavar="N", help="stop after this many changes")
-    codes = "0 --count reached; 1 the revision is no longer kept; 2 usage, or no node answers; 130 Ctrl-C"
+    codes = "0 --count reached; 1 the revision is no longer kept, or refused; 2 usage, or no node answers; 130 Ctrl-C"
     add_admin_arguments(parser, _EXAMPLES, codes)
 
 
@@ -65,12 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
     position: str | None = arguments.position
     left = arguments.count
     answered = time.monotonic()
-    turn, reported = 0, ""
+    turn, reported, forbidden = 0, "", set[str]()
     while True:
         address = addresses[turn % len(addresses)]
         try:
             for event in _stream(admin, address, position):
                 answered, reported = time.monotonic(), ""
+                forbidden.clear()
                 position = event.id or position
                 _show(event, address, arguments.json)
                 if event.data.get("mode") == "ap":
@@ -83,6 +86,11 @@ def run(arguments: argparse.Namespace) -> int:
                 print(str(error), file=sys.stderr)
                 return BAD if error.status == 410 else UNKNOWN
             reason = str(error)
+            if error.status in FORBIDDEN:
+                forbidden.add(address)
+                if forbidden.issuperset(addresses):
+                    print(reason, file=sys.stderr)
+                    return BAD
         except NamesrvError as error:
             reason = str(error)
         else:

@@ -215,6 +215,7 @@ TABLE = [
     Invocation("watch -a {cpadmin} --from 0 --count 2 --json", GOOD, '"event"'),
     Invocation("watch -a {apadmin} --from 0 --count 1", GOOD, "broker-registered"),
     Invocation("watch -a {cpadmin} --from never --count 1", USAGE, err="never"),
+    Invocation("watch -a {locked} --count 1", BAD, err="--token-file"),
     Invocation("watch --count none", USAGE, err="--count"),
     Invocation("watch -a {nobody} --count 1", USAGE, err="no answer (Connection refused)"),
     Invocation("members list -a {cpadmin}", GOOD, "leader"),

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,47 @@ async def test_status_names_what_is_wrong(tmp_path: Path) -> None:
     done = await run("status", "-a", f"127.0.0.1:{nobody}")
     assert done.code == 2
     assert "no answer (Connection refused)" in done.out
+
+
+async def test_status_says_that_a_node_was_removed(tmp_path: Path) -> None:
+    async with operated(tmp_path) as cluster:
+        leader = await cluster.elected()
+        removed = next(node for node in cluster.nodes if node is not leader)
+        await run_until(0, "members", "remove", removed.settings.node_id, "-a", cluster.admin)
+        await until(lambda: removed.service.fenced, "the end of service at the removed node")
+        told = json.loads((await run_until(1, "status", "-a", cluster.admin, "--json")).out)
+        (problem,) = [problem for problem in told["problems"] if problem.startswith(f"{removed.settings.node_id}: ")]
+        assert "it was removed from the cluster" in problem
+
+
+async def test_a_node_that_does_not_answer_in_time_is_named_with_the_time(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        options = ("-a", f"127.0.0.1:{mute.getsockname()[1]}", "--timeout-ms", "200")
+        asked = await run("status", *options)
+        assert asked.code == 2
+        assert "no answer within 0.2 s; check that the node is neither paused nor overloaded" in asked.out
+        changed = await run("drain", "--undo", *options)
+        assert changed.code == 2
+        assert "no answer within 0.2 s; whether the change was applied is unknown; run 'namesrv status'" in changed.err
+
+
+async def test_export_needs_only_the_admin_port_of_the_server_that_is_exported(tmp_path: Path) -> None:
+    port = free_port(10)
+    places = {"listen": f"127.0.0.1:{port}", "adminListen": f"127.0.0.1:{port + 10}"}
+    async with operated(tmp_path, 1, "ap", **places):
+        servers, ports = f"127.0.0.1:{port}", f"127.0.0.1:1;127.0.0.1:{port + 10}"
+        done = await run("kv", "export", str(tmp_path / "kv.json"), "-n", servers, "-a", ports)
+        assert done.code == 0, done
+
+
+async def test_watch_ends_at_once_if_every_node_needs_a_token(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-that-is-long-enough-for-a-test\n")
+    token.chmod(0o600)
+    async with operated(tmp_path, 2, "ap", adminTokenFile=str(token)) as nodes:
+        refused = await run("watch", "-a", nodes.admin)
+        assert (refused.code, refused.out) == (1, "")
+        assert "give the node's token with --token-file" in refused.err
 
 
 async def test_status_of_independent_nodes(tmp_path: Path) -> None:

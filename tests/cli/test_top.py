@@ -1,7 +1,9 @@
 """``namesrv top``: frames of a cluster under load."""
 
 import asyncio
+import contextlib
 import json
+import socket
 from pathlib import Path
 
 from replicated_namesrv.cli.top import NodeCounters, changes, rates
@@ -41,6 +43,22 @@ async def test_without_a_node_the_exit_code_says_so(tmp_path: Path) -> None:
     done = await run("top", "-a", "127.0.0.1:1", "--interval", "1", "--count", "1")
     assert done.code == 2
     assert "problem: " in done.out
+
+
+async def test_the_metrics_of_a_node_that_does_not_answer_are_not_asked_for_again(tmp_path: Path) -> None:
+    """Each question to a paused node takes a whole time-out."""
+    async with operated(tmp_path, 1, "ap") as nodes:
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            addresses = f"{nodes.admin};127.0.0.1:{mute.getsockname()[1]}"
+            done = await run("top", "-a", addresses, "--interval", "1", "--count", "1", "--timeout-ms", "200", "--json")
+            mute.setblocking(False)
+            asked = 0
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    mute.accept()[0].close()
+                    asked += 1
+    assert [node["answers"] for node in json.loads(done.out)["nodes"]] == [True, False]
+    assert asked == 2, "the counters before the first frame, and the status for it"
 
 
 def test_rates_are_per_second_and_a_restart_is_not_negative() -> None:
