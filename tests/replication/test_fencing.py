@@ -105,7 +105,10 @@ async def test_a_node_without_a_majority_serves_nobody_and_returns(client: Remot
     not_ready = await admin(cluster, alone, "/readyz")
     assert not_ready.status == 503
     assert "this node reaches no leader that has a majority" in not_ready.text
-    assert (await admin(cluster, alone, "/v1/routes/T")).status == 503
+    refused = await admin(cluster, alone, "/v1/routes/T")
+    assert (refused.status, "readConsistency=stale" in refused.json["remedy"]) == (503, True)
+    change = await http(cluster.nodes[alone].plan.admin[1], "/v1/kv/N/k", "PUT", b"v")
+    assert (change.status, change.json["remedy"]) == (503, "ask another node, or this one later")
     stale = await admin(cluster, alone, "/v1/routes/T?readConsistency=stale")
     assert (stale.status, stale.headers["readLevel"]) == (200, "stale")
     assert int(stale.headers["stalenessMs"]) >= 1_500
