@@ -318,7 +318,9 @@ class Replication:
 
     def furthest_voter(self) -> str | None:
         voters = [p for p in self._followers.progress.values() if p.connected and self._counts(p)]
-        return max(voters, key=lambda p: (p.match, p.peer)).peer if voters else None
+        limit = self._now() - self._context.config.election_max_ms / 1000
+        answering = [p for p in voters if p.acknowledged_at >= limit]  # the connection of a paused process stays open
+        return max(answering or voters, key=lambda p: (p.match, p.peer)).peer if voters else None
 
     def has_all(self, peer: str) -> bool:
         """Whether ``peer`` is known to have the whole log, and PySyncObj knows it too."""

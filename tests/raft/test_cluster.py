@@ -136,6 +136,23 @@ def test_hand_over() -> None:
     committed(world, old.node_id, [b"x"])
 
 
+def test_hand_over_without_a_name_avoids_a_voter_that_does_not_answer() -> None:
+    """The connection of a paused process stays open, and in an idle cluster its log is as long as the others'."""
+    world = World()
+    world.start_all()
+    old = world.elect()
+    committed(world, old.node_id, [b"x"])
+    world.run_until(lambda: equal_states(world))
+    answering, silent = sorted((node for node in world.nodes if node is not old), key=lambda node: node.node_id)
+    world.isolate(silent.node_id)
+    world.run(2)
+    done: list[bool] = []
+    old.transfer_leadership(None, done.append)
+    world.run_until(lambda: done)
+    assert done == [True]
+    world.run_until(lambda: answering.role == "leader")
+
+
 def test_lost_disk_returns_as_learner_and_is_promoted() -> None:
     world = World()
     world.start_all()
