@@ -7,6 +7,7 @@ measure the disk, and removes.
 
 import argparse
 import contextlib
+import errno
 import os
 import resource
 import socket
@@ -19,7 +20,15 @@ from typing import Any, NamedTuple
 
 from replicated_namesrv import __version__
 from replicated_namesrv.admin.certificates import certificate_files, expiry_s
-from replicated_namesrv.cli.admin import Admin, add_admin_options, admin_of, ask_all, given_addresses, reason_of
+from replicated_namesrv.cli.admin import (
+    Admin,
+    AdminRefusedError,
+    add_admin_options,
+    admin_of,
+    ask_all,
+    given_addresses,
+    reason_of,
+)
 from replicated_namesrv.cli.client import print_json, print_table
 from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.files import free_bytes
@@ -88,11 +97,14 @@ def run(arguments: argparse.Namespace) -> int:
     syncs = Histogram(FSYNC_BOUNDS_S)
     try:
         settings = load_settings(arguments.config_file, flags)
-    except (NamesrvError, OSError) as error:
+    except NamesrvError as error:
         findings = [Finding("settings", PROBLEM, str(error), "correct it; docs/settings.md lists all settings")]
+    except OSError as cause:
+        text = f"{arguments.config_file}: {reason_of(cause)}"
+        findings = [Finding("settings", PROBLEM, text, "give the node's properties file with -c, as a user who may read it")]
     else:
         others = given_addresses(arguments, admin) or tuple(_admin_addresses(settings))
-        findings = list(_examine(settings, admin, others, syncs))
+        findings = list(_examine(settings, admin, tuple(other for other in others if other != _own_admin(settings)), syncs))
     if arguments.json:
         print_json({"findings": [finding._asdict() for finding in findings], "syncs": _histogram(syncs)})
     else:
@@ -117,6 +129,14 @@ def _admin_addresses(settings: Settings) -> Iterator[str]:
     for address in _addresses(settings.name_server_addresses):
         if address != settings.listen_address:
             yield f"{address[0]}:{address[1] + distance}"
+
+
+def _own_admin(settings: Settings) -> str | None:
+    """Admin address at which a running node answers on its own machine."""
+    if settings.admin_address is None:
+        return None
+    host, port = settings.admin_address
+    return f"127.0.0.1:{port}" if host in ("0.0.0.0", "::", "") else f"{host}:{port}"
 
 
 def _addresses(text: str) -> Iterator[tuple[str, int]]:
@@ -153,30 +173,47 @@ def _examine(settings: Settings, admin: Admin, others: Sequence[str], syncs: His
     yield from _disk(settings, syncs)
     yield _descriptors(settings)
     yield from _certificates(settings)
-    yield from _others(settings, admin, others)
+    yield from _others(settings, admin, others, bool(peers))
 
 
 def _ports(settings: Settings, admin: Admin, own: dict[str, tuple[str, int]]) -> Iterator[Finding]:
     """Check that each port is free or used by the running node."""
-    is_running = False
-    if settings.admin_address is not None:
-        host, port = settings.admin_address
-        with contextlib.suppress(NamesrvError):
-            shown = f"127.0.0.1:{port}" if host in ("0.0.0.0", "::", "") else f"{host}:{port}"
-            is_running = admin.ask(shown, "/v1/status")["nodeId"] == settings.node_id
-    for name, (host, port) in own.items():
+    failures = {name: _bind_failure(*address) for name, address in own.items()}
+    is_running, unknown = False, ""
+    shown = _own_admin(settings)
+    if shown is not None and _is_in_use(failures["adminListen"]):
         try:
-            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as trial:
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                trial.bind((host, port))
-        except OSError as cause:
-            if is_running:
-                yield Finding("ports", OK, f"{name}={host}:{port} is in use; node {settings.node_id} is running")
-            else:
-                remedy = f"stop the program that has the port (ss -ltnp 'sport = :{port}'), or choose another with {name}"
-                yield Finding("ports", PROBLEM, f"{name}={host}:{port} cannot be bound: {reason_of(cause)}", remedy)
-        else:
+            is_running = admin.ask(shown, "/v1/status")["nodeId"] == settings.node_id
+        except NamesrvError as error:
+            needs_ca = settings.admin_tls_cert_path and admin.tls is None
+            unknown = f"{shown}: this port has TLS; give --ca FILE" if needs_ca else str(error)
+    for name, (host, port) in own.items():
+        cause = failures[name]
+        remedy = f"stop the program that has the port (ss -ltnp 'sport = :{port}'), or choose another with {name}"
+        if cause is None:
             yield Finding("ports", OK, f"{name}={host}:{port} is free")
+        elif _is_in_use(cause) and is_running:
+            yield Finding("ports", OK, f"{name}={host}:{port} is in use; node {settings.node_id} is running")
+        elif _is_in_use(cause) and unknown:
+            text = f"{name}={host}:{port} is in use, perhaps by node {settings.node_id}, which could not be asked: {unknown}"
+            yield Finding("ports", WARNING, text, f"if it is not this node, {remedy}")
+        else:
+            yield Finding("ports", PROBLEM, f"{name}={host}:{port} cannot be bound: {reason_of(cause)}", remedy)
+
+
+def _bind_failure(host: str, port: int) -> OSError | None:
+    """Why this address cannot be bound; None: it can."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind((host, port))
+    except OSError as cause:
+        return cause
+    return None
+
+
+def _is_in_use(cause: OSError | None) -> bool:
+    return cause is not None and cause.errno == errno.EADDRINUSE
 
 
 def _names(hosts: Iterable[str]) -> Iterator[Finding]:
@@ -287,14 +324,21 @@ class _Other(NamedTuple):
     settings: dict[str, str] | None
 
 
-def _others(settings: Settings, admin: Admin, addresses: Sequence[str]) -> Iterator[Finding]:
+def _others(settings: Settings, admin: Admin, addresses: Sequence[str], has_peers: bool) -> Iterator[Finding]:
     """Clocks, versions and settings of the other nodes, as far as their admin ports answer."""
     if not addresses:
+        if has_peers:
+            text = "clocks, versions and settings of the other nodes were not compared: their admin addresses are unknown"
+            yield Finding("nodes", WARNING, text, "give the addresses with --admin, or set nameServerAddresses and adminListen")
         return
     found: list[_Other] = []
     for answer in ask_all(addresses, lambda address: _ask(admin, address)):
         if isinstance(answer, NamesrvError):
-            remedy = "set adminListen and adminTokenFile on that node; give --token-file; or give other addresses with --admin"
+            remedy = (
+                "give a token or identity that this node accepts"
+                if isinstance(answer, AdminRefusedError)
+                else "start that node; set adminListen there, so that this machine reaches it; or correct --admin"
+            )
             yield Finding("nodes", WARNING, str(answer), remedy)
         elif answer.node != settings.node_id:
             found.append(answer)

@@ -112,6 +112,50 @@ async def test_ports_of_the_running_node_are_its_own(tmp_path: Path) -> None:
     assert [finding["text"].partition(" ")[2] for finding in found["ports"][:2]] == ["is in use; node n1 is running"] * 2
 
 
+async def test_ports_of_a_running_node_that_needs_a_token_are_no_problem(tmp_path: Path) -> None:
+    """Otherwise the remedy would be to stop the program that has the port, which is the node."""
+    token = tmp_path / "token"
+    token.write_text("a-token-that-is-long-enough-for-a-test\n")
+    token.chmod(0o600)
+    async with operated(tmp_path, 1, adminTokenFile=str(token)) as cluster:
+        (port,) = cluster.admin_ports
+        own = ("--set", f"listen={cluster.nodes[0].listen_address}", "--set", f"adminListen=127.0.0.1:{port}")
+        found = await findings(*member(tmp_path / "own"), *own, code=0)
+        assert levels(found["ports"][:2]) == ["warning"] * 2
+        assert "perhaps by node n1, which could not be asked: " in found["ports"][0]["text"]
+        assert "--token-file" in found["ports"][0]["text"]
+        known = await findings(*member(tmp_path / "own"), *own, "--token-file", str(token), code=0)
+        assert levels(known["ports"][:2]) == ["ok"] * 2
+
+
+async def test_a_port_with_tls_names_the_option_that_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "tls").mkdir()
+    files = Authority(tmp_path / "tls").files("n1", days=30)
+    tls = {"adminTlsKeyPath": str(files.key), "adminTlsCertPath": str(files.certificate)}
+    async with operated(tmp_path, 1, **tls) as cluster:
+        (port,) = cluster.admin_ports
+        own = (f"listen={cluster.nodes[0].listen_address}", f"adminListen=127.0.0.1:{port}")
+        options = member(tmp_path / "own", *own, *(f"{name}={value}" for name, value in tls.items()))
+        found = await findings(*options, code=0)
+        assert levels(found["ports"][:2]) == ["warning"] * 2
+        assert found["ports"][0]["text"].endswith("this port has TLS; give --ca FILE")
+
+
+async def test_nodes_that_were_not_compared_are_a_finding(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    options = member(tmp_path, f"adminListen=127.0.0.1:{port}", peers=",n2=127.0.0.1:1,n3=127.0.0.1:1")
+    found = await findings(*options, code=0)
+    assert levels(found["nodes"]) == ["warning"]
+    assert "were not compared" in found["nodes"][0]["text"]
+    asked = await findings(*options, "-a", f"127.0.0.1:{port};127.0.0.1:1", code=0)
+    assert [finding["text"].split(": ")[0] for finding in asked["nodes"]] == ["127.0.0.1:1"], "this node is not another node"
+
+
+async def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    found = await findings("-c", str(tmp_path / "missing"), code=1)
+    assert found["settings"][0]["text"] == f"{tmp_path}/missing: No such file or directory"
+
+
 def test_percentile_is_the_bound_within_which_the_share_is() -> None:
     histogram = Histogram((1.0, 2.0, 4.0))
     histogram.observe(0.5, 98)
