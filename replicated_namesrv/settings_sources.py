@@ -79,7 +79,9 @@ def _from_run_time_file(
         return changes
     except (OSError, BodyError) as cause:
         reason = cause.strerror if isinstance(cause, OSError) else str(cause)
-        raise SettingError(f"{path}: {reason}; correct it, or remove it to undo the changes made at run time") from cause
+        raise SettingError(
+            f"{path}: {reason}; make it readable, correct it, or remove it to undo the changes made at run time"
+        ) from cause
     for key, text in lines.items():
         row = ROWS.get(key)
         if row is None and key in extra:

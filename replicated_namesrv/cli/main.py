@@ -128,6 +128,11 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return EXIT_BAD
+    except PermissionError as error:
+        if error.filename is None:
+            raise
+        print(f"{program_of(name)}: {error.filename}: {error.strerror}; repeat the command as another user", file=sys.stderr)
+        return EXIT_BAD
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise

@@ -1,9 +1,12 @@
 """The table of commands."""
 
 import importlib
+import os
+import re
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -131,3 +134,26 @@ def test_output_that_cannot_be_written_is_one_line_and_an_exit_code(unbuffered: 
             command("access", "token"), stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment
         )
     assert (done.returncode, done.stderr) == (2, "namesrv access: the output could not be written: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("log", "inspect", "{}"),
+        ("recover", "{}"),
+        ("switch", "--to", "ap", "{}", "--backup", "b"),
+        ("backup", "{}"),
+        ("kv", "export", "{}"),
+        ("config", "export", "{}"),
+    ],
+)
+def test_a_folder_of_another_user_is_one_line_and_an_exit_code(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """As a folder of systemd in /var/lib/private is for every user but root."""
+    folder = tmp_path / "private"
+    folder.mkdir(mode=0)
+    unprivileged = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()
+    words = (*unprivileged, *command(*(word.format(folder / "data") for word in arguments)))
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=clean_environment())
+    assert done.returncode == 1
+    line = rf"namesrv {arguments[0]}: {folder}/data\S*: Permission denied; repeat [^\n]*\n"
+    assert re.fullmatch(line, done.stderr), done.stderr
