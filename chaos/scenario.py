@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from replicated_namesrv.errors import SettingError
 
@@ -234,14 +234,17 @@ def load(name: str) -> ChaosScenario:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
         raise SettingError(f"scenario {path}: not TOML: {cause}") from cause
     try:
-        scenario: ChaosScenario = _build(ChaosScenario, {"name": path.stem, **content}, "")
-        _check(scenario)
+        scenario: ChaosScenario = build(ChaosScenario, {"name": path.stem, **content})
+        check_scenario(scenario)
     except ValueError as cause:
         raise SettingError(f"scenario {path}: {cause}") from cause
     return scenario
 
 
-def _build(kind: Any, content: dict[str, Any], where: str) -> Any:
+def build(kind: Any, content: dict[str, Any], where: str = "") -> Any:
+    """An instance of the dataclass ``kind`` from the content of a TOML file. ``where``: the beginning of the names in messages.
+
+    Raises ValueError for an unknown key, a missing key or a value of a wrong type."""
     hints = get_type_hints(kind)
     for key in content:
         if key not in hints:
@@ -266,18 +269,13 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, dict):
             raise ValueError(f"{where} = {value!r}: a table is expected, [{where}]")
-        return _build(hint, value, f"{where}.")
-    if hint == tuple[FaultSpec, ...]:
-        if not isinstance(value, list):
-            raise ValueError(f"{where}: tables are expected, [[fault]]")
-        for number, one in enumerate(value, 1):
-            if not isinstance(one, dict):
-                raise ValueError(f"fault {number} = {one!r}: a table is expected, [[fault]]")
-        return tuple(_build(FaultSpec, one, f"fault {number}: ") for number, one in enumerate(value, 1))
-    if hint == tuple[str, ...]:
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise ValueError(f"{where} = {value!r}: an array of strings is expected")
-        return tuple(value)
+        return build(hint, value, f"{where}.")
+    if get_origin(hint) is tuple:
+        return _items(get_args(hint)[0], value, where)
+    if get_origin(hint) is dict:
+        if not isinstance(value, dict):
+            raise ValueError(f"{where} = {value!r}: a table is expected, [{where}]")
+        return value
     if hint is FaultKind:
         if value not in list(FaultKind):
             raise ValueError(f"{where} = {value!r}: one of {', '.join(FaultKind)} is expected")
@@ -291,6 +289,22 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
+def _items(kind: Any, value: Any, where: str) -> tuple[Any, ...]:
+    """The items of an array of tables, strings or whole numbers."""
+    if not dataclasses.is_dataclass(kind):
+        if not isinstance(value, list) or not all(type(one) is kind for one in value):
+            raise ValueError(f"{where} = {value!r}: an array of {_TYPES_OF_ITEMS[kind]} is expected")
+        return tuple(value)
+    name = where.rpartition(": ")[2]
+    if not isinstance(value, list):
+        raise ValueError(f"{where}: tables are expected, [[{name}]]")
+    for number, one in enumerate(value, 1):
+        if not isinstance(one, dict):
+            raise ValueError(f"{where} {number} = {one!r}: a table is expected, [[{name}]]")
+    return tuple(build(kind, one, f"{where} {number}: ") for number, one in enumerate(value, 1))
+
+
+_TYPES_OF_ITEMS = {str: "strings", int: "whole numbers"}
 _TYPES = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
@@ -355,7 +369,8 @@ _RANGES = (
 _DEFAULT_FAULT = FaultSpec(FaultKind.ISOLATE)
 
 
-def _check(scenario: ChaosScenario) -> None:
+def check_scenario(scenario: ChaosScenario) -> None:
+    """Raise ValueError for a value out of range, or for a combination of values that has no meaning."""
     for table, names, least, most in _RANGES:
         for name in names:
             value = getattr(getattr(scenario, table), name)
