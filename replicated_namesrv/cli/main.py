@@ -36,7 +36,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("status", "top", "doctor", "watch", "members", "leader", "drain"),
         *("backup", "restore", "recover", "switch", "access", "log", "completion"),
     ),
-    "Trials, load, fault injection, analysis": ("demo", "broker", "simulate", "chaos", "trace", "analyze"),
+    "Trials, load, fault injection, analysis": ("demo", "broker", "simulate", "chaos", "study", "trace", "analyze"),
 }
 """Commands by purpose, in the order of the overview. Commands without a module are not listed."""
 

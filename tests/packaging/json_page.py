@@ -199,6 +199,17 @@ class JsonOutput(NamedTuple):
     """Each line is one document."""
 
 
+STUDY_OUTLOOK = record(
+    study=TEXT,
+    title=TEXT,
+    runs=COUNT,
+    left=COUNT,
+    hours=NUMBER,
+    disk_mb=NUMBER,
+    arms=table(NUMBER),
+    waves=many(record(seed=COUNT, runs=COUNT, hours=NUMBER)),
+)
+
 OUTPUTS: dict[str, JsonOutput] = {
     "route": JsonOutput(
         ("route",),
@@ -572,6 +583,16 @@ OUTPUTS: dict[str, JsonOutput] = {
             ),
         ),
         in_lines=True,
+    ),
+    "study-plan": JsonOutput(
+        ("study plan",),
+        "how many runs of a study are left, and what they cost; also `study run` and `study resume` with `--dry-run`",
+        STUDY_OUTLOOK,
+    ),
+    "study-run": JsonOutput(
+        ("study run", "study resume"),
+        "the runs of a study that are done, by verdict, and the number of runs that are left",
+        either(STUDY_OUTLOOK, record(study=TEXT, folder=TEXT, made=COUNT, left=COUNT, verdicts=table(COUNT))),
     ),
     "analyze": JsonOutput(
         ("analyze",),

@@ -61,6 +61,7 @@ CHECKED = (
     ("docs/admin-http.md", r"curl", CURL),
     ("docs/chaos.md", r"(\./)?namesrv chaos sabotage --list", "tests/packaging/test_command_blocks.py::test_the_list_of_defects"),
     ("docs/chaos.md", r"(\./)?namesrv chaos", LONG),
+    ("docs/chaos.md", r"namesrv study", LONG),
     ("docs/atlas/*", r"namesrv (chaos|simulate)", LONG),
     ("docs/atlas/*", r"\.venv/bin/python -m pytest", "is a run of a test"),
     ("docs/performance.md", r"\.venv/bin/python -m benchmarks", "takes minutes on a quiet machine"),

@@ -1,0 +1,270 @@
+"""Makes the runs of a study one after the other, or several at a time, and keeps its ledger."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from replicated_namesrv.chaos.records import MANIFEST_FILE, TRACE_FILE, Phase
+from replicated_namesrv.chaos.run_report import HISTORY_FILE, TIMELINE_FILE, VERDICT_FILE, read_verdict
+from replicated_namesrv.chaos.study_ledger import (
+    JUDGED,
+    REPEATS_MAX,
+    StudyLedger,
+    discard_interrupted,
+    exclusive,
+    file_sha256,
+    is_done,
+    new_attempt,
+    next_run,
+)
+from replicated_namesrv.chaos.study_plan import KEPT_BYTES, WHOLE_BYTES, StudyPlan, StudyRun
+from replicated_namesrv.child_process import ChildProcess
+from replicated_namesrv.errors import SettingError
+
+LIMIT_FACTOR, LIMIT_S = 6.0, 240.0
+"""An attempt is stopped after this many times its expected length, plus this many seconds: a busy machine, or the first download
+of a foreign name server."""
+OUTPUT_FILE = "output.txt"
+PACKED_TRACE_FILE = f"{TRACE_FILE}.gz"
+ROOM_BYTES = 500_000_000
+"""Free disk space below which no run is started. The nodes of a run need a part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How the runs are made."""
+
+    jobs: int = 1
+    hours: float | None = None
+    """No run is started that would probably end later than this. None: no limit."""
+    keep_traces: bool = False
+    """Keep the whole folder of each run, for ``namesrv analyze`` and ``namesrv chaos check``."""
+    elsewhere: frozenset[str] = frozenset()
+    """Keys of runs whose results exist elsewhere."""
+
+
+@dataclass(slots=True)
+class SessionEnd:
+    """Why the session ended, and what is left."""
+
+    made: int
+    left: int
+    counts: dict[str, int] = field(default_factory=dict)
+    """Runs of the study that are done, by verdict."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run of the study is done."""
+        return self.left == 0
+
+
+class StudySession:
+    """Runs of one study in one folder."""
+
+    def __init__(self, folder: Path, plan: StudyPlan, options: SessionOptions, say: Callable[[str], None]) -> None:
+        self._folder, self._plan, self._options, self._say = folder, plan, options, say
+        self._ledger = StudyLedger(folder)
+        self._began = time.monotonic()
+        self._running: dict[asyncio.Task[None], StudyRun] = {}
+        self._made = 0
+
+    def run(self) -> SessionEnd:
+        """Make the runs that are due. Raises KeyboardInterrupt, SettingError, StorageError. The ledger then has every attempt
+        that ended.
+        """
+        with exclusive(self._folder):
+            interrupted = discard_interrupted(self._folder, self._ledger.entries)
+            if interrupted:
+                self._say(f"interrupted attempts, removed: {interrupted}")
+            try:
+                asyncio.run(self._make_all())
+            except asyncio.CancelledError:
+                raise KeyboardInterrupt from None
+        done = self._done()
+        return SessionEnd(self._made, len(self._plan.runs) - len(done), _counted(done))
+
+    def _done(self) -> dict[str, str]:
+        """The verdicts of the runs that are done."""
+        own = {key: str(entry["verdict"]) for key, entry in self._ledger.results().items()}
+        return dict.fromkeys(self._options.elsewhere, "published") | own
+
+    async def _make_all(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:  # if nohup made this process ignore the signal, go on ignoring it
+                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        try:
+            while True:
+                while len(self._running) < self._options.jobs and (run := self._next()) is not None:
+                    self._running[asyncio.create_task(self._attempt(run))] = run
+                if not self._running:
+                    return
+                done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    del self._running[task]
+                    await task
+        finally:
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _next(self) -> StudyRun | None:
+        attempts = self._ledger.attempts()
+        running = {run.key for run in self._running.values()}
+        run = next_run(self._plan, attempts, running, set(self._options.elsewhere))
+        hours = self._options.hours
+        if run is not None and hours is not None:
+            spent_s = time.monotonic() - self._began
+            if spent_s + self._expected_s(run) > 3600 * hours:
+                return None
+        if run is not None and shutil.disk_usage(self._folder).free < ROOM_BYTES:
+            raise SettingError(f"{self._folder}: less than {ROOM_BYTES // 10**6} MB are free; make room, then resume")
+        return run
+
+    def _expected_s(self, run: StudyRun) -> float:
+        """The mean length of this study's attempts of the same arm and size; without such attempts, that of the plan."""
+        same = [entry["took_s"] for entry in self._ledger.entries if (entry["arm"], entry["nodes"]) == (run.arm, run.block[1])]
+        return mean(same[-20:]) if same else self._plan.expected_s(run)
+
+    async def _attempt(self, run: StudyRun) -> None:
+        number = len(self._ledger.attempts().get(run.key, ())) + 1
+        folder = new_attempt(self._folder, run, number)
+        command = [sys.executable, "-m", "replicated_namesrv.chaos.study_worker", str(self._folder), run.key, str(folder)]
+        child = ChildProcess(f"run {run.key}", command, folder / OUTPUT_FILE)
+        load1, began, started = os.getloadavg()[0], time.monotonic(), time.time()
+        try:
+            await child.start()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LIMIT_FACTOR * self._plan.expected_s(run) + LIMIT_S):
+                    await child.wait()
+            took_s = time.monotonic() - began
+            code = "time-out" if child.running else f"exit status {child.exit_code}"
+        finally:
+            await child.stop()
+        made = next((path for path in sorted(folder.glob(f"{self._plan.name}/*")) if path.is_dir()), None)
+        verdict = None if made is None else read_verdict(made)
+        entry = {
+            **_about(run),
+            "attempt": number,
+            "verdict": "failed" if verdict is None else verdict["verdict"],
+            "reason": _reason(verdict, f"{code}: {' | '.join(child.last_lines(1))}"),
+            "folder": str(folder.relative_to(self._folder)),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+            "took_s": round(took_s, 1),
+            "load1": round(load1, 2),
+            "jobs": self._options.jobs,
+        }
+        if made is not None and verdict is not None:
+            entry |= _evidence(made, verdict)
+            _tidy(folder, made, keep=self._options.keep_traces, logs=verdict["verdict"] not in JUDGED[:1])
+        self._ledger.append(entry)
+        self._made += 1
+        self._report(run, entry)
+
+    def _report(self, run: StudyRun, entry: dict[str, Any]) -> None:
+        attempts, total = self._ledger.attempts(), len(self._plan.runs)
+        done = self._done()
+        again = "" if is_done(attempts[run.key]) else f", will be repeated ({REPEATS_MAX + 1 - entry['attempt']} attempts left)"
+        left = [other for other in self._plan.runs if other.key not in done]
+        left_s = sum(map(self._expected_s, left)) / self._options.jobs
+        slow = f", slowdown {entry['slowdown']:g}" if entry.get("slowdown") else ""
+        outcome = f"{entry['verdict']}{again}, {entry['took_s']:.0f} s, load {entry['load1']:g}{slow}"
+        self._say(f"{len(done)} of {total}: {run.key}: {outcome}; {described_time(left_s)} left for {len(left)} runs")
+
+
+def _about(run: StudyRun) -> dict[str, Any]:
+    scenario, nodes, seed, cut, _ = run.block
+    return {
+        "run": run.key, "arm": run.arm, "scenario": scenario, "nodes": nodes, "seed": seed, "cut": cut,
+        "levels": list(run.levels),
+    }  # fmt: skip  # items grouped by line
+
+
+def _reason(verdict: dict[str, Any] | None, output: str) -> str | None:
+    """Why a run is not valid: the promised checks that are not valid, or the end of the output of a run without a verdict."""
+    if verdict is None:
+        return output[:500]
+    if verdict["verdict"] == "valid":
+        return None
+    names = [f"{one['check']}: {one['verdict']}" for one in verdict["checks"] if one["promised"] and one["verdict"] != "valid"]
+    return "; ".join(names)[:500]
+
+
+def _evidence(made: Path, verdict: dict[str, Any]) -> dict[str, Any]:
+    """What identifies the records of a run, and how busy the machine was."""
+    slowdowns = [
+        record["slowdown"]
+        for line in (made / TRACE_FILE).read_bytes().splitlines()
+        if line.startswith(b'{"record":"%b"' % Phase.record.encode()) and (record := json.loads(line)).get("slowdown")
+    ]
+    return {
+        "id": verdict["run"],
+        "manifest_sha256": file_sha256(made / MANIFEST_FILE),
+        "trace_sha256": file_sha256(made / TRACE_FILE),
+        "source_sha256": verdict["source_sha256"],
+        "commit": verdict["commit"],
+        "slowdown": max(slowdowns, default=None),
+        "stall_s": verdict["figures"]["harness_stall_s"],
+        "figures": verdict["figures"],
+    }
+
+
+def _tidy(folder: Path, made: Path, *, keep: bool, logs: bool) -> None:
+    """Compress the trace and remove everything else that can be computed from it. ``logs``: keep the logs of the processes."""
+    (folder / "latest").unlink(missing_ok=True)
+    if keep:
+        return
+    with (made / TRACE_FILE).open("rb") as trace, gzip.GzipFile(made / PACKED_TRACE_FILE, "wb", mtime=0) as packed:
+        shutil.copyfileobj(trace, packed)
+    kept = {MANIFEST_FILE, VERDICT_FILE, PACKED_TRACE_FILE, *(["logs"] if logs else [])}
+    for path in (*made.iterdir(), *([] if logs else [folder / OUTPUT_FILE])):
+        if path.name in kept:
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+    assert {TRACE_FILE, HISTORY_FILE, TIMELINE_FILE}.isdisjoint(kept)
+
+
+def _counted(verdicts: dict[str, str]) -> dict[str, int]:
+    found = list(verdicts.values())
+    return {verdict: found.count(verdict) for verdict in sorted(set(found))}
+
+
+def described_time(seconds: float) -> str:
+    """A length of time in words."""
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{seconds / 3600:.1f} h"
+
+
+def outlook(plan: StudyPlan, left: Sequence[StudyRun], jobs: int, *, keep_traces: bool) -> dict[str, Any]:
+    """How much a study costs: runs, time, disk space."""
+    hours = {run.key: plan.expected_s(run) / 3600 / jobs for run in left}
+    waves = [[run for block in wave for run in block if run.key in hours] for wave in plan.waves]
+    return {
+        "study": plan.name,
+        "title": plan.title,
+        "runs": len(plan.runs),
+        "left": len(left),
+        "hours": round(sum(hours.values()), 2),
+        "disk_mb": round(len(left) * (WHOLE_BYTES if keep_traces else KEPT_BYTES) / 1e6),
+        "arms": {arm.name: round(sum(hours[run.key] for run in left if run.arm == arm.name), 2) for arm in plan.arm},
+        "waves": [
+            {"seed": wave[0].block[2], "runs": len(wave), "hours": round(sum(hours[run.key] for run in wave), 2)}
+            for wave in waves
+            if wave
+        ],
+    }

@@ -1,0 +1,171 @@
+"""``namesrv study``: makes the runs of a study, and continues it (``chaos/studies``)."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from replicated_namesrv.cli.command_progress import CommandProgress
+from replicated_namesrv.errors import NamesrvError, SettingError
+from replicated_namesrv.provision import ProvisionError
+
+if TYPE_CHECKING:
+    from replicated_namesrv.chaos.study_plan import StudyPlan
+
+HELP = "compare name servers in a planned series of chaos runs"
+
+EXIT_VIOLATED, EXIT_UNKNOWN = 1, 2
+HOURS_MAX = 10_000
+FOLDER = "runs/studies"
+PUBLISHED = "docs/results"
+_EXAMPLES = """\
+examples:
+  namesrv study plan primary                           the runs of a study, how long they take, and how much disk they need
+  namesrv study run primary --hours 1                  begin it, and stop after an hour
+  namesrv study resume runs/studies/primary            continue where it stopped
+
+A plan is a TOML file (chaos/studies; copy one). A study has a folder with its plan, its ledger (ledger.jsonl, one line for each
+attempt of a run) and the compressed trace of each run. It can be stopped at any time, also by kill -9. Then only the runs in
+progress are made again. Runs whose verdict is unknown, and failed runs, are repeated at most twice.
+
+Exit 0: done, or stopped by --hours. 1: a run broke a promise of its mode. 2: wrong usage.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.epilog = _EXAMPLES
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    about = "Print how many runs a study has, how long they take, and how much disk space they need. Run nothing."
+    plan = commands.add_parser("plan", help="what a study would do", description=about)
+    about = "Make the runs of a study in a drawn order, in which each block has one run of each arm."
+    begin = commands.add_parser("run", help="make the runs of a study", description=about)
+    for command in (plan, begin):
+        command.add_argument("plan", metavar="PLAN", help="a plan that comes with the product (primary), or a .toml file")
+    about = "Continue a study where it stopped. Runs in progress at that time are made again."
+    resume = commands.add_parser("resume", help="continue a study", description=about)
+    begin.add_argument("--out", type=Path, metavar="DIR", help=f"folder of the study (default: {FOLDER}/PLAN)")
+    resume.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the study")
+    for command in (begin, resume):
+        command.add_argument("--hours", type=float, metavar="H", help="start no run that would end later (default: no limit)")
+        command.add_argument("--dry-run", action="store_true", help="print what would be done, as 'namesrv study plan' does")
+    for command in (plan, begin, resume):
+        command.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="runs at the same time (default 1)")
+        command.add_argument(
+            "--keep-traces",
+            action="store_true",
+            help="keep the whole folder of each run, for 'namesrv analyze' and 'namesrv chaos check'",
+        )
+        command.add_argument(
+            "--published",
+            type=Path,
+            metavar="DIR",
+            help=f"leave out the runs whose results are published in DIR (for example {PUBLISHED})",
+        )
+    for command in (plan, begin, resume):
+        command.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; exit code as in the examples."""
+    try:
+        with CommandProgress(lambda seconds, line: f"{seconds:7.0f} s  {line}", silent_max_s=30.0) as say:
+            return _COMMANDS[arguments.command](arguments, say)
+    except (NamesrvError, ProvisionError) as error:
+        print(f"namesrv study {arguments.command}: {error}", file=sys.stderr)
+    except ModuleNotFoundError as missing:
+        advice = f"{missing.name} is not installed: pip install 'replicated-namesrv[chaos]'"
+        print(f"namesrv study {arguments.command}: {advice}", file=sys.stderr)
+    return EXIT_UNKNOWN
+
+
+def _plan(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
+    from replicated_namesrv.chaos.study_plan import load_study, study_file
+
+    return _outlook(arguments, load_study(study_file(arguments.plan)), ())
+
+
+def _outlook(arguments: argparse.Namespace, plan: "StudyPlan", done: Sequence[str]) -> int:
+    from replicated_namesrv.chaos.study_plan import remaining
+    from replicated_namesrv.chaos.study_session import described_time, outlook
+
+    found = outlook(
+        plan, remaining(plan, [*done, *_elsewhere(arguments, plan)]), arguments.jobs, keep_traces=arguments.keep_traces
+    )
+    if arguments.json:
+        print(json.dumps(found))
+        return 0
+    print(f"{found['title']}\n{found['left']} of {found['runs']} runs are left:")
+    print(f"  time      {described_time(3600 * found['hours'])} on a quiet machine with two cores, {arguments.jobs} at a time")
+    print(f"  disk      {found['disk_mb']} MB")
+    for arm, hours in found["arms"].items():
+        print(f"  {arm:<17} {described_time(3600 * hours)}")
+    hours = 0.0
+    for wave in found["waves"]:
+        hours += wave["hours"]
+        print(f"  wave of seed {wave['seed']}: {wave['runs']} runs, done after {described_time(3600 * hours)}")
+    return 0
+
+
+def _elsewhere(arguments: argparse.Namespace, plan: "StudyPlan") -> frozenset[str]:
+    """The runs whose results are published."""
+    if arguments.published is None:
+        return frozenset()
+    from replicated_namesrv.chaos.study_ledger import published_runs
+
+    return published_runs(arguments.published, plan)
+
+
+def _run(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
+    from replicated_namesrv.chaos.study_ledger import create
+    from replicated_namesrv.chaos.study_plan import load_study, study_file
+
+    path = study_file(arguments.plan)
+    folder = arguments.out or Path(FOLDER) / path.stem
+    _check_hours(arguments)
+    if arguments.dry_run:
+        return _outlook(arguments, load_study(path), ())
+    return _make(arguments, folder, create(folder, path), say)
+
+
+def _resume(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
+    from replicated_namesrv.chaos.study_ledger import StudyLedger, open_study
+
+    plan = open_study(arguments.folder)
+    _check_hours(arguments)
+    if arguments.dry_run:
+        return _outlook(arguments, plan, list(StudyLedger(arguments.folder).results()))
+    return _make(arguments, arguments.folder, plan, say)
+
+
+def _check_hours(arguments: argparse.Namespace) -> None:
+    if arguments.hours is not None and not 0 < arguments.hours <= HOURS_MAX:
+        raise SettingError(f"--hours {arguments.hours:g}: give more than 0 and at most {HOURS_MAX}")
+
+
+def _make(arguments: argparse.Namespace, folder: Path, plan: "StudyPlan", say: Callable[[str], None]) -> int:
+    from replicated_namesrv.chaos.study_session import SessionOptions, StudySession
+
+    options = SessionOptions(arguments.jobs, arguments.hours, arguments.keep_traces, _elsewhere(arguments, plan))
+    try:
+        end = StudySession(folder, plan, options, say).run()
+    except KeyboardInterrupt:
+        say(f"interrupted; continue with: namesrv study resume {folder}")
+        raise
+    if arguments.json:
+        print(json.dumps({"study": plan.name, "folder": str(folder), "made": end.made, "left": end.left, "verdicts": end.counts}))
+    else:
+        counted = ", ".join(f"{count} {verdict}" for verdict, count in end.counts.items()) or "none"
+        print(f"{end.made} attempts made. Runs that are done: {counted}. {end.left} runs are left.")
+        if not end.complete:
+            print(f"next: namesrv study resume {folder}")
+    return EXIT_VIOLATED if end.counts.get("violated") else 0
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace, Callable[[str], None]], int]] = {
+    "plan": _plan,
+    "run": _run,
+    "resume": _resume,
+}
