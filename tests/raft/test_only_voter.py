@@ -83,7 +83,7 @@ def test_the_only_voter_waits_a_limited_time_for_an_observer() -> None:
             world.hosts["n2"].crash()
         world.cut = {("n2", "n1")}
         node, started = world.hosts["n1"].start(), world.time
-        world.run_until(lambda node=node: node.role == "leader")
+        world.run_until(lambda: world.hosts["n1"].node is world.leader)
         assert limit_s <= world.time - started <= limit_s + world.config.election_max_ms / 1000
         commit(world, node, b"b")
 
