@@ -62,7 +62,7 @@ class SnapshotTaking:
 
     @property
     def is_done(self) -> bool:
-        """Whether a snapshot has been taken, and the core has not been told yet."""
+        """Whether a snapshot has been taken, and the core does not know it yet."""
         return self._done is not None
 
     def begin(self, previous: Entry, last: Entry) -> None:
