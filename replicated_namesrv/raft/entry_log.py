@@ -113,6 +113,8 @@ class Log:
         self.durable_index = 0
         self._marked = 0
         """Number in the newest mark: records up to this number had been synced."""
+        self._reappeared: list[str] = []
+        """Names of segments on disk that do not belong to the log any more."""
         self._data_number = 0
         self._reset_number = 0
         self._syncing_number = 0
@@ -146,7 +148,7 @@ class Log:
         for position, name in enumerate(names):
             data = self._storage.read(name)
             if expected and self._follows_released(names[position:], data, expected):
-                self._drop_reappeared()
+                self._leave_out_reappeared()
                 expected, opened = 0, []
             offset = self._read_header(name, data, expected)
             if offset:
@@ -191,11 +193,11 @@ class Log:
         first = HEADER.unpack_from(data)[2]
         return first > expected and any(self._synced_behind(self._storage.read(name), 0) >= first - 1 for name in names)
 
-    def _drop_reappeared(self) -> None:
-        """Remove the segments that were opened so far. They had been deleted and reappeared after a power loss, but segments
-        between them and the next one did not."""
-        for segment in self._segments:
-            self._storage.remove(segment.name)
+    def _leave_out_reappeared(self) -> None:
+        """Leave out the segments that were opened so far. They had been deleted and reappeared after a power loss, but segments
+        between them and the next one did not. Or a segment between them is missing, and an operator may put it back. So they are
+        removed only when a snapshot has taken their place."""
+        self._reappeared += [segment.name for segment in self._segments]
         self._segments, self._entries, self.base_index = [], [], 0
 
     def _read_header(self, name: str, data: bytes, expected: int) -> int:
@@ -323,6 +325,10 @@ class Log:
                 f"{self._segments[0].name}: the log needs a snapshot that ends at {self.base_index or self._commit} or later, "
                 f"but the newest readable one ends at {last[0]} in term {last[1]}; " + REMEDY
             )
+        for name in self._reappeared:
+            self._storage.remove(name)
+        self._directory_dirty |= bool(self._reappeared)
+        self._reappeared.clear()
         placeholders: list[Entry] = [(PLACEHOLDER, *previous), (PLACEHOLDER, *last)]
         if fits:
             self._set_entries(placeholders + self.entries(last[0] + 1, ENTRIES_READ_MAX), last[0])

@@ -141,16 +141,20 @@ def test_records_that_were_never_synced_may_be_torn_anywhere() -> None:
 
 
 def test_missing_segment_is_refused_without_a_snapshot_of_what_it_held() -> None:
-    """The log treats segments before a gap as deleted ones that reappeared. Then a snapshot must replace them."""
+    """The log treats segments before a gap as deleted ones that reappeared. Then a snapshot must replace them. If there is none,
+    the file can be put back."""
     disk, _ = small_log(100)
+    whole = state(Log(copy_of(disk), 100))
     for name in disk.list_names()[1:-1]:
         damaged = copy_of(disk)
-        del damaged.files[name]
+        missing = damaged.files.pop(name)
         log = Log(damaged, 100)
         assert log.first_number > 1, "a node that has no snapshot refuses such a log"
         if len(log) == 0 or log.first_index > 2:
             with pytest.raises(CorruptionError, match="newest readable snapshot ends at 1"):
                 log.align((0, 0), (1, 0))
+        damaged.files[name] = missing
+        assert state(Log(damaged, 100)) == whole
 
 
 def test_deleted_segments_that_come_back_are_deleted_again() -> None:
@@ -160,10 +164,14 @@ def test_deleted_segments_that_come_back_are_deleted_again() -> None:
     damaged = copy_of(disk)
     del damaged.files[names[1]]
     log = Log(damaged, 100)
-    assert names[0] not in damaged.list_names()
     (entries, term, vote) = states[-1][1]
     assert (log.getCurrentTerm(), log.getVotedForNodeId()) == (term, vote)
-    assert state(log)[0] == entries[-len(log) :] if len(log) else True
+    assert state(log)[0] == entries[-len(log) :]
+    assert names[0] in damaged.list_names()
+    snapshot_ends_at = log.first_index - 1
+    log.align((snapshot_ends_at - 1, 1), (snapshot_ends_at, 1))
+    assert names[0] not in damaged.list_names()
+    assert state(log)[0][2:] == entries[-len(log) + 2 :]
 
 
 def test_a_cut_whose_entries_were_in_deleted_segments() -> None:
