@@ -18,7 +18,8 @@ class AcknowledgedLossError(CorruptionError):
 
 
 class RolledBackError(RaftError):
-    """The data directory was rolled back to an older image; started again, the node rejoins as a new incarnation."""
+    """The data directory was rolled back to an older image. Started again, the node rejoins as a new incarnation. The only voter
+    cannot, and needs its directory back."""
 
 
 class IdentityError(RaftError):

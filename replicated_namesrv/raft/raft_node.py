@@ -45,7 +45,7 @@ from replicated_namesrv.raft.promotion import Promotion
 from replicated_namesrv.raft.proposals import Proposals
 from replicated_namesrv.raft.pysyncobj_core import Core
 from replicated_namesrv.raft.raft_config import RaftConfig
-from replicated_namesrv.raft.raft_errors import CorruptionError, InvariantError, MalformedError, RolledBackError
+from replicated_namesrv.raft.raft_errors import CorruptionError, MalformedError, RolledBackError
 from replicated_namesrv.raft.raft_messages import (
     Append,
     AppendReply,
@@ -572,7 +572,7 @@ class RaftNode(NodeViews):
     def rejoin(self, reason: str) -> None:
         """The disk was rolled back: continue as a new incarnation."""
         if self.context.is_alone:
-            raise InvariantError(f"the disk of the only voter was rolled back: {reason}. Put its directory back as it was")
+            raise RolledBackError(f"the disk of the only voter was rolled back: {reason}. Put its directory back as it was")
         self._rejoin(f"this disk was rolled back: {reason}")
 
     def _rejoin(self, reason: str) -> None:

@@ -93,6 +93,8 @@ class Nemesis:
         """True if the application cannot run two processes under one name."""
         self.down_for_good = False
         """Whether the run already has a minority of machines that stay down when everything else is healed."""
+        self._whole: dict[str, dict[str, bytes]] = {}
+        """Images of disks that were rolled back and have to be put back as they were, by machine."""
         self._sheltered_ns = 0
         """Time until which no other fault strikes. Raft survives one rolled-back disk only if the nodes that remember its data
         stay up."""
@@ -152,6 +154,8 @@ class Nemesis:
         self._world.note("everything is healed")
         self._over = True
         self._remove_copies()
+        for name in list(self._whole):
+            self._put_back_whole(self._by_name[name])
         self._network.heal()
         for machine in self._machines:
             machine.disk.full = machine.disk.failing = machine.out_of_memory = False
@@ -445,6 +449,9 @@ class Nemesis:
         deposed without noticing.
 
         After the image was taken, a node that the victim can reach has learned how much data that disk had."""
+        if len(self.voting()) == 1:
+            self._roll_back_only_voter(self.voting()[0])
+            return
         if not self._shelter():
             return
         machines = list(self.voting())
@@ -482,6 +489,34 @@ class Nemesis:
         self.provoke(victim, _RACE_NS)
         self._later(SECOND, part)
         self._later(2 * SECOND, strike)
+
+    def _roll_back_only_voter(self, voter: Machine) -> None:
+        """The disk of the only voter is rolled back, and another member, which is connected, remembers more. The process must not
+        serve. Later the disk is put back as it was."""
+        if not self._network.is_whole or not self.is_settled() or any(machine.pauses for machine in self._machines):
+            return
+        self._sheltered_ns = self._world.now_ns + 4 * SECOND
+        image = voter.disk.image()
+
+        def strike() -> None:
+            members = getattr(voter.raft, "members", [])
+            if any(m.name in members and self._remembers(m, voter, image) for m in self._machines if m is not voter):
+                voter.crash(power_loss=False)
+                self._whole[voter.name] = voter.disk.image()
+                self._go_back(voter, image)
+                voter.start()
+                self.provoke(voter, _RACE_NS)
+                self._later(2 * SECOND, self._put_back_whole, voter)
+
+        self.provoke(voter, _RACE_NS)
+        self._later(SECOND, strike)
+
+    def _put_back_whole(self, machine: Machine) -> None:
+        self._world.note(f"  the disk of {machine.name} is put back as it was")
+        machine.crash(power_loss=False)
+        machine.disk.restore(self._whole.pop(machine.name))
+        machine.restored = False
+        machine.start()
 
     def _depose_unnoticed(self, rng: Random, leader: Machine, victim: Machine, knowing: list[Machine], lag: list[Link]) -> None:
         """``leader`` transfers leadership to one of ``knowing``. The links ``lag`` are cut before ``leader`` has the new term.

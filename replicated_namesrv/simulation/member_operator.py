@@ -1,7 +1,8 @@
 """An operator that changes the members of the cluster while faults strike: adds, removals, promotions, new addresses.
 
 Requests go to the leader, and sometimes to another node. A machine that is not a member may return with the disk that it had, or
-with an empty one. No change is requested while a fault strikes that Raft survives only if nothing else happens.
+with an empty one. The only founder keeps its disk, because with an empty one it would found another cluster. No change is
+requested while a fault strikes that Raft survives only if nothing else happens.
 """
 
 from collections.abc import Callable
@@ -75,7 +76,7 @@ class MemberOperator:
 
     def _add(self, name: str, observer: bool) -> MemberChange:
         machine = self._machines[name]
-        if not self._nemesis.copies and self._rng.random() < 0.5:
+        if not self._nemesis.copies and self._rng.random() < 0.5 and self._invariants.founders != {name}:
             self._world.note(f"  {name} gets an empty disk")
             machine.crash(power_loss=True)
             machine.disk.wipe()

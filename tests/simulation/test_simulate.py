@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,11 @@ def test_the_world_is_unkind_enough_to_need_this_defence(defence: str, seed: int
         if result.violation:
             return
     pytest.fail(f"no seed of 0:100 needs {defence}: namesrv simulate --seeds 0:100 --off {defence}")
+
+
+@pytest.mark.slow
+def test_the_world_is_unkind_enough_for_the_only_voter_of_a_cluster_with_observers() -> None:
+    """Its disk goes back. Observers and learners remember more, and it must not serve before it has heard them."""
+    scenarios = [Scenario(seed, nodes=1, spares=2) for seed in (900_004, *range(900_000, 900_020))]
+    judge([run(scenarios[0])])
+    assert any(run(replace(scenario, off="introduced_first")).violation for scenario in scenarios)
