@@ -10,6 +10,7 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
     ALONE,
     HELD,
+    KNOWN,
     LAST,
     LOST,
     MORE,
@@ -150,14 +151,109 @@ def test_nobody_saw_it_leave() -> None:
     assert not leader.is_gone()
 
 
-def test_never_attached() -> None:
+def test_a_lost_connection_of_an_earlier_registration_is_no_evidence() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST, EPOCH - 1),), n2=(), n3=())
+    leader.run(3 * T)
+    assert not leader.is_gone()
+
+
+def test_a_lost_connection_of_a_node_without_contact_is_no_evidence() -> None:
+    leader = Leader()
+    leader.lists(n1=(), n2=(), n3=(entry(LOST),))
+    leader.run(2 * NODE_SILENCE_MS, unheard=("n3",))
+    leader.run(T, unheard=("n3",))
+    assert not leader.is_gone()
+
+
+def test_the_leaders_own_reports_may_be_old() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=(entry(LOST),))
+    leader.run(2 * NODE_SILENCE_MS, unheard=("n1",))
+    assert leader.departures.unheard(leader.now_ms) == []
+    assert leader.is_gone()
+
+
+def test_a_registration_that_ended_is_not_gone() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=(entry(LOST, EPOCH - 1),))
+    leader.run(GRACE)
+    assert list(leader.departures.gone(lambda key: None, leader.now_ms)) == []
+    assert leader.departures._looks == {}
+
+
+@pytest.mark.parametrize("is_backup", [False, True])
+@pytest.mark.parametrize("ran_ms", [1_000, 0])
+def test_never_attached(ran_ms: int, is_backup: bool) -> None:
+    """The processes of the nodes began within T, ``ran_ms`` before the registration."""
+    leader = Leader()
+    for node in MEMBERS:
+        leader.report(node, full=True, running_ms=0)
+    leader.run(ran_ms)
+    leader.lease = Lease(KEY, EPOCH + 1, T, 0)
+    if is_backup:
+        leader.departures.restored(EPOCH + 1, leader.now_ms)
+    else:
+        leader.departures.registered(KEY, EPOCH + 1, leader.now_ms)
+    leader.report("n3", entry(HELD, EPOCH + 1))
+    leader.report("n3", entry(LOST, EPOCH + 1))
+    leader.run(GRACE)
+    assert leader.is_gone()
+
+
+@pytest.mark.parametrize("is_backup", [False, True])
+def test_registered_before_this_term(is_backup: bool) -> None:
+    """The registration is applied before LEAD, so the processes of the nodes may be younger."""
+    leader = Leader()
+    for node in MEMBERS:
+        leader.report(node, full=True, running_ms=0)
+    leader.run(1_000)
+    if is_backup:
+        leader.departures.restored(EPOCH, leader.now_ms)
+    else:
+        leader.departures.registered(KEY, EPOCH, leader.now_ms)
+    leader.report("n1", entry(LOST))
+    leader.run(GRACE)
+    assert not leader.is_gone()
+
+
+@pytest.mark.parametrize("epoch", [1, EPOCH])
+def test_registered_before_lead_is_applied(epoch: int) -> None:
+    departures = Departures(MEMBERS, "n1", GRACE, 0, LivenessDefences())
+    departures.registered(KEY, EPOCH, 1)
+    assert departures._registered_at_ms(Lease(KEY, epoch, T, 0)) == -math.inf
+
+
+def test_a_change_of_a_registration_makes_no_node_old() -> None:
     leader = Leader()
     leader.lists(n1=(), n2=(), n3=())
+    leader.departures.registered(KEY, EPOCH + 1, 0)
     leader.run(1_000)
-    leader.lease = Lease(KEY, EPOCH + 1, T, 0)
+    leader.sessions["n3"], leader.sequences["n3"] = 2, 0
+    leader.report("n3", full=True, running_ms=0)
+    leader.run(1_000)
     leader.departures.registered(KEY, EPOCH + 1, leader.now_ms)
-    leader.report("n1", entry(HELD, EPOCH + 1))
+    leader.lease = Lease(KEY, EPOCH + 1, T, 0)
     leader.report("n1", entry(LOST, EPOCH + 1))
+    leader.run(GRACE)
+    assert not leader.is_gone()
+
+
+def test_the_time_of_another_registration_makes_no_node_old() -> None:
+    leader = Leader()
+    for node in MEMBERS:
+        leader.report(node, full=True, running_ms=0)
+    leader.run(1_000)
+    leader.departures.registered(KEY, EPOCH + 1, leader.now_ms)
+    leader.lease = Lease(KEY, EPOCH + 2, T, 0)
+    leader.report("n1", entry(LOST, EPOCH + 2))
+    leader.run(GRACE)
+    assert not leader.is_gone()
+
+
+def test_a_node_of_0_1_that_has_no_connection_counts_like_no_entry() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(KNOWN),), n3=())
     leader.run(GRACE)
     assert leader.is_gone()
 
@@ -301,6 +397,23 @@ def test_a_part_is_missing() -> None:
     assert leader.departures.unheard(leader.now_ms) == ["n3"]
 
 
+@pytest.mark.parametrize("part", [ALONE, LAST])
+def test_a_process_begins_with_its_whole_list(part: int) -> None:
+    """The process of a node ends while a part of its list is missing. The next process does not continue the list."""
+    leader = Leader()
+    assert leader.report("n3", full=True, part=MORE)
+    leader.sessions["n3"], leader.sequences["n3"] = 2, 0
+    assert not leader.report("n3", part=part)
+    assert "n3" in leader.departures.unheard(leader.now_ms)
+
+
+def test_a_report_of_a_node_that_is_no_member_has_no_effect() -> None:
+    leader = Leader()
+    leader.sequences["n4"], leader.sessions["n4"] = 0, 1
+    assert leader.report("n4", entry(HELD)), "its whole list is not needed"
+    assert leader.departures.unheard(leader.now_ms) == list(MEMBERS)
+
+
 def test_a_part_without_a_beginning_says_nothing() -> None:
     leader = Leader()
     leader.lists(n1=(), n2=(), n3=(entry(HELD),))
@@ -325,6 +438,16 @@ def test_a_registration_that_ends_between_the_parts_is_forgotten() -> None:
     leader.departures.forget(KEY)
     leader.report("n3", part=LAST)
     assert not leader.is_late(-1)
+
+
+def test_a_registration_that_ended_is_forgotten() -> None:
+    leader = Leader()
+    leader.departures.registered(KEY, EPOCH + 1, 0)
+    leader.lists(n1=(), n2=(), n3=(entry(HELD, opened_ms=0),))
+    assert leader.is_late(-1)
+    leader.departures.forget(KEY)
+    assert not leader.is_late(-1)
+    assert leader.departures._registered_ms == {}
 
 
 def test_104_waits_for_lists() -> None:
@@ -358,6 +481,8 @@ def test_late_104() -> None:
     leader.run(5_000)
     leader.lists(n1=(), n2=(entry(HELD, opened_ms=1_000),), n3=(entry(HELD, opened_ms=3_000),))
     assert leader.is_late(3_999)
+    leader.run(T)
+    assert leader.is_late(3_999), "the connection is still open"
 
 
 def test_104_after_a_release() -> None:

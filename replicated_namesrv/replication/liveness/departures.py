@@ -70,8 +70,7 @@ from replicated_namesrv.replication.marks import Key
 NODE_SILENCE_MS = 1_000.0
 """Time without a report after which a node counts as not reporting. Nodes report four times within this time."""
 LOOK_AGAIN_MS = 1_000.0
-"""Interval between checks of a broker that closed a connection. Such a broker is also checked whenever a node's entry for it
-changes."""
+"""Interval between checks of a broker that closed a connection. Such a broker is also checked whenever it closes another one."""
 
 
 @dataclass(slots=True)
@@ -146,7 +145,7 @@ class Departures:
         words = known.words if known.arriving is None else known.arriving
         for entry in report.entries:
             words[entry.key] = _word(entry, now_ms, clock_ms)
-            if entry.state == LOST or entry.key in self._looks:
+            if entry.state == LOST:
                 self._looks[entry.key] = now_ms
         if report.is_listed and report.part != MORE:
             known.words, known.is_complete, known.arriving = words, True, None
