@@ -233,6 +233,10 @@ class IndependentNode:
         self._every(DISK_CHECK_S, self._check_disk)
         self._every(KV_DUMP_INTERVAL_S, self._dump_kv_config, first_s=KV_DUMP_FIRST_S)
 
+    @property
+    def waits_for(self) -> None:
+        return None
+
     async def stop(self) -> None:
         """Stop the scan and finish pending writes."""
         self._stopping = True

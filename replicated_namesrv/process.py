@@ -18,7 +18,7 @@ from asyncio import Future
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 from replicated_namesrv.access.access_control import AccessControl
 from replicated_namesrv.access.identities import AccessRules
@@ -62,6 +62,10 @@ class NodeService(RemotingService, AdminService, Protocol):
     """The part of a node's service that this module uses: the calls that server and admin need, and start and stop. Both kinds of
     nodes implement it.
     """
+
+    @property
+    def waits_for(self) -> str | None:
+        """Why the service is still starting; None: it is not, or the reason is unknown."""
 
     @property
     def disk_problem(self) -> str | None:
@@ -277,7 +281,7 @@ class ServingNode:
         self.is_drained = True
         if self.settings.mode == "cp" and self.remoting.is_listening:
             try:
-                await self.service.transfer_leadership(None)
+                await self.service.transfer_leadership(self._successor())
             except NamesrvError as error:  # this node does not lead, or no other node can take over
                 log.info("draining without a transfer of leadership", extra={"cause": str(error)})
             if not self.is_drained:  # ``resume`` ended this drain while leadership was being transferred
@@ -288,6 +292,12 @@ class ServingNode:
         connections, cut = done
         log.info("drained", extra={"connections": connections, "cut": cut})
         return Drained(connections - cut, cut)
+
+    def _successor(self) -> str | None:
+        """The voter with the longest log that serves. A drained node will be restarted soon. None: any voter."""
+        rows: list[dict[str, Any]] = self.service.members()
+        serving = [row for row in rows if row["role"] == "voter" and row["serves"] and row["matchIndex"]]
+        return max(serving, key=lambda row: int(row["matchIndex"]))["nodeId"] if serving else None
 
     async def resume(self) -> None:
         self.is_drained = False
@@ -322,7 +332,7 @@ class ServingNode:
 
     async def _service_problem(self) -> str | None:
         if not self._service_started:
-            return "starting"
+            return f"starting: {self.service.waits_for}" if self.service.waits_for else "starting"
         freshness = self.service.barrier(None, None)
         if isinstance(freshness, Future):
             await asyncio.shield(freshness)

@@ -49,6 +49,7 @@ NO_MAJORITY = "this node reaches no leader that has a majority"
 HAND_OVER_TIMEOUT_S = 2.0
 """Maximum time for which a stopping leader waits for its successor. Raft ends an unfinished transfer after twice
 electionTimeoutMs. So this limit ends the wait only if electionTimeoutMs is above 1,000."""
+STARTING = "this node is starting, and reads its log"
 CATCH_UP_PAUSE_S = 0.5
 """Pause after a rejected read index, before a node that has not caught up requests the next one. Without the pause, a node whose
 requests are rejected at once would repeat them without end."""
@@ -133,6 +134,13 @@ def raft_on_sockets(
     )
 
 
+def _rejected() -> "Future[Outcome]":
+    """The outcome of a request while the log is being read, which can take seconds."""
+    outcome: Future[Outcome] = asyncio.get_running_loop().create_future()
+    outcome.set_result(Rejected(STARTING, None))
+    return outcome
+
+
 async def confirm(consensus: Consensus) -> None:
     """Wait until this node has applied everything acknowledged before. Raises UnavailableError."""
     outcome = await consensus.read_index()
@@ -170,6 +178,8 @@ class RaftConsensus(Observer):
         """Called when the members have changed."""
         self.on_message: Callable[[str, bytes], None] = lambda peer, data: None
         """Called when a message that another node sent with ``tell`` has arrived."""
+        self.waits_for: str | None = None
+        """Why this node has not caught up with a majority since its start; None: it has, or it has not tried yet."""
         self.on_failed: Callable[[str], None] = lambda reason: None
         """Called when Raft has stopped for good."""
         self._raft = raft(machine, config, self)
@@ -177,6 +187,8 @@ class RaftConsensus(Observer):
     # Callers
 
     def propose(self, command: bytes, version: int, timeout_ms: int | None = None) -> "Future[Outcome]":
+        if self._node is None:
+            return _rejected()
         return self._raft.propose(command, timeout_ms, version if version > self._machine.command_version else 0)
 
     def read_index(self) -> "Future[ReadOutcome]":
@@ -200,8 +212,8 @@ class RaftConsensus(Observer):
 
     @property
     def led_term(self) -> int | None:
-        node = self._raft.node
-        return node.term if node.core.is_leader else None
+        node = self._node
+        return node.term if node is not None and node.core.is_leader else None
 
     @property
     def term(self) -> int:
@@ -223,18 +235,18 @@ class RaftConsensus(Observer):
     async def catch_up(self) -> float:
         """Wait until this node has caught up with a majority, which a read index confirms. Returns the time, by ``now_ms``, at
         which this node requested that read index. Raises StorageError."""
-        told = ""
         while True:
             asked_ms = self._now_ms()
             outcome = await self._raft.read_index()
             if isinstance(outcome, ReadReady):
+                self.waits_for = None
                 return asked_ms
             if self._raft.node.failed is not None:
                 raise StorageError(f"cannot take part in the cluster: {self._raft.node.failed}")
-            if outcome.reason != told:
-                told = outcome.reason
+            if outcome.reason != self.waits_for:
+                self.waits_for = outcome.reason
                 level = logging.INFO if self.removed is None else logging.ERROR
-                log.log(level, "not caught up with a majority yet: %s", told)
+                log.log(level, "not caught up with a majority yet: %s", self.waits_for)
             await asyncio.sleep(CATCH_UP_PAUSE_S)
 
     async def hand_over(self) -> None:
@@ -255,6 +267,8 @@ class RaftConsensus(Observer):
         """Transfer leadership to ``to``, or to the node with the longest log. Raises SettingError; fails with
         UnavailableError.
         """
+        if self._node is None:
+            raise UnavailableError(STARTING)
         if self.led_term is None:
             known = f"{self.leader} is" if self.leader else "no leader is known"
             raise SettingError(f"{self._node_id} is not the leader, {known}; ask the leader")
@@ -276,7 +290,7 @@ class RaftConsensus(Observer):
         return asyncio.ensure_future(self._change_member(change))
 
     async def _change_member(self, change: MemberChange) -> None:
-        outcome = await self._raft.change_member(change)
+        outcome = await (_rejected() if self._node is None else self._raft.change_member(change))
         if isinstance(outcome, Rejected):
             passing = any(text in outcome.reason for text in ("repeat the request", "hands leadership"))
             raise (UnavailableError if passing or outcome.leader != self._node_id else SettingError)(outcome.reason)

@@ -513,6 +513,10 @@ class ReplicatedNode:
         return self.consensus.disk_problem
 
     @property
+    def waits_for(self) -> str | None:
+        return self.consensus.waits_for
+
+    @property
     def disk_warning(self) -> str | None:
         """A warning if little of the disk is free, else None."""
         return None if self._disk is None else self._disk.warning

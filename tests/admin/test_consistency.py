@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.process import ServingNode
+from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.settings_sources import load_settings
 from tests.support.nodes import http, run_command, running_node
 from tests.support.ports import free_port, free_ports
@@ -80,9 +81,34 @@ async def test_a_starting_node_says_that_it_has_not_caught_up(tmp_path: Path) ->
         assert (written.status, written.json["remedy"]) == (503, "ask another node, or this one later")
         assert (await http(address[1], "/readyz")).status == 503
         assert (await http(address[1], "/livez")).status == 200
+        assert isinstance(node.service, ReplicatedNode)
+        service = node.service
+        await until(lambda: service.waits_for, "the reason")
+        assert f"[-] service: starting: {service.waits_for}" in (await http(address[1], "/readyz?verbose")).text
     finally:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
+
+
+async def test_a_node_that_reads_its_log_refuses_changes(tmp_path: Path) -> None:
+    """Reading a long log takes seconds, and the admin port listens already."""
+    flags = {"bindAddress": "127.0.0.1", "listenPort": "0", "adminListen": "127.0.0.1:0", "dataDir": str(tmp_path)}
+    node = ServingNode(load_settings(None, {**flags, "mode": "cp", "nodeId": "n1", "peers": "n1=127.0.0.1:1"}, {}))
+    assert node.admin is not None
+    await node.admin.start("127.0.0.1", 0)
+    try:
+        assert node.admin.address is not None
+        for method, path in (
+            ("PUT", "/v1/kv/N/k"),
+            ("DELETE", "/v1/topics/T"),
+            ("POST", "/v1/members/n2/remove"),
+            ("POST", "/v1/leader/transfer"),
+        ):
+            refused = await http(node.admin.address[1], path, method, b"v" if method == "PUT" else b"")
+            assert (refused.status, refused.json["outcome"]) == (503, "not done"), (path, refused.text)
+            assert "this node is starting" in refused.json["error"]
+    finally:
+        await node.admin.stop()
 
 
 async def namesrv(node: ServingNode, *arguments: str) -> tuple[int, str, str]:

@@ -151,6 +151,22 @@ async def test_the_only_node_is_not_drained_by_mistake(tmp_path: Path) -> None:
         assert await lists(cluster) == [{cluster.nodes[0].listen_address}], "an empty list helps nobody"
 
 
+async def test_a_drained_node_does_not_become_leader_by_the_drain_of_another(tmp_path: Path) -> None:
+    """It will be restarted next. Of equal logs, a transfer without a target takes the last name."""
+    async with operated(tmp_path) as cluster:
+        await lists_become(cluster, {node.listen_address for node in cluster.nodes})
+        if (await cluster.elected()) is cluster.named("n3"):
+            moved = await run("leader", "transfer", "n1", "-a", cluster.admin)
+            assert moved.code == 0, moved
+        leader = await cluster.elected()
+        other = next(node for node in cluster.nodes if node not in (leader, cluster.named("n3")))
+        for node in (cluster.named("n3"), leader):
+            port = cluster.admin_ports[cluster.nodes.index(node)]
+            done = await run("drain", "-a", f"127.0.0.1:{port}", "--within", "1")
+            assert done.code == 0, done
+        assert (await cluster.elected()) is other
+
+
 async def test_nodes_that_are_drained_at_the_same_time_continue_to_serve(tmp_path: Path) -> None:
     async with operated(tmp_path) as cluster:
         await lists_become(cluster, {node.listen_address for node in cluster.nodes})

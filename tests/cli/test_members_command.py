@@ -1,6 +1,7 @@
 """``namesrv members`` on real processes: grow from three to five nodes, remove the leader, replace a dead node."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -110,6 +111,22 @@ async def test_grow_to_five_remove_the_leader_and_replace_a_dead_node(tmp_path: 
         log = tmp_path / f"{leader}.log"
         await until(lambda: "was removed from the cluster by entry" in log.read_text(), "the removed node's log")
         assert leader not in rows((await nodes.members("list")).out)
+        shown = await run("status", "--admin", nodes.admin[leader])
+        assert (shown.code, f"problem: {leader}: it was removed from the cluster" in shown.out) == (1, True), (
+            shown
+        )
+        await nodes.kill(leader)
+        await nodes.start(leader)
+
+        async def says_so() -> bool:
+            with contextlib.suppress(OSError):  # it does not listen yet
+                return (
+                    "[-] service: starting: this node was removed from the cluster by entry"
+                    in (await http(int(nodes.admin[leader].split(":")[1]), "/readyz?verbose")).text
+                )
+            return False
+
+        await eventually(says_so, "the reason why the removed node does not serve")
         await nodes.kill(leader)
 
         listed = rows((await nodes.members("list")).out)
