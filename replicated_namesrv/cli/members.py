@@ -263,9 +263,9 @@ class _Change:
             self._tell(f"{name}: {row['role']}, {state}")
             becomes = "serves" if role == "observer" else f"becomes a {role} by itself"
             self._pause(
-                f"{name}: {row['role']}, {state}. It {becomes} once it keeps up. Start it with --join if it does not run, "
-                f"correct its address with 'namesrv members move {name} HOST:PORT', or undo this with 'namesrv members remove "
-                f"{name}'"
+                f"{name}: {row['role']}, {state}. It {becomes} once it keeps up. Start it with --join and an empty disk if it "
+                f"does not run, correct its address with 'namesrv members move {name} HOST:PORT', or undo this with 'namesrv "
+                f"members remove {name}'"
             )
 
     def _link_problem(self, name: str) -> str:
@@ -276,7 +276,8 @@ class _Change:
             return ""  # another node leads now, or this one has just started
         error = transport["peers"].get(name, {}).get("error") or ""
         refusal = transport["last_refusal"] if re.search(rf"\b{re.escape(name)}\b", transport["last_refusal"]) else ""
-        return "".join(f"; {text}" for text in (error, refusal) if text)
+        is_repeated = bool(error) and error.partition(": ")[2] in refusal
+        return "".join(f"; {text}" for text in (error, "" if is_repeated else refusal) if text)
 
 
 def _is_at(row: dict[str, Any], address: str | None) -> bool:

@@ -137,7 +137,10 @@ def _print(found: Recovered, facts: dict[str, Any]) -> None:
             "been acknowledged"
         )
     if not found.votes:
-        print("warning: this node had no vote: it was still copying the state of the others, and may lack much of it")
+        print(
+            "warning: this node had no vote, and may lack much of the state: it was an observer, was removed, or was still "
+            "copying the state of the others"
+        )
     for problem in found.damage:
         print(f"warning: {problem}")
 

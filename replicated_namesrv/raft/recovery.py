@@ -84,7 +84,7 @@ def recover(directory: Path, machine: StateMachine) -> Recovered:
     return Recovered(
         identity["node"],
         identity["cluster"],
-        tuple(identity["members"]),
+        tuple(sorted(configuration.members)),
         log.last_index,
         log.term_at(log.last_index) or 0,
         max(found.commit_index, first - 1),

@@ -458,7 +458,7 @@ class _Accepted(_Frames):
         # with neither a secret nor TLS, only loopback addresses can connect
         is_proven = owner.settings.secret is not None or owner.tls is None
         if source not in owner.peers and not (is_proven and owner.accepts_strangers()):
-            return f"{source} is not a member of the cluster {self.owner.settings.cluster_id}: it was removed, or has to be added"
+            return f"{source} is not a member here: it was removed, was not added yet, or its disk or ours is of another cluster"
         older = self.owner.accepted.get(source)
         if older is None or not self.process or not older.process or older.process == self.process:
             return None
