@@ -112,9 +112,7 @@ async def test_grow_to_five_remove_the_leader_and_replace_a_dead_node(tmp_path: 
         await until(lambda: "was removed from the cluster by entry" in log.read_text(), "the removed node's log")
         assert leader not in rows((await nodes.members("list")).out)
         shown = await run("status", "--admin", nodes.admin[leader])
-        assert (shown.code, f"problem: {leader}: it was removed from the cluster" in shown.out) == (1, True), (
-            shown
-        )
+        assert (shown.code, f"problem: {leader}: it was removed from the cluster" in shown.out) == (1, True), shown
         await nodes.kill(leader)
         await nodes.start(leader)
 
