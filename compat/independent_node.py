@@ -230,6 +230,7 @@ class IndependentNode:
                 self._apply(PutKVConfig(namespace, "", None))
                 self._apply(DeleteKVConfig(namespace, ""))
         self._every(self._settings.scan_not_active_broker_interval / 1000, self.scan_not_active_broker)
+        self._check_disk()
         self._every(DISK_CHECK_S, self._check_disk)
         self._every(KV_DUMP_INTERVAL_S, self._dump_kv_config, first_s=KV_DUMP_FIRST_S)
 

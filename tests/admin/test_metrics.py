@@ -7,7 +7,8 @@ from pathlib import Path
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from replicated_namesrv.admin.exposition import METRICS, OF_REPLICATION, PREFIX, outcome_name, request_name
+from replicated_namesrv.admin.exposition import LOOK_UP_OUTCOMES, METRICS, OF_REPLICATION, PREFIX, outcome_name, request_name
+from replicated_namesrv.wire.codes import ResponseCode
 from tests.packaging.metrics_page import sample_name
 from tests.support.authority import Authority
 from tests.support.nodes import ask_cluster_info, http, running_node
@@ -41,6 +42,24 @@ async def test_requests_are_counted_by_code_and_outcome(tmp_path: Path) -> None:
         assert "namesrv_request_duration_seconds_count 3.0" in text
         assert "namesrv_connections_accepted_total 3.0" in text
         assert "namesrv_ready 1.0" in text
+
+
+async def test_outcomes_of_look_ups_have_samples_before_they_occur(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as (_, port):
+        found = await samples(port)
+    for outcome in LOOK_UP_OUTCOMES:
+        assert found[f'namesrv_requests_total{{outcome="{outcome}",request="GET_ROUTEINFO_BY_TOPIC"}}'] == 0
+    assert set(LOOK_UP_OUTCOMES) <= {"NONE", *(code.name for code in ResponseCode)}
+
+
+async def test_every_limit_on_bytes_has_its_use(tmp_path: Path) -> None:
+    async with operated(tmp_path, 1) as cluster:
+        found = await samples(cluster.admin_ports[0])
+    used, limits = (
+        {sample.partition("{")[2] for sample in found if sample.startswith(f"namesrv_{name}{{")}
+        for name in ("bounded_bytes", "bounded_bytes_limit")
+    )
+    assert used == limits
 
 
 async def test_openmetrics_on_request(tmp_path: Path) -> None:

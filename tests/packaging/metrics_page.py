@@ -13,9 +13,10 @@ This page lists every metric of a node, for people who write queries. `GET /metr
 ([admin-http.md](admin-http.md#metrics)). [alerts.md](alerts.md) describes the alert rules that use them, [slo.md](slo.md) the
 service levels. [glossary.md](glossary.md) explains terms such as lease, digest and read index.
 
-A histogram has series with the endings `_bucket`, `_sum` and `_count`. Counters start at 0 when the process starts. No label
-contains the name of a topic, broker or client, so the number of series is limited. Nodes also have the `process_*` metrics of
-prometheus_client (memory, CPU, file descriptors).
+A histogram has series with the endings `_bucket`, `_sum` and `_count`. Counters start at 0 when the process starts. The
+series of a label value can be missing until this value occurs for the first time. No label contains the name of a topic, broker
+or client, so the number of series is limited. Nodes also have the `process_*` metrics of prometheus_client (memory, CPU, file
+descriptors).
 """
 OF_EVERY_NODE = "## Every node"
 OF_CP_NODES = "## Nodes of a cluster\n\nThese metrics have samples with `mode=cp` only."
