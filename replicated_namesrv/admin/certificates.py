@@ -35,26 +35,25 @@ class Certificates:
 
     def __init__(self, settings: Settings) -> None:
         self._files = certificate_files(settings)
-        self._known: dict[str, tuple[tuple[int, int, int], float | None]] = {}
-        """For each port: the version of the file and its expiry. Expiry None: the file cannot be read."""
+        self._known: dict[str, tuple[tuple[int, int, int], float]] = {}
+        """For each port: the version of the file and its expiry."""
 
     def expiries(self) -> dict[str, float]:
-        """Expiry by port, seconds since 1970. A port whose file cannot be read is left out."""
-        found = {}
-        for port, path in self._files.items():
-            try:
-                status = path.stat()
-            except OSError:
-                continue
-            version = (status.st_mtime_ns, status.st_size, status.st_ino)
-            if port not in self._known or self._known[port][0] != version:
-                self._known[port] = version, self._read(path)
-            if (expiry := self._known[port][1]) is not None:
-                found[port] = expiry
-        return found
+        """Expiry by port, seconds since 1970; 0: the file cannot be read."""
+        return {port: self._expiry(port, path) for port, path in self._files.items()}
 
-    def _read(self, path: Path) -> float | None:
+    def _expiry(self, port: str, path: Path) -> float:
+        try:
+            status = path.stat()
+        except OSError:
+            return 0.0
+        version = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if port not in self._known or self._known[port][0] != version:
+            self._known[port] = version, self._read(path)
+        return self._known[port][1]
+
+    def _read(self, path: Path) -> float:
         try:
             return expiry_s(path)
         except (OSError, ValueError):
-            return None
+            return 0.0

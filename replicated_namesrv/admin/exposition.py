@@ -165,7 +165,8 @@ METRICS: dict[str, Declared] = {
     ),
     "certificate_expiry_timestamp_seconds": Declared(
         GAUGE,
-        "Time at which the first certificate of the file expires, by port: remoting, admin, peer. No sample if there is no file.",
+        "Time at which the first certificate of the file expires, by port: remoting, admin, peer. 0: the file cannot be read. No "
+        "sample if the port has no file in the settings.",
         ("port",),
     ),
     "loop_lag_seconds": Declared(HISTOGRAM, "Delays of the event loop."),
