@@ -32,6 +32,8 @@ NAMESPACE_BYTES = 65_536
 BROKER_TIMEOUT_MS = 20_000
 """heartbeatTimeoutMillis of the brokers. A closed connection is not evidence that a broker left if a node's event loop stalled,
 as on a busy machine. Then a killed broker is removed after this time."""
+BEFORE = 22
+"""Number of scrapes before a fault: longer than five minutes, so that Prometheus can know that a series is new."""
 HOLD = 40
 """Number of scrapes for which the state after a fault lasts: ten minutes, longer than the longest ``for``."""
 
@@ -88,7 +90,7 @@ class Recording:
         began = time.monotonic()
         yield found
         took_s = time.monotonic() - began
-        scrapes = [before, before, *found]
+        scrapes = [*[before] * BEFORE, *found]
         at_s = {alert: (len(scrapes) - 1) * SCRAPE_S + WAITS[alert] + SCRAPE_S for alert in alerts}
         checks: list[tuple[str, float, Any]] = [('count(ALERTS{alertstate="firing"})', SCRAPE_S, None)]
         checks += [(f'max(ALERTS{{alertname="{a}", alertstate="firing"}})', at_s[a], 1) for a in alerts]
@@ -100,6 +102,16 @@ class Recording:
     async def put(self, node: str, namespace: str, key: str, value: bytes) -> int:
         """Status of a change of the KV config."""
         return (await http(self.cluster.nodes[node].plan.admin[1], f"/v1/kv/{namespace}/{key}", "PUT", value)).status
+
+    async def change(self, node: str, path: str, value: bytes | None) -> None:
+        """Put a value into the KV config, or delete it (None). On a busy machine the leader may change, so repeat it until it is
+        accepted."""
+
+        async def is_accepted() -> bool:
+            port, method = self.cluster.nodes[node].plan.admin[1], "DELETE" if value is None else "PUT"
+            return (await http(port, f"/v1/kv/{path}", method, value or b"")).status == 200
+
+        await eventually(is_accepted, f"the change of {path}")
 
     def give(self, node: str, fault: str, text: str = "") -> None:
         (self.cluster.nodes[node].plan.data_dir / fault).write_text(text)
@@ -114,15 +126,14 @@ Fault = Callable[[Recording], Coroutine[Any, Any, None]]
 async def quota(recording: Recording) -> None:
     leader = await recording.cluster.leader()
     async with recording.fault("KV entry of 60 kB in 64 kB", "NamesrvQuotaNearlyUsed") as found:
-        assert await recording.put(leader, "full", "key", b"x" * 60_000) == 200
+        await recording.change(leader, "full/key", b"x" * 60_000)
         key = 'namesrv_bounded_bytes{limit="maxKvNamespaceBytes"}'
         found.append(await recording.until("bytes used on all nodes", lambda s: all(v[key] > 60_000 for v in s.values())))
     async with recording.fault("KV entries beyond the limit", "NamesrvLimitHit", tolerated="NamesrvQuotaNearlyUsed") as found:
-        for count in (1, 30):
-            for _ in range(count):
-                assert await recording.put(leader, "full", "other", b"x" * 10_000) != 200
-            found.append(await recording.scrape())
-    assert (await http(recording.cluster.nodes[leader].plan.admin[1], "/v1/kv/full/key", "DELETE")).status == 200
+        for _ in range(30):  # all of them between two scrapes, the first of which has no sample of this limit
+            assert await recording.put(leader, "full", "other", b"x" * 10_000) != 200
+        found.append(await recording.scrape())
+    await recording.change(leader, "full/key", None)
 
 
 async def certificate(recording: Recording) -> None:
@@ -176,7 +187,7 @@ async def cut_follower(recording: Recording) -> None:
     async with recording.fault("follower cut off, 250 writes", *alerts) as found:
         cluster.cut(victim)
         for number in range(250):
-            assert await recording.put(leader, "lag", str(number % 10), b"%d" % number) == 200
+            await recording.change(leader, f"lag/{number % 10}", b"%d" % number)
         found.append(
             await recording.until(
                 "no contact, lag and fence",
@@ -201,16 +212,16 @@ async def disk(recording: Recording) -> None:
         number = 0
         while True:
             number += 1
-            assert await recording.put(leader, "disk", "key", b"%d" % number) == 200
+            await recording.change(leader, "disk/key", b"%d" % number)
             scrape = await recording.scrape()
             samples = scrape[victim] or {}
-            if samples[every] - samples[fast] >= slow_before + 3:
+            if samples[every] - samples[fast] >= slow_before + 5:
                 found.append(scrape)
                 break
     recording.take(victim, SLOW_SYNCS)
     async with recording.fault("a sync hangs", "NamesrvDiskHangs", tolerated="NamesrvDiskSlow") as found:
         recording.give(victim, SLOW_SYNCS, "600000")
-        assert await recording.put(leader, "disk", "key", b"hangs") == 200
+        await recording.change(leader, "disk/key", b"hangs")
         found.append(await recording.until("a hanging sync", lambda s: s[victim]["namesrv_unsynced_seconds"] > 5))
     recording.take(victim, SLOW_SYNCS)
     await cluster.all_serve()
@@ -247,7 +258,7 @@ async def wrong_state(recording: Recording) -> None:
     mismatches = "namesrv_raft_digest_mismatches_total"
     async with recording.fault("a node applies a command wrongly", "NamesrvDigestMismatch", tolerated="NamesrvNodeDown") as found:
         recording.give(victim, WRONG_STATE)
-        assert await recording.put(leader, "digest", "key", b"value") == 200
+        await recording.change(leader, "digest/key", b"value")
         found.append(await recording.until("a mismatch", lambda s: any(v.get(mismatches, 0) > 0 for v in s.values())))
     await cluster.ended(victim)
 

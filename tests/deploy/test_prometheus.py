@@ -1,5 +1,6 @@
 """deploy/prometheus: rules that promtool accepts, over metrics that exist, each alert with a page for the operator."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from replicated_namesrv.admin.exposition import HISTOGRAM, METRICS
 from tests.packaging.metrics_page import sample_name
 from tests.packaging.test_pages import anchors
 from tests.packaging.tree import ROOT
+from tests.support.nodes import http
+from tests.support.operated import operated
 from tests.support.promtool import TEST_TIMEOUT_S, run_promtool
 from tests.support.recorded_metrics import names_in
 
@@ -71,3 +74,13 @@ def test_each_alert_has_a_unit_test() -> None:
 def test_promtool_accepts_the_rules_and_their_unit_tests() -> None:
     run_promtool("check", "rules", "--lint=all", "--lint-fatal", str(ALERTS), str(RECORDING))
     run_promtool("test", "rules", str(TESTS))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TEST_TIMEOUT_S)
+async def test_promtool_finds_nothing_wrong_with_the_names_of_the_metrics(tmp_path: Path) -> None:
+    """Prometheus' conventions: units, endings, a help text for each metric."""
+    async with operated(tmp_path) as cluster:
+        leader = await cluster.elected()
+        text = (await http(cluster.admin_ports[cluster.nodes.index(leader)], "/metrics")).text
+    assert await asyncio.to_thread(run_promtool, "check", "metrics", stdin=text) == ""

@@ -54,8 +54,8 @@ def _build(final: Path, folder: Path) -> None:
     os.replace(source / "promtool", final)
 
 
-def run_promtool(*arguments: str) -> str:
+def run_promtool(*arguments: str, stdin: str = "") -> str:
     """The output of promtool. AssertionError with the output if it fails."""
-    done = subprocess.run([promtool(), *arguments], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([promtool(), *arguments], input=stdin, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"promtool {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
