@@ -183,9 +183,10 @@ def byte_needs(tables: Tables, command: Command, new: Collection[str]) -> list[N
             more, listed = _registration_growth(tables, command, new)
             return _broker_needs(tables, {command.broker_name: more}, listed)
         case RegisterTopic():
-            size = sizes.names_bytes((command.topic,))
-            groups = [tables.groups[name] for name, _ in command.queue_datas if name in tables.groups]
-            return _broker_needs(tables, {group.broker_name: size for group in groups if command.topic not in group.topics}, 0)
+            size, topic = sizes.names_bytes((command.topic,)), command.topic
+            known = {name for name, _ in command.queue_datas if name in tables.groups and topic in tables.groups[name].topics}
+            # names without a group count, too: a request in progress may create the group
+            return _broker_needs(tables, {name: size for name, _ in command.queue_datas if name not in known}, 0)
     return []
 
 

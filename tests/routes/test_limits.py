@@ -318,6 +318,20 @@ def test_numbers_stay_within_their_bounds_whatever_is_under_way(run: list[tuple[
     assert (admission._pending.bytes, admission._pending.objects) == ({}, {})
 
 
+def test_topics_of_a_broker_name_that_is_under_way_count() -> None:
+    """Code 217 may name a broker whose registration was granted and is not applied yet."""
+    state = RouteInfoManager()
+    admission = quotas(state, maxBrokerBytes=1_000)
+    granted(admission, register("b", 0, "b:1"))
+    taken = 0
+    with suppress(LimitError):
+        for number in range(20):
+            granted(admission, RegisterTopic(f"topic-{number}", (("b", queues()), ("c", queues()))))
+            taken += 1
+    assert 0 < taken < 20
+    assert admission.refused == {BROKER: 1}
+
+
 def test_topics_that_many_brokers_add_at_once_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas_module, "ALL_TOPICS_MAX", 5)
     state = RouteInfoManager()
