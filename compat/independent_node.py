@@ -17,6 +17,7 @@ import logging
 import os
 import time
 from asyncio import Future
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -24,7 +25,7 @@ from uuid import uuid4
 
 from replicated_namesrv.compat.kv_file import read_kv_file
 from replicated_namesrv.compat.kv_writer import KVCommand, KVWriter
-from replicated_namesrv.compat.live_table import DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS, BrokerKey, LiveTable
+from replicated_namesrv.compat.live_table import DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS, Attachment, BrokerKey, LiveTable
 from replicated_namesrv.config_writer import SHARED_ROWS, ConfigWriter, checked_update, route_settings
 from replicated_namesrv.errors import LimitError, SettingError, StaleReadError
 from replicated_namesrv.files import DiskReserve, hold_folder
@@ -66,9 +67,11 @@ KV_DUMP_FIRST_S, KV_DUMP_INTERVAL_S = 60.0, 600.0
 DUMPED_CHARACTERS = 1_000
 """Maximum length of a value in a log line."""
 NO_RESTORE = "this is an independent node (mode=ap): take KV config and settings of the backup with 'namesrv restore --merge'"
-REMOVALS_PER_TURN = 4
-"""Maximum number of silent brokers that are removed in one turn of the loop: removing a broker with 10,000 topics takes about 3
-ms."""
+REMOVALS_PER_TURN, TOPICS_PER_TURN = 100, 20_000
+"""Maximum number of brokers that are removed in one turn of the loop, and of the topics of their groups. A single broker may have
+more topics. Removing one with 10,000 topics takes about 3 ms."""
+DUMPED_PER_TURN = 100
+"""Number of KV entries that are written to the log in one turn of the loop: a few milliseconds."""
 
 
 class IndependentNode:
@@ -344,8 +347,23 @@ class IndependentNode:
         if brokers and not self._stopping and reason is not CloseReason.OURS:
             addresses = [key.broker_addr for key in brokers]
             log.info("connection lost: removing its brokers", extra={"peer": connection.peer, "brokers": addresses})
-            self.lost_count += len(brokers)
-            self._remove(brokers, LOST)
+            self._remove_lost(deque(brokers), connection)
+
+    def _remove_lost(self, brokers: deque[BrokerKey], connection: Connection) -> None:
+        """Remove the first of these brokers now, and the next ones in the next turn of the loop. A broker that registered over
+        another connection stays."""
+        if self._stopping:
+            return
+        lost, topics = list[BrokerKey](), 0
+        while brokers and len(lost) < REMOVALS_PER_TURN and topics < TOPICS_PER_TURN:
+            key = brokers.popleft()
+            if self.live.is_attached(key, connection):
+                lost.append(key)
+                topics += self._removal_topics(key)
+        self.lost_count += len(lost)
+        self._remove(lost, LOST)
+        if brokers:
+            self._soon(lambda: self._remove_lost(brokers, connection))
 
     def scan_not_active_broker(self) -> None:
         """Remove brokers after their time-out without contact, and close their connections (``scanNotActiveBroker``)."""
@@ -358,7 +376,12 @@ class IndependentNode:
 
     def _expire(self, now_ms: float) -> None:
         """Remove a few silent brokers now, and the next few in the next turn of the loop."""
-        silent = list(islice(self.live.silent_since(now_ms), REMOVALS_PER_TURN))
+        silent, topics = list[tuple[BrokerKey, Attachment]](), 0
+        for key, attachment in self.live.silent_since(now_ms):
+            silent.append((key, attachment))
+            topics += self._removal_topics(key)
+            if len(silent) == REMOVALS_PER_TURN or topics >= TOPICS_PER_TURN:
+                break
         if not silent:
             return
         log.warning(
@@ -370,6 +393,10 @@ class IndependentNode:
             if not self.live.brokers_of(attachment.connection):
                 attachment.connection.close(CloseReason.OURS)
         self._soon(lambda: self._expire(now_ms))
+
+    def _removal_topics(self, key: BrokerKey) -> int:
+        registration = self.state.registration(*key)
+        return 0 if registration is None else self.state.removal_topics(registration.broker_name)
 
     def update_config(self, values: Mapping[str, str], origin: ChangeOrigin | None = None) -> Result | Future[Result]:
         """Change settings, including shared ones. The file is written first: if the disk refuses, nothing changes
@@ -442,6 +469,13 @@ class IndependentNode:
                 asyncio.get_running_loop().run_in_executor(None, self._kv.fill_ballast)
 
     def _dump_kv_config(self) -> None:
-        for namespace, entries in self.state.kv_table().items():
-            for key, value in entries.items():
-                log.info("configTable", extra={"namespace": namespace, "key": key, "value": value and value[:DUMPED_CHARACTERS]})
+        """Write the KV config to the log, a few entries in each turn of the loop."""
+        tables = ((namespace, list(entries.items())) for namespace, entries in self.state.kv_table().items())
+        self._dump_some((namespace, key, value) for namespace, entries in tables for key, value in entries)
+
+    def _dump_some(self, entries: Iterator[tuple[str, str, str | None]]) -> None:
+        some = [] if self._stopping else list(islice(entries, DUMPED_PER_TURN))
+        for namespace, key, value in some:
+            log.info("configTable", extra={"namespace": namespace, "key": key, "value": value and value[:DUMPED_CHARACTERS]})
+        if some:
+            self._soon(lambda: self._dump_some(entries))

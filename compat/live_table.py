@@ -68,6 +68,11 @@ class LiveTable:
                 del self._brokers_of[present.connection.connection_id]
         return present
 
+    def is_attached(self, key: BrokerKey, connection: Connection) -> bool:
+        """Whether the broker's last registration came over this connection."""
+        present = self._attachments.get(key)
+        return present is not None and present.connection is connection
+
     def brokers_of(self, connection: Connection) -> list[BrokerKey]:
         """Brokers whose last registration came over this connection, in a stable order."""
         return sorted(self._brokers_of.get(connection.connection_id, ()))
