@@ -36,7 +36,7 @@ from replicated_namesrv.routes.quotas import Additions, Need, check_whole
 from replicated_namesrv.routes.registration import register_broker, register_topic, result_of, unchanged_result
 from replicated_namesrv.routes.removal import change_write_perm, delete_topic, unregister_brokers
 from replicated_namesrv.routes.results import Applied, Result
-from replicated_namesrv.routes.sizes import Sizes
+from replicated_namesrv.routes.sizes import ENTRY_BYTES, Sizes, kv_bytes
 from replicated_namesrv.routes.snapshot import SnapshotReader, snapshot
 from replicated_namesrv.routes.tables import RouteSettings, Tables
 
@@ -293,15 +293,15 @@ class RouteInfoManager:
         """The value of a key (``GET_KV_CONFIG``, 101). None: there is none."""
         return self._tables.kv.get(namespace, {}).get(key)
 
-    def kv_namespace(self, namespace: str) -> dict[str, str | None] | None:
-        """A copy of a namespace (``GET_KVLIST_BY_NAMESPACE``, 219). None: it never existed."""
-        entries = self._tables.kv.get(namespace)
-        return None if entries is None else dict(entries)
-
     def kv_view(self, namespace: str) -> Mapping[str, str | None] | None:
-        """The namespace as a view for reading only, None if it never existed."""
+        """A namespace as a view for reading only (``GET_KVLIST_BY_NAMESPACE``, 219); None if it never existed."""
         entries = self._tables.kv.get(namespace)
         return None if entries is None else MappingProxyType(entries)
+
+    def kv_text_bytes(self, namespace: str) -> int:
+        """Bytes of the keys and values of a namespace."""
+        entries = self._tables.kv.get(namespace, {})
+        return self.sizes.namespaces.get(namespace, 0) - kv_bytes(namespace, None) - ENTRY_BYTES * len(entries)
 
     def kv_revision(self, namespace: str) -> int:
         """Changes whenever the namespace changes. Values derived at the same revision are still valid."""

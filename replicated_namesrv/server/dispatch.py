@@ -21,7 +21,7 @@ from replicated_namesrv.server.connection import RemotingConnection
 from replicated_namesrv.server.problems import Problems
 from replicated_namesrv.server.query_handlers import Queries, QueryService
 from replicated_namesrv.server.registrations import Registrations, RegistrationService
-from replicated_namesrv.server.request import OVERLOAD, Answer, Deferred, Outcome, Request
+from replicated_namesrv.server.request import OVERLOAD, Answer, AnswerTooLargeError, Deferred, Outcome, Request
 from replicated_namesrv.server.route_answers import RouteAnswers
 from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.server.turn_shares import TurnShares
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 GO_AWAY = Answer(ResponseCode.GO_AWAY.value, "please go away")
 OPAQUE_BYTES_MAX = 11
 """Maximum length of an opaque in JSON: a sign and ten digits."""
-LESS = "read it in pages over the admin port (/v1/topics, /v1/brokers, /v1/kv), or remove what is not needed"
 ROUTE_QUERY = RequestCode.GET_ROUTEINFO_BY_TOPIC.value
 UPDATE_CONFIG = RequestCode.UPDATE_NAMESRV_CONFIG.value
 
@@ -160,6 +159,8 @@ class RequestDispatcher:
             return None
         if isinstance(error, StorageError):
             self._problems.report("storage", "a change was refused: it could not be written to disk", why=str(error))
+        if isinstance(error, AnswerTooLargeError):
+            self._metrics.hit_limit("answerBytes")
         if isinstance(error, NamesrvError):
             return Answer(error.response_code, str(error))
         name = type(error).__name__
@@ -181,9 +182,8 @@ class RequestDispatcher:
         size = FRAME_PREFIX_BYTES + len(parts.before) + OPAQUE_BYTES_MAX + len(parts.after) + len(parts.body)
         if size > MAX_TOTAL:  # no peer reads so large a frame
             self._metrics.hit_limit("answerBytes")
-            remark = f"the answer to request code {header.code} has {size} bytes, a frame at most {MAX_TOTAL}; {LESS}"
-            answer = Answer(ResponseCode.SYSTEM_ERROR.value, remark)
-            parts = answer_parts(answer.code, remark, None, b"", header.serialize_type)
+            answer = Answer(ResponseCode.SYSTEM_ERROR.value, str(AnswerTooLargeError(header.code, str(size))))
+            parts = answer_parts(answer.code, answer.remark, None, b"", header.serialize_type)
         self._metrics.count_request(header.code, answer.code)
         if request.lasting_topic is not None and isinstance(request.data, bytes):
             self.answers.remember(request.data, request.start, request.bounds.end, request.lasting_topic, parts)

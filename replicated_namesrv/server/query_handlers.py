@@ -8,18 +8,28 @@ of an independent node, byte for byte.
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.model import MASTER_ID, BrokerData, DataVersion, TopicRouteData
-from replicated_namesrv.server.request import Answer, Deferred, Outcome, Request, java_boolean, java_long, then
+from replicated_namesrv.server.request import (
+    Answer,
+    AnswerTooLargeError,
+    Deferred,
+    Outcome,
+    Request,
+    java_boolean,
+    java_long,
+    then,
+)
 from replicated_namesrv.server.route_answers import RouteAnswers
 from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.service import ASKABLE_LEVELS, Connection, DataVersionAnswer, Freshness, FreshState, ReadLevel
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire import bodies
 from replicated_namesrv.wire.codes import V4_9_4, RequestCode, ResponseCode
+from replicated_namesrv.wire.frame import MAX_TOTAL
 
 if TYPE_CHECKING:
     from replicated_namesrv.server.cluster_test import ClusterTestRoutes
@@ -29,6 +39,10 @@ NOT_FOUND = ResponseCode.QUERY_NOT_FOUND.value
 FAQ_URL = "https://rocketmq.apache.org/docs/bestPractice/06FAQ"
 SHOWN_CHARACTERS = 100
 """Maximum length of an invalid value in an error message."""
+
+
+MANY_BROKERS = 1_000
+"""A route with more broker names is measured before it is encoded."""
 
 
 class QueryService(FreshState, Protocol):
@@ -143,6 +157,8 @@ class Queries:
         assert route is not None
         if zone_name:
             route = filter_by_zone_name(route, zone_name)
+        if len(route.broker_datas) > MANY_BROKERS:
+            check_length(RequestCode.GET_ROUTEINFO_BY_TOPIC.value, length_of(route.broker_datas))
         return bodies.encode_topic_route_data(route, standard)
 
     # -- other queries
@@ -164,16 +180,23 @@ class Queries:
         namespace = request.fields.get("namespace")
 
         def build() -> Answer:
-            table = self._state.kv_namespace(namespace) if namespace is not None else None
-            if table is None:
+            table = self._state.kv_view(namespace) if namespace is not None else None
+            if namespace is None or table is None:
                 return Answer(NOT_FOUND, f"No config item, Namespace: {text(namespace)}")
+            check_length(request.header.code, self._state.kv_text_bytes(namespace))
             return Answer(body=bodies.encode_kv_table(table))
 
         return self._read(request, build)
 
     def cluster_info(self, request: Request) -> Outcome:
         """``GET_BROKER_CLUSTER_INFO`` (106)."""
-        return self._read(request, lambda: Answer(body=bodies.encode_cluster_info(self._state.cluster_info())))
+
+        def build() -> Answer:
+            info = self._state.cluster_info()
+            check_length(request.header.code, length_of(info.broker_addr_table))
+            return Answer(body=bodies.encode_cluster_info(info))
+
+        return self._read(request, build)
 
     def member_group(self, request: Request) -> Outcome:
         """``GET_BROKER_MEMBER_GROUP`` (901). Java never sets a response code here, and the default remark of its answer says so.
@@ -198,7 +221,7 @@ class Queries:
         """The body of the answer. It is kept, because 100,000 topics take some 10 ms to encode."""
         changes = self._state.topic_names_changes
         if self._topic_names is None or self._topic_names[0] != changes:
-            self._topic_names = changes, bodies.encode_topic_list(self._state.all_topics())
+            self._topic_names = changes, list_body(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER.value, self._state.all_topics())
         return self._topic_names[1]
 
     def topics_by_cluster(self, request: Request) -> Outcome:
@@ -211,7 +234,7 @@ class Queries:
         return self._read(
             request,
             lambda: (
-                Answer(body=bodies.encode_topic_list(topics()))
+                Answer(body=list_body(request.header.code, topics()))
                 if self._state.settings.enable_topic_list
                 else Answer(ERROR, "disable")
             ),
@@ -222,7 +245,7 @@ class Queries:
 
         def build() -> Answer:
             found = self._state.system_topics()
-            return Answer(body=bodies.encode_topic_list(found.topic_list, found.broker_addr))
+            return Answer(body=list_body(request.header.code, found.topic_list, found.broker_addr))
 
         return self._read(request, build)
 
@@ -254,6 +277,24 @@ class Queries:
     def _with_freshness(self, answer: Answer, freshness: Freshness) -> Answer:
         fields = {**(answer.ext_fields or {}), **freshness_fields(freshness, self._state.revision)}
         return self._counted(answer._replace(ext_fields=fields), freshness)
+
+
+def check_length(code: int, least: int) -> None:
+    """Raise AnswerTooLargeError if the answer has at least ``least`` characters and these do not fit into a frame. To encode such
+    an answer would take seconds."""
+    if least > MAX_TOTAL:
+        raise AnswerTooLargeError(code, f"more than {least}")
+
+
+def list_body(code: int, topics: Sequence[str], broker_addr: str | None = None) -> bytes:
+    """The body of a list of topics. Raises AnswerTooLargeError."""
+    check_length(code, sum(map(len, topics)))
+    return bodies.encode_topic_list(topics, broker_addr)
+
+
+def length_of(groups: Collection[BrokerData]) -> int:
+    """Number of characters of the names and addresses in an answer with these broker groups."""
+    return sum(2 * len(group.broker_name) + sum(len(address) for _, address in group.broker_addrs) for group in groups)
 
 
 def freshness_fields(freshness: Freshness, revision: int) -> dict[str, str]:

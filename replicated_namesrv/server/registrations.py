@@ -466,14 +466,15 @@ class Registrations:
         state = self._service.state
         revision = state.kv_revision(ORDER_TOPIC_CONFIG)
         if self._order_topics is None or self._order_topics[0] != revision:
-            table = state.kv_view(ORDER_TOPIC_CONFIG)
-            body = b"" if table is None else encode_kv_table(table)
+            table, size = state.kv_view(ORDER_TOPIC_CONFIG), state.kv_text_bytes(ORDER_TOPIC_CONFIG)
+            body = b"" if table is None or size > ORDER_TOPICS_BYTES_MAX else encode_kv_table(table)
+            size = max(size, len(body))
             # an earlier version accepted so large a value, but brokers could not read the answer
-            if len(body) > ORDER_TOPICS_BYTES_MAX:
+            if size > ORDER_TOPICS_BYTES_MAX:
                 told = (
                     "registrations are answered without ORDER_TOPIC_CONFIG, which is too large: delete keys that are not needed"
                 )
-                self._problems.report("orderTopics", told, bytes=len(body), bytes_max=ORDER_TOPICS_BYTES_MAX)
+                self._problems.report("orderTopics", told, bytes=size, bytes_max=ORDER_TOPICS_BYTES_MAX)
                 self._metrics.hit_limit("answerBytes")
                 body = b""
             self._order_topics = (revision, body)

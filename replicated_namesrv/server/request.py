@@ -5,9 +5,10 @@ from asyncio import CancelledError, Future
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.wire.codes import ResponseCode
-from replicated_namesrv.wire.frame import FrameBounds
+from replicated_namesrv.wire.frame import MAX_TOTAL, FrameBounds
 from replicated_namesrv.wire.header import RemotingHeader
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ T = TypeVar("T")
 
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 NO_FIELDS: dict[str, str] = {}
+LESS = "read it in pages over the admin port (/v1/topics, /v1/brokers, /v1/kv), or remove what is not needed"
 
 
 class Answer(NamedTuple):
@@ -31,6 +33,13 @@ class Answer(NamedTuple):
 
 OVERLOAD = Answer(ResponseCode.SYSTEM_BUSY.value, "[OVERLOAD]system busy, start flow control for a while")
 """The answer if more requests wait than the settings allow."""
+
+
+class AnswerTooLargeError(NamesrvError):
+    """An answer does not fit into a frame."""
+
+    def __init__(self, code: int, size: str) -> None:
+        super().__init__(f"the answer to request code {code} has {size} bytes, a frame at most {MAX_TOTAL}; {LESS}")
 
 
 class Deferred(NamedTuple):

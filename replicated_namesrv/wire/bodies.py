@@ -6,13 +6,13 @@ Java HashMap in the default dialect, and ascending order in the standard one. On
 dialect. All other bodies are in the default one, with whole-number keys unquoted, which all clients can read.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeVar, cast
 
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import BrokerData, ClusterInfo, DataVersion, QueueData, TopicQueueMappingInfo, TopicRouteData
 from replicated_namesrv.wire.fastjson import MalformedJsonError, decode_utf8, loads, members, to_int, to_list, to_object, to_text
-from replicated_namesrv.wire.fastjson_writer import hash_order, integer, quote, quote_all, quote_standard
+from replicated_namesrv.wire.fastjson_writer import dump_alike, hash_order, integer, quote, quote_standard
 from replicated_namesrv.wire.registration_values import data_version_of, interned
 
 MAX_HASH_ORDERED: Final = 256
@@ -97,19 +97,27 @@ def encode_broker_member_group(cluster: str | None, broker_name: str | None, bro
     return f'{{"brokerMemberGroup":{{"brokerAddrs":{_addrs(broker_addrs, False, quoted)}{name}{group}}}}}'.encode()
 
 
-def encode_topic_list(topics: Collection[str], broker_addr: str | None = None) -> bytes:
+def encode_topic_list(topics: Sequence[str], broker_addr: str | None = None) -> bytes:
     """Body of codes 206, 224, 304 and 311 to 313."""
     addr = "" if broker_addr is None else f'"brokerAddr":{quote(broker_addr)},'
-    return f'{{{addr}"topicList":[{quote_all(topics)}]}}'.encode()
+    listed = dump_alike(topics) or f"[{','.join(map(quote, topics))}]".encode()
+    return b'{%b"topicList":%b}' % (addr.encode(), listed)
 
 
 def encode_kv_table(table: Mapping[str, str | None]) -> bytes:
     """Body of ``GET_KVLIST_BY_NAMESPACE`` (219) and ``REGISTER_BROKER`` (103) answers (``KVTable.java``); null values are left
     out.
     """
-    keys: Iterable[str] = table if len(table) > MAX_HASH_ORDERED else hash_order(table)
-    pairs = [f"{quote(key)}:{quote(value)}" for key in keys if (value := table[key]) is not None]
-    return f'{{"table":{{{",".join(pairs)}}}}}'.encode()
+    is_small = len(table) <= MAX_HASH_ORDERED
+    if is_small or None in table.values():
+        keys: Iterable[str] = hash_order(table) if is_small else table
+        entries = {key: value for key in keys if (value := table[key]) is not None}
+    else:
+        entries = cast("dict[str, str]", dict(table))  # takes a tenth of the time
+    written = (
+        dump_alike(entries) or f"{{{','.join([f'{quote(key)}:{quote(value)}' for key, value in entries.items()])}}}".encode()
+    )
+    return b'{"table":%b}' % written
 
 
 def encode_data_version(data_version: DataVersion) -> bytes:

@@ -10,14 +10,20 @@ HashMap.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
+
+import orjson
 
 _GREATEST_SAFE = 2**53 - 1
 
 _SHORT_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\", "/": "\\/"}
 _ESCAPED = re.compile('[\x00-\x1f"\\\\\x7f-\x9f\u2028\u2029]')
 _ESCAPED_STANDARD = re.compile('[\x00-\x1f"\\\\/]|[^\x00-\x7e]')
+
+_WRITTEN_DIFFERENTLY = (b"\\u00", b"\x7f", b"\xc2", b"\xe2")
+"""Bytes of every character that orjson and fastjson write differently: they use other digits for control characters, and fastjson
+escapes more of them. Some other characters have these bytes, too."""
 
 HashKey = TypeVar("HashKey", int, str)
 
@@ -29,13 +35,10 @@ def quote(text: str) -> str:
     return f'"{text.translate(_ESCAPES)}"'
 
 
-def quote_all(texts: Collection[str]) -> str:
-    """``texts`` as JSON strings of the default dialect, separated by commas. Usually no text needs an escape. One search over all
-    texts shows this in half the time of a ``quote`` for each.
-    """
-    if _ESCAPED.search("".join(texts)) is not None:
-        return ",".join(map(quote, texts))
-    return '"' + '","'.join(texts) + '"' if texts else ""
+def dump_alike(value: Sequence[str] | dict[str, str]) -> bytes | None:
+    """Texts as JSON of the default dialect, made by orjson in a tenth of the time. None: fastjson may write them differently."""
+    written = orjson.dumps(value)
+    return None if any(part in written for part in _WRITTEN_DIFFERENTLY) else written
 
 
 def quote_standard(text: str) -> str:

@@ -101,7 +101,8 @@ def seen(state: RouteInfoManager) -> Iterator[object]:
     yield [state.unit_topics(), state.has_unit_sub_topics(), state.has_unit_sub_un_unit_topics()]
     yield [(name, state.group_generation(name), state.member_group(name)) for name in (*NAMES, "ghost")]
     yield [(cluster, state.topics_by_cluster(cluster)) for cluster in CLUSTERS]
-    yield [(namespace, state.kv_namespace(namespace)) for namespace in NAMESPACES]
+    views = {namespace: state.kv_view(namespace) for namespace in NAMESPACES}
+    yield [(namespace, None if view is None else dict(view)) for namespace, view in views.items()]
     yield state.settings
 
 

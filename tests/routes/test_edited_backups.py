@@ -104,7 +104,7 @@ def use_everything(state: RouteInfoManager, machine: RestorableMachine | None = 
             assert state.member_group(registration.broker_name)
             assert state.renewal_result(registration.cluster_name, registration.broker_addr) is not None
         for namespace, entries in state.kv_table().items():
-            assert state.kv_namespace(namespace) == dict(entries)
+            assert state.kv_view(namespace) == dict(entries)
         twin = RouteInfoManager()
         lines = list(state.snapshot())
         twin.restore(lines)

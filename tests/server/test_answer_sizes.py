@@ -15,8 +15,9 @@ from replicated_namesrv.routes import quotas
 from replicated_namesrv.routes.commands import Command, PutKVConfig
 from replicated_namesrv.routes.quotas import ORDER_TOPICS, Quotas
 from replicated_namesrv.routes.sizes import Sizes
-from replicated_namesrv.server import dispatch, registrations
-from replicated_namesrv.wire import frame
+from replicated_namesrv.server import dispatch, query_handlers, registrations
+from replicated_namesrv.server import request as requests
+from replicated_namesrv.wire import bodies, frame
 from tests.support.remoting_server import Answer, Peer, ServerThread, broker_fields, live_server, topic_table
 from tests.support.routes import register
 
@@ -34,6 +35,7 @@ def _small(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
     if "tmp_path" in request.fixturenames:
         monkeypatch.setattr(quotas, "ORDER_TOPICS_BYTES_MAX", ORDER_TOPICS_BYTES_MAX)
         monkeypatch.setattr(dispatch, "MAX_TOTAL", MAX_TOTAL)
+        monkeypatch.setattr(requests, "MAX_TOTAL", MAX_TOTAL)
         monkeypatch.setattr(registrations, "ORDER_TOPICS_BYTES_MAX", MAX_TOTAL - HEADER_BYTES)
 
 
@@ -144,3 +146,33 @@ def test_an_answer_that_is_too_large_is_a_clear_error(tmp_path: Path, serialize_
             answer = peer.call(code, fields, serialize_type=serialize_type)
             assert answer.code in (0, 1), code
             assert 4 + len(answer.body) <= MAX_TOTAL
+
+
+def test_an_answer_that_cannot_fit_is_not_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encoding the names of 300,000 topics of 1 KB took 4 s of one turn of the loop, before the answer was refused."""
+
+    def encode(*arguments: object) -> bytes:
+        raise AssertionError("encoded")
+
+    encoders = ("encode_topic_list", "encode_kv_table", "encode_cluster_info", "encode_topic_route_data")
+    for name in encoders:
+        monkeypatch.setattr(bodies, name, encode)
+    monkeypatch.setattr(registrations, "encode_kv_table", encode)
+    monkeypatch.setattr(query_handlers, "MAX_TOTAL", MAX_TOTAL)
+    monkeypatch.setattr(query_handlers, "MANY_BROKERS", 1)
+    with live_server(tmp_path) as server, Peer(server.port) as peer:
+        for number in range(2):
+            topics = dict.fromkeys(["T", *long_names(f"{number}-", 90)], QueueData(6, 8, UNIT | number * UNIT_SUB, 8))
+            store(server, iter([register(f"b{number}" * 45_000, 0, f"b{number}:1", topics=topics)]))
+        topics = dict.fromkeys(long_names("sub-", 170), QueueData(6, 8, UNIT_SUB, 8))
+        store(server, iter([register("sub", 0, "sub:1", topics=topics, cluster="D")]))
+        store(server, (PutKVConfig(ORDER, f"k{number}", "v" * VALUE_BYTES_MAX) for number in range(17)))
+        asked: dict[int, dict[str, str] | None] = {105: {"topic": "T"}, 219: {"namespace": ORDER}, 224: {"cluster": "C"}}
+        asked |= dict.fromkeys((106, 206, 304, 311, 312, 313))
+        for code, fields in asked.items():
+            answer = peer.call(code, fields)
+            assert answer.code == 1, code
+            remark = answer.header.remark or ""
+            assert remark.startswith(f"the answer to request code {code} has more than "), remark
+        assert server.metrics.limits_hit["answerBytes"] == len(asked)
+        assert (register_over(peer).code, server.metrics.limits_hit["answerBytes"]) == (0, len(asked) + 1)

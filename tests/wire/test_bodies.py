@@ -12,6 +12,7 @@ from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import BrokerData, ClusterInfo, DataVersion, QueueData, TopicQueueMappingInfo, TopicRouteData
 from replicated_namesrv.wire import bodies
 from replicated_namesrv.wire.fastjson import loads
+from replicated_namesrv.wire.fastjson_writer import quote
 from tests.wire.data import recorded_answers, recorded_frames
 
 
@@ -132,6 +133,21 @@ def test_a_route_can_be_read_again(value: TopicRouteData, standard: bool) -> Non
     decoded = loads(text)
     assert isinstance(decoded, dict)
     assert route(decoded) == value
+
+
+@pytest.mark.parametrize(
+    "character", ["x", '"', "\\", "/", "\n", "\x00", "\x1f", "\x7f", "\x9f", "\u00b7", "\u2028", "\u20ac", "\U0001f600"]
+)
+def test_long_lists_and_tables_are_written_like_their_items(character: str) -> None:
+    """Long ones are usually written by orjson, which has other escapes."""
+    texts = [f"t{number}" for number in range(300)]
+    texts[7] = f"a{character}b"
+    assert bodies.encode_topic_list(texts) == f'{{"topicList":[{",".join(map(quote, texts))}]}}'.encode()
+    table: dict[str, str | None] = dict(zip(texts, reversed(texts), strict=True))
+    pairs = [f"{quote(key)}:{quote(value)}" for key, value in zip(texts, reversed(texts), strict=True)]
+    assert bodies.encode_kv_table(table) == f'{{"table":{{{",".join(pairs)}}}}}'.encode()
+    table[texts[0]] = None
+    assert bodies.encode_kv_table(table) == f'{{"table":{{{",".join(pairs[1:])}}}}}'.encode()
 
 
 def test_absent_and_empty() -> None:
