@@ -78,6 +78,8 @@ class ObjectKind(NamedTuple):
     """Name of the bound in metrics."""
     what: str
     remedy: str
+    owner: str = "brokerName"
+    """Kind of the name in ``Additions.of``."""
 
 
 class Additions(NamedTuple):
@@ -85,7 +87,7 @@ class Additions(NamedTuple):
 
     kind: ObjectKind
     of: str
-    """The broker name; empty if there is only one table of this kind."""
+    """The broker name or namespace; empty if there is only one table of this kind."""
     kept: int
     """Number of objects in the table that the command leaves there."""
     table: Container[Hashable]
@@ -425,6 +427,10 @@ class Quotas:
 KV_NAMESPACES_MAX = 10_000
 """Maximum number of namespaces. An emptied namespace continues to exist, as in Java: queries by namespace and answers to
 registrations distinguish it from one that never existed. So only the number can be limited. Real clusters have one namespace."""
+KV_KEYS_MAX = 100_000
+"""Maximum number of keys in one namespace. The answer to ``GET_KVLIST_BY_NAMESPACE`` (219) contains all of them, and each answer
+to a registration contains all of ORDER_TOPIC_CONFIG. Each key costs 0.2 to 1 us in the turn that encodes them. Backups may have
+more, because an earlier version did not limit them."""
 QUEUE_SETTINGS_MAX = 10_000
 """Maximum number of different queue settings (permission, queue numbers, flags) among the topics of one broker name. A change of
 the name's write permission costs a step of Python for each setting. Real brokers have a few dozen settings."""
@@ -459,6 +465,7 @@ node counts only its own grants, and up to 7 voters admit commands at the same t
 _GONE, _LESS = "unregister those that are gone", "delete those that are not needed"
 _SPREAD = "spread the topics over more broker names"
 KV_NAMESPACES = ObjectKind("kvNamespaces", "KV namespaces", "use one of those that exist")
+KV_KEYS = ObjectKind("kvKeysOfNamespace", "keys", f"{_LESS}, or use another namespace", "namespace")
 CLUSTERS = ObjectKind("clusters", "clusters", _GONE)
 BROKER_NAMES = ObjectKind("brokerNames", "broker names", _GONE)
 BROKERS = ObjectKind("brokers", "brokers", _GONE)
@@ -496,6 +503,8 @@ def additions(tables: Tables, command: Command, new: Collection[str]) -> Iterato
     many, only new ones are included."""
     if isinstance(command, PutKVConfig):
         yield Additions(KV_NAMESPACES, "", len(tables.kv), tables.kv, (command.namespace,), KV_NAMESPACES_MAX)
+        entries: Mapping[str, str | None] = tables.kv.get(command.namespace, {})
+        yield Additions(KV_KEYS, command.namespace, len(entries), entries, (command.key,), KV_KEYS_MAX)
     if isinstance(command, RegisterBroker):
         yield from _registered(tables, command)
         yield from _announced(tables, command, new)
@@ -578,8 +587,8 @@ def _check_number(need: Additions, pending: Mapping[Hashable, int]) -> None:
     more = sum(key not in pending and key not in need.table for key in need.added)
     count = need.kept + sum(key not in need.table for key in pending) + more
     if more and count > need.most:
-        whose = f"brokerName {need.of:.{SHOWN_CHARACTERS}} would have" if need.of else "there would be"
         kind = need.kind
+        whose = f"{kind.owner} {need.of:.{SHOWN_CHARACTERS}} would have" if need.of else "there would be"
         raise LimitError(kind.bound, f"{whose} {count} {kind.what}, {need.most} are allowed; {kind.remedy}")
 
 

@@ -1,10 +1,10 @@
 """Snapshots: the whole state as JSON lines, written from a view that later changes do not affect.
 
-Taking the view copies the small tables and the references, and marks each group's topics as shared until they are written or
-the snapshot is dropped. If a command changes shared topics, ``BrokerGroup.own`` first copies their dictionary. So the lines can
-be produced a few at a time, over seconds, while commands are applied. Topics are numbered once and referred to by number. A line
-has at most SLICE entries, and at most SLICE_CHARACTERS of text unless one entry alone has more, so it takes a few milliseconds
-to write or to read. Lines are returned in parts of at most PART_BYTES_MAX.
+Taking the view copies the small tables, and marks each group's topics as shared until they are written or the snapshot is
+dropped. If a command changes shared topics, ``BrokerGroup.own`` first copies their dictionary. Static topic mappings and KV
+entries are shared in the same way. So the lines can be produced a few at a time, over seconds, while commands are applied. Topics
+are numbered once and referred to by number. A line has at most SLICE entries, and at most SLICE_CHARACTERS of text unless one
+entry alone has more, so it takes a few milliseconds to write or to read. Lines are returned in parts of at most PART_BYTES_MAX.
 
 A snapshot contains everything on which an answer, a digest or a later command may depend, including the order of objects that
 answers list. So restoring it and taking another one gives the same bytes, and a restored node behaves exactly like one that was
@@ -84,6 +84,7 @@ def snapshot(tables: Tables, is_new: bool = True) -> Iterator[bytes]:
     read the lines, because it does not know the kinds ``listed`` and ``overridden``.
     """
     tables.shared_mappings.update(tables.mappings)
+    tables.shared_kv.update(tables.kv)
     header = [SNAPSHOT_FORMAT, tables.revision, tables.settings_revision, asdict(tables.settings)]
     lines = chain(
         [["head", *header]],
@@ -91,7 +92,7 @@ def snapshot(tables: Tables, is_new: bool = True) -> Iterator[bytes]:
         _cluster_lines({cluster: list(names) for cluster, names in tables.cluster_names.items()}, is_new),
         _live_lines(list(tables.live.values())),
         _mapping_lines(dict(tables.mappings)),
-        _kv_lines({namespace: dict(entries) for namespace, entries in tables.kv.items()}),
+        _kv_lines(dict(tables.kv)),
     )
     return _encoded(lines)
 

@@ -108,6 +108,8 @@ class Tables:
         """Sum over ``mapping_sums``."""
         self.topic_mappings: Holders[TopicQueueMappingInfo] = Holders(attrgetter("bname"))
         self.kv: dict[str, dict[str, str | None]] = {}
+        self.shared_kv: set[str] = set()
+        """Namespaces whose entries a snapshot still reads. Before a change, they must be copied."""
         self.kv_revision = 0
         """Revision of the last change of ``kv`` in this process."""
         self.sizes = Sizes()
@@ -451,7 +453,7 @@ class Tables:
     def put_kv(self, namespace: str, entries: Mapping[str, str | None]) -> None:
         """Store entries of the KV config, and their namespace if it is new."""
         self.put_namespace(namespace)
-        held = self.kv[namespace]
+        held = self._own_kv(namespace)
         replaced = list(filter(held.__contains__, entries))
         for key in replaced:
             self.sizes.entry(namespace, key, held[key], -1)
@@ -463,9 +465,16 @@ class Tables:
 
     def delete_kv(self, namespace: str, key: str) -> None:
         """Remove an existing entry. The namespace stays."""
-        value = self.kv[namespace].pop(key)
+        value = self._own_kv(namespace).pop(key)
         self.sizes.entry(namespace, key, value, -1)
         self.kv_sum = (self.kv_sum - _kv_hashes(namespace, (key,), (value,))) % PRIME
+
+    def _own_kv(self, namespace: str) -> dict[str, str | None]:
+        """The entries of a namespace, copied if a snapshot still reads them."""
+        if namespace in self.shared_kv:
+            self.shared_kv.discard(namespace)
+            self.kv[namespace] = self.kv[namespace].copy()
+        return self.kv[namespace]
 
     def put_namespace(self, namespace: str) -> None:
         """Create a namespace."""

@@ -47,6 +47,24 @@ def test_no_more_namespaces_than_allowed_emptied_ones_included(monkeypatch: pyte
     assert state.apply(PutKVConfig("c", "k", "v"), 2).result.changed, "what is in the log is applied"
 
 
+def test_no_more_keys_in_a_namespace_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "KV_KEYS_MAX", 2)
+    state = RouteInfoManager()
+    for key in "ab":
+        assert not told(state, PutKVConfig("n", key, "v"))
+        state.apply(PutKVConfig("n", key, "v"), 1)
+    refused = told(state, PutKVConfig("n", "c", "v"))
+    assert refused == "namespace n would have 3 keys, 2 are allowed; delete those that are not needed, or use another namespace"
+    assert not told(state, PutKVConfig("n", "b", "w"))
+    assert not told(state, PutKVConfig("m", "c", "v"))
+    assert state.apply(PutKVConfig("n", "c", "v"), 2).result.changed, "what is in the log is applied"
+    assert not told(state, PutKVConfig("n", "c", "w"))
+    state.check_numbers()  # a backup of it can be restored
+    state.apply(DeleteKVConfig("n", "a"), 3)
+    state.apply(DeleteKVConfig("n", "b"), 4)
+    assert not told(state, PutKVConfig("n", "a", "v"))
+
+
 def test_no_more_brokers_of_one_name_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "MEMBERS_MAX", 2)
     state = RouteInfoManager()

@@ -98,6 +98,7 @@ CHANGES: list[Callable[[], Command]] = [
     lambda: ChangeWritePerm("b", writable=False),
     lambda: PutKVConfig("n", "k", "other"),
     lambda: PutKVConfig("new", "k", "v"),
+    lambda: DeleteKVConfig("n", "k"),
     lambda: register("b", 0, "m:1", version=3, topics=["T", "V"], mappings={"T": mapping("T", "b", epoch=9)}),
     lambda: UpdateSettings({"enable_topic_list": False}),
 ]
