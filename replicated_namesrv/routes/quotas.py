@@ -92,9 +92,14 @@ class Additions(NamedTuple):
     """Number of objects in the table that the command leaves there."""
     table: Container[Hashable]
     added: Collection[Hashable]
-    """The objects, each once. Some of them may be in the table already. They are included, because they may be removed from the
-    table before the command is applied."""
+    """The objects. Some of them may be in the table already. They are included, because they may be removed from the table before
+    the command is applied. Queue settings may occur more than once, because they are compared only if it matters: comparing
+    those of 1,000 topics costs as much as all other checks of a registration."""
     most: int
+
+    def distinct(self) -> "Additions":
+        """The same with each object once."""
+        return self if self.kind is not QUEUE_SETTINGS else self._replace(added=set(self.added))
 
 
 def new_topics(tables: Tables, command: Command) -> Collection[str]:
@@ -317,6 +322,7 @@ class Grant:
     def hold(self) -> None:
         """Count the room as used from now on. Call it once for each attempt that may apply the command."""
         if not self._holders:
+            self._needs = [need.distinct() if isinstance(need, Additions) else need for need in self._needs]
             for need in self._needs:
                 self._pending.add(need)
         self._holders += 1
@@ -551,9 +557,9 @@ def _announced(tables: Tables, command: RegisterBroker, new: Collection[str]) ->
         yield Additions(MAPPINGS, name, len(mapped), mapped, added, MAPPINGS_MAX)
     drops = tables.settings.delete_topic_with_broker_registration and not infos
     topics = command.topics or {}
-    settings = set(topics.values())
+    settings: Collection[QueueData] = topics.values()
     if command.broker_id != MASTER_ID and command.enable_acting_master:  # a slave that acts as master may not be written to
-        settings = {setting._replace(perm=setting.perm & ~PERM_WRITE) for setting in settings}
+        settings = {setting._replace(perm=setting.perm & ~PERM_WRITE) for setting in set(settings)}
     yield from _grown(tables, name, topics, settings, new, drops)
 
 
@@ -584,7 +590,7 @@ def _check_number(need: Additions, pending: Mapping[Hashable, int]) -> None:
     to the same table. Some of these commands have just been applied, so their objects may be in the table already."""
     if need.kept + len(pending) + len(need.added) <= need.most:
         return
-    more = sum(key not in pending and key not in need.table for key in need.added)
+    more = sum(key not in pending and key not in need.table for key in need.distinct().added)
     count = need.kept + sum(key not in need.table for key in pending) + more
     if more and count > need.most:
         kind = need.kind
