@@ -345,8 +345,6 @@ class IndependentNode:
         """
         brokers = self.live.brokers_of(connection)
         if brokers and not self._stopping and reason is not CloseReason.OURS:
-            addresses = [key.broker_addr for key in brokers]
-            log.info("connection lost: removing its brokers", extra={"peer": connection.peer, "brokers": addresses})
             self._remove_lost(deque(brokers), connection)
 
     def _remove_lost(self, brokers: deque[BrokerKey], connection: Connection) -> None:
@@ -360,6 +358,9 @@ class IndependentNode:
             if self.live.is_attached(key, connection):
                 lost.append(key)
                 topics += self._removal_topics(key)
+        if lost:
+            addresses = [key.broker_addr for key in lost]
+            log.info("connection lost: removing its brokers", extra={"peer": connection.peer, "brokers": addresses})
         self.lost_count += len(lost)
         self._remove(lost, LOST)
         if brokers:

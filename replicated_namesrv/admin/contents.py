@@ -3,8 +3,11 @@
 It has no times or epochs, so nodes that received the same registrations have equal contents.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
+from itertools import islice
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -12,7 +15,7 @@ from aiohttp import web
 
 from replicated_namesrv.admin.context import CONTEXT
 from replicated_namesrv.admin.json_views import state_for
-from replicated_namesrv.admin.paging import build_rows
+from replicated_namesrv.admin.paging import KEYS_PER_TURN, build_rows
 from replicated_namesrv.admin.responses import json_response
 from replicated_namesrv.admin.time_line import TIMELINE
 from replicated_namesrv.routes.state import RouteInfoManager
@@ -44,7 +47,8 @@ async def contents_of(request: web.Request, state: RouteInfoManager) -> dict[str
         ]
         for found in state.registrations()
     }
-    names = sorted(state.topic_revisions)
+    names = list(state.topic_revisions)
+    first = islice(await _in_order(names), TOPICS_MAX)
 
     def checksum(topic: str) -> tuple[str, int] | None:
         queues = state.topic_queues(topic)
@@ -55,7 +59,7 @@ async def contents_of(request: web.Request, state: RouteInfoManager) -> dict[str
         )
         return topic, crc32(repr(shown).encode("utf-8", "surrogatepass"))
 
-    topics = dict(await build_rows(names[:TOPICS_MAX], checksum))
+    topics = dict(await build_rows(first, checksum))
     return {
         "nodeId": context.settings.node_id,
         "revision": revision,
@@ -64,6 +68,15 @@ async def contents_of(request: web.Request, state: RouteInfoManager) -> dict[str
         "topicsLeftOut": max(0, len(names) - TOPICS_MAX),
         "removedMs": {f"{cluster}|{address}": time_ms for (cluster, address), time_ms in line.removed_ms.items()},
     }
+
+
+async def _in_order(names: Sequence[str]) -> Iterator[str]:
+    """The names in order. They are sorted in parts, because sorting 300,000 names at once takes some 0.2 s."""
+    parts = []
+    for start in range(0, len(names), KEYS_PER_TURN):
+        parts.append(sorted(names[start : start + KEYS_PER_TURN]))
+        await asyncio.sleep(0)
+    return merge(*parts)
 
 
 class FirstSeen(NamedTuple):

@@ -7,7 +7,7 @@ query.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import nsmallest
 from itertools import chain
 from time import perf_counter
@@ -106,7 +106,7 @@ async def _cut_ranked(keys: Sequence[str], wanted: PageRequest, rank: Callable[[
     return Page([key for _, key in chosen], following, total)
 
 
-async def build_rows(keys: Sequence[str], row: Callable[[str], Any]) -> list[Any]:
+async def build_rows(keys: Iterable[str], row: Callable[[str], Any]) -> list[Any]:
     """``row(key)`` of each key. Rows that are None are left out: these keys were removed in between."""
     rows = []
     turn_ends = perf_counter() + SLICE_S

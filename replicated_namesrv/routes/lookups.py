@@ -5,6 +5,7 @@ which a snapshot preserves.
 """
 
 from collections.abc import Callable
+from itertools import chain
 
 from replicated_namesrv.model import MASTER_ID, PERM_WRITE, BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from replicated_namesrv.routes.broker_group import BrokerGroup, Shown
@@ -122,6 +123,10 @@ def has_unit_sub_un_unit_topics(tables: Tables) -> list[str]:
 
 def _topics_by_flag(tables: Tables, judge: Callable[[int], bool]) -> list[str]:
     """Topics selected by the queue entry of their first broker name. Java uses an arbitrary one."""
+    kinds = [group.kinds for group in tables.groups.values()]
+    is_quick = sum(map(len, kinds)) <= len(tables.topic_revisions)
+    if is_quick and not any(judge(kind.topic_sys_flag) for kind in chain.from_iterable(kinds)):
+        return []  # the usual case, without a step for each topic
     judged: dict[str, QueueData] = {}
     for name in sorted(tables.groups):
         if len(judged) == len(tables.topic_revisions):

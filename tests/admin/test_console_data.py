@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from replicated_namesrv.admin import contents as contents_module
 from replicated_namesrv.admin import time_line
 from replicated_namesrv.admin.cluster_view import contact_of, peers_of
 from replicated_namesrv.admin.contents import GAP_MAX_MS, ContentComparison, differences
@@ -168,6 +169,17 @@ def test_differences_name_the_time_at_which_they_began() -> None:
     before.first_seen = {}
     (topic,) = differences({"one": has, "three": removed}, before, before.time_ms + 1)["topics"]
     assert topic["orEarlier"], "these nodes were not compared before"
+
+
+async def test_contents_have_the_first_topics_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are sorted in parts."""
+    monkeypatch.setattr(contents_module, "TOPICS_MAX", 5)
+    monkeypatch.setattr(contents_module, "KEYS_PER_TURN", 3)
+    async with running_node(tmp_path) as (node, port):
+        propose(node, registration("broker-a", {f"T{number * 7 % 10}": QUEUES for number in range(10)}))
+        found = (await http(port, "/v1/contents")).json
+        assert list(found["topics"]) == ["T0", "T1", "T2", "T3", "T4"]
+        assert found["topicsLeftOut"] == 5
 
 
 def test_time_line_is_bounded_and_counts_flaps(monkeypatch: pytest.MonkeyPatch) -> None:

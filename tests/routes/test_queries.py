@@ -4,6 +4,7 @@ from replicated_namesrv.model import BrokerData, ClusterInfo, QueueData, TopicLi
 from replicated_namesrv.routes.commands import DeleteKVConfig, PutKVConfig, UpdateSettings
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from tests.support.routes import mapping, queues, register
+from tests.support.work import work_of
 
 
 def test_a_route_has_all_groups_of_the_topic() -> None:
@@ -95,6 +96,15 @@ def test_unit_lists_judge_a_topic_by_its_flags() -> None:
     assert state.unit_topics() == ["1", "3"]
     assert state.has_unit_sub_topics() == ["2", "3"]
     assert state.has_unit_sub_un_unit_topics() == ["2"]
+
+
+def test_unit_lists_cost_no_step_for_each_topic_if_no_topic_has_a_flag() -> None:
+    """A list of 300,000 topics took 0.3 s."""
+    state = RouteInfoManager()
+    state.apply(register("b", 0, "m:1", topics=[f"T{number}" for number in range(500)]), 1)
+    for topics in (state.unit_topics, state.has_unit_sub_topics, state.has_unit_sub_un_unit_topics):
+        assert topics() == []
+        assert work_of(topics).lines < 50
 
 
 def test_kv_config() -> None:
