@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -18,7 +18,6 @@ from typing import Any
 from replicated_namesrv.chaos.records import MANIFEST_FILE, TRACE_FILE, Phase
 from replicated_namesrv.chaos.run_report import HISTORY_FILE, TIMELINE_FILE, VERDICT_FILE, read_verdict
 from replicated_namesrv.chaos.study_ledger import (
-    JUDGED,
     REPEATS_MAX,
     StudyLedger,
     discard_interrupted,
@@ -84,6 +83,8 @@ class StudySession:
         that ended.
         """
         with exclusive(self._folder):
+            left = len(self._plan.runs) - len(self._done())
+            self._say(f"study {self._plan.name}: {left} of {len(self._plan.runs)} runs are left")
             interrupted = discard_interrupted(self._folder, self._ledger.entries)
             if interrupted:
                 self._say(f"interrupted attempts, removed: {interrupted}")
@@ -153,13 +154,13 @@ class StudySession:
             code = "time-out" if child.running else f"exit status {child.exit_code}"
         finally:
             await child.stop()
-        made = next((path for path in sorted(folder.glob(f"{self._plan.name}/*")) if path.is_dir()), None)
+        made = _made(folder)
         verdict = None if made is None else read_verdict(made)
         entry = {
             **_about(run),
             "attempt": number,
             "verdict": "failed" if verdict is None else verdict["verdict"],
-            "reason": _reason(verdict, f"{code}: {' | '.join(child.last_lines(1))}"),
+            "reason": f"{code}: {' | '.join(child.last_lines(1))}"[:500] if verdict is None else _reason(verdict),
             "folder": str(folder.relative_to(self._folder)),
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
             "took_s": round(took_s, 1),
@@ -168,7 +169,13 @@ class StudySession:
         }
         if made is not None and verdict is not None:
             entry |= _evidence(made, verdict)
-            _tidy(folder, made, keep=self._options.keep_traces, logs=verdict["verdict"] not in JUDGED[:1])
+            slowdown = entry["slowdown"]
+            if verdict["verdict"] == "valid" and slowdown is not None and slowdown > self._plan.slowdown_max:
+                entry |= {
+                    "verdict": "unknown",
+                    "reason": f"slowdown {slowdown:g}, at most {self._plan.slowdown_max:g} is expected",
+                }
+            _tidy(folder, made, keep=self._options.keep_traces, logs=verdict["verdict"] != "valid")
         self._ledger.append(entry)
         self._made += 1
         self._report(run, entry)
@@ -184,6 +191,19 @@ class StudySession:
         self._say(f"{len(done)} of {total}: {run.key}: {outcome}; {described_time(left_s)} left for {len(left)} runs")
 
 
+def run_folder(study: Path, entry: Mapping[str, Any]) -> Path:
+    """The folder of the run of an attempt. Raises SettingError."""
+    made = _made(study / entry["folder"])
+    if made is None:
+        raise SettingError(f"{study / entry['folder']}: contains no run, but the ledger names it; restore it")
+    return made
+
+
+def _made(attempt: Path) -> Path | None:
+    """The folder that a run left in the folder of an attempt."""
+    return next((path.parent for path in sorted(attempt.glob(f"*/*/{MANIFEST_FILE}"))), None)
+
+
 def _about(run: StudyRun) -> dict[str, Any]:
     scenario, nodes, seed, cut, _ = run.block
     return {
@@ -192,30 +212,32 @@ def _about(run: StudyRun) -> dict[str, Any]:
     }  # fmt: skip  # items grouped by line
 
 
-def _reason(verdict: dict[str, Any] | None, output: str) -> str | None:
-    """Why a run is not valid: the promised checks that are not valid, or the end of the output of a run without a verdict."""
-    if verdict is None:
-        return output[:500]
+def _reason(verdict: dict[str, Any]) -> str | None:
+    """The promised checks that are not valid. None: the run is valid."""
     if verdict["verdict"] == "valid":
         return None
     names = [f"{one['check']}: {one['verdict']}" for one in verdict["checks"] if one["promised"] and one["verdict"] != "valid"]
     return "; ".join(names)[:500]
 
 
+def run_slowdown(trace: Path) -> float | None:
+    """The greatest slowdown of a judged phase. None: the trace has none."""
+    begin = b'{"record":"%b"' % Phase.record.encode()
+    phases = [json.loads(line) for line in trace.read_bytes().splitlines() if line.startswith(begin)]
+    # the record of a phase describes the phase before it, and start-up is not judged
+    judged = [row for row in phases if row["phase"] not in ("settle", "steady")]
+    return max((row["slowdown"] for row in judged if row.get("slowdown")), default=None)
+
+
 def _evidence(made: Path, verdict: dict[str, Any]) -> dict[str, Any]:
     """What identifies the records of a run, and how busy the machine was."""
-    slowdowns = [
-        record["slowdown"]
-        for line in (made / TRACE_FILE).read_bytes().splitlines()
-        if line.startswith(b'{"record":"%b"' % Phase.record.encode()) and (record := json.loads(line)).get("slowdown")
-    ]
     return {
         "id": verdict["run"],
         "manifest_sha256": file_sha256(made / MANIFEST_FILE),
         "trace_sha256": file_sha256(made / TRACE_FILE),
         "source_sha256": verdict["source_sha256"],
         "commit": verdict["commit"],
-        "slowdown": max(slowdowns, default=None),
+        "slowdown": run_slowdown(made / TRACE_FILE),
         "stall_s": verdict["figures"]["harness_stall_s"],
         "figures": verdict["figures"],
     }

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from replicated_namesrv.chaos.records import Phase, TraceWriter
 from replicated_namesrv.chaos.study_ledger import (
     REPEATS_MAX,
     StudyLedger,
@@ -23,7 +24,7 @@ from replicated_namesrv.chaos.study_ledger import (
     published_runs,
 )
 from replicated_namesrv.chaos.study_plan import StudyPlan, available_studies, load_study, study_file
-from replicated_namesrv.chaos.study_session import SessionOptions, StudySession, outlook
+from replicated_namesrv.chaos.study_session import SessionOptions, StudySession, outlook, run_slowdown
 from replicated_namesrv.errors import SettingError, StorageError
 
 HEAD = 'title = "t"\nquestion = "q"\ntimers = "as in production"\n'
@@ -220,9 +221,19 @@ def test_without_time_no_run_is_started(tmp_path: Path) -> None:
     assert not (folder / "ledger.jsonl").exists()
 
 
+def test_the_slowdown_of_a_run_is_that_of_its_judged_phases(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "trace.jsonl")
+    phases = [("settle", None), ("steady", 9.0), ("fault", 1.5), ("heal", 2.5), ("final", 1.1), ("end", None)]
+    for at, (phase, slowdown) in enumerate(phases):
+        writer.write(Phase(at, phase, slowdown))
+    writer.close()
+    assert run_slowdown(tmp_path / "trace.jsonl") == 2.5
+
+
 QUICK = (
     HEAD
     + """scenarios = ["quick.toml"]
+slowdown_max = 1000
 nodes = [1]
 seeds = 3
 [[arm]]
@@ -250,6 +261,20 @@ def study(*words: str, cwd: Path) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "replicated_namesrv", "study", *words]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_a_valid_run_of_a_busy_machine_is_unknown_and_repeated(tmp_path: Path) -> None:
+    (tmp_path / "quick.toml").write_text(QUICK_SCENARIO)
+    path = tmp_path / "busy.toml"
+    path.write_text(QUICK.replace("slowdown_max = 1000", "slowdown_max = 0.5").replace("seeds = 3", "seeds = 1"))
+    lines: list[str] = []
+    end = StudySession(tmp_path / "study", create(tmp_path / "study", path), SessionOptions(keep_traces=True), lines.append).run()
+    assert (end.made, end.left, end.counts) == (1 + REPEATS_MAX, 0, {"unknown": 1})
+    entries = StudyLedger(tmp_path / "study").entries
+    assert all("at most 0.5" in one["reason"] for one in entries)
+    assert [one["attempt"] for one in entries] == [1, 2, 3]
+    assert [path.name for path in sorted((tmp_path / "study").glob("attempts/*/*/*/trace.jsonl"))] == ["trace.jsonl"] * 3
 
 
 @pytest.mark.slow
