@@ -24,11 +24,11 @@ from replicated_namesrv.spark.summary import interval
 
 COLOURS = {"ap": "#c2410c", "cp": "#1d4ed8"}
 _MARKERS = {"ap": "o", "cp": "D"}
-_FOREIGN_COLOURS = ("#15803d", "#7e22ce", "#0e7490", "#a16207")
+FOREIGN_COLOURS = ("#15803d", "#7e22ce", "#0e7490", "#a16207")
 """Colours for foreign modes, in the order of the modes. If there are more modes than colours, the colours repeat."""
 LINES = {"local": "-", "linearizable": "-", "lease": "--", "stale": ":"}
 """Line styles by read level."""
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "namesrv",
     "svg.fonttype": "path",
     "font.size": 10,
@@ -65,7 +65,7 @@ def draw(results: Results) -> list[Figure]:
     found = []
     modes = {run["run"]: run["mode"] for run in results.runs}
     for drawing in _DRAWINGS:
-        with matplotlib.rc_context(_STYLE):
+        with matplotlib.rc_context(STYLE):
             canvas = Canvas(figsize=_size(drawing, results), layout="constrained")
             axes = canvas.subplots(1, drawing.panels, squeeze=False, sharey=drawing.name in _SHARED)[0]
             runs = set(drawing.painter(list(axes), results))
@@ -75,7 +75,7 @@ def draw(results: Results) -> list[Figure]:
                 caption = f"{drawing.caption}{_clocks(results, runs) * drawing.compares_clocks} Based on {stands}."
                 # a caption in the picture itself, which may be shown without its page
                 canvas.supxlabel(stands, x=1, ha="right", fontsize=8, color="#666")
-                found.append(_render(canvas, drawing.name, drawing.title, caption))
+                found.append(render(canvas, drawing.name, drawing.title, caption))
     return found
 
 
@@ -100,7 +100,8 @@ def _size(drawing: _Drawing, results: Results) -> tuple[float, float]:
     return (10.0, 4.0) if drawing.panels > 1 else (7.5, 4.2)
 
 
-def _render(canvas: Canvas, name: str, title: str, caption: str) -> Figure:
+def render(canvas: Canvas, name: str, title: str, caption: str) -> Figure:
+    """The picture as SVG and PNG. Equal input gives equal bytes."""
     svg, png = io.StringIO(), io.BytesIO()
     canvas.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     canvas.savefig(png, format="png", dpi=110, metadata={"Software": None})
@@ -132,7 +133,7 @@ def _modes(rows: Iterable[dict[str, Any]]) -> list[str]:
 def _colours(results: Results) -> dict[str, str]:
     """A colour for each mode; AP and CP come first."""
     others = [mode for mode in _modes(results.runs) if mode not in COLOURS]
-    return COLOURS | {mode: _FOREIGN_COLOURS[place % len(_FOREIGN_COLOURS)] for place, mode in enumerate(others)}
+    return COLOURS | {mode: FOREIGN_COLOURS[place % len(FOREIGN_COLOURS)] for place, mode in enumerate(others)}
 
 
 def _marker(mode: str) -> str:
@@ -231,7 +232,7 @@ def _scenarios(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     return shown
 
 
-def _log_scale(axis: Axes) -> None:
+def log_scale(axis: Axes) -> None:
     """Use a logarithmic x axis if the figure has values that such an axis can show."""
     if math.isfinite(axis.dataLim.minposx):
         axis.set_xscale("log")
@@ -252,7 +253,7 @@ def _windows(axes: Sequence[Axes], results: Results) -> Iterable[str]:
                 xs, ys = [max(row["window_ms"], 0.1) for row in rows], [100 * row["quantile"] for row in rows]
                 label = f"{mode_name(mode)} ({rows[0]['writes']:,} writes)"
                 axis.plot([*xs, 2e4], [*ys, 100], color=_colours(results)[mode], label=label, drawstyle="steps-post")
-        _log_scale(axis)
+        log_scale(axis)
         axis.set(xlabel="how long the old version was still read (ms)", title=f"of the {about}", ylim=(0, 102))
         axis.set_xticks([0.1, 1, 10, 100, 1000, 10000], ["none", "1", "10", "100", "1,000", "10,000"])
         _legend(axis, loc="lower right")
@@ -271,7 +272,7 @@ def _visibility(axes: Sequence[Axes], results: Results) -> Iterable[str]:
                 [row["age_ms"] for row in rows], [100 * row["share"] for row in rows], LINES.get(level, "-"),
                 color=_colours(results)[mode], label=f"{mode_name(mode)}, {level} reads", drawstyle="steps-post",
             )  # fmt: skip  # items grouped by line
-        _log_scale(axis)
+        log_scale(axis)
         axis.axhline(99, color="#0006", linewidth=0.8)
         axis.annotate("99 %", (0.998, 98.7), xycoords=("axes fraction", "data"), ha="right", va="top", fontsize=8)
         axis.set(xlabel="time since the write's acknowledgement (ms)", title=f"of the {about}")
@@ -415,7 +416,7 @@ def _latency(axes: Sequence[Axes], results: Results) -> Iterable[str]:
                 [row["latency_ms"] for row in rows], [100 * row["quantile"] for row in rows],
                 LINES.get(level, "-"), color=_colours(results)[mode], label=label,
             )  # fmt: skip  # items grouped by line
-        _log_scale(axis)
+        log_scale(axis)
         axis.set(xlabel="latency (ms)", title=title, ylim=(0, 102))
         _legend(axis, fontsize=8)
     axes[0].set_ylabel("operations answered (%)")

@@ -99,7 +99,7 @@ def _runs_below(files: Files, folder: str, depth: int) -> list[str]:
 
 def _source(files: Files, folder: str) -> Source:
     trace_path = f"{folder}/{TRACE_FILE}"
-    about, clients = _manifest(files, f"{folder}/{MANIFEST_FILE}")
+    about, clients = read_manifest(files, f"{folder}/{MANIFEST_FILE}")
     trace = files.entry(trace_path)
     if trace.is_folder:
         raise InputError(f"{trace_path}: is a folder, a file of records is expected; restore it or record the run again")
@@ -128,8 +128,8 @@ def _source(files: Files, folder: str) -> Source:
     return Source(about["run"], folder, trace, about, clients, not files.ends_with_line_feed(trace_path))
 
 
-def _manifest(files: Files, path: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The run's row of RUNS, and the kinds of its clients."""
+def read_manifest(files: Files, path: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The run's row of RUNS, and the kinds of its clients. Raises InputError."""
     if not files.exists(path):
         raise InputError(f"{path}: is missing, and it describes the run. Restore it or record the run again")
     if files.entry(path).is_folder:

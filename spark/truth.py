@@ -134,14 +134,37 @@ def detections(drops: Iterable[Row], spans: Iterable[TruthSpan], listings: "List
     return rows
 
 
+def observed_detections(spans: Iterable[TruthSpan], listings: "Listings") -> list[Row]:
+    """Rows of DETECTIONS from the answers of the nodes alone, for name servers that do not report removals (RocketMQ's own).
+
+    ``detected_ns`` is the time from the death until the first answer after the last one that listed the broker."""
+    rows = []
+    for span in spans:
+        if span.state not in DEAD:
+            continue
+        for node in sorted(listings.nodes_at(span.broker, span.from_ns)):
+            until_ns = min(span.until_ns, listings.known_until(node))
+            gone_ns = listings.gone_ns(span.broker, node, span.from_ns, until_ns)
+            rows.append(
+                {
+                    "broker": span.broker, "life": span.life, "node": node,
+                    "detected_ns": None if gone_ns is None else gone_ns - span.from_ns,
+                    "observed_ns": max(until_ns, gone_ns or 0) - span.from_ns,
+                }
+            )  # fmt: skip  # items grouped by line
+    return rows
+
+
 class Listings:
     """The times at which each node's known answers listed each broker, from rows of STATES."""
 
     def __init__(self, records: RunRecords, states: Iterable[Row]) -> None:
         self._spans: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
         self._until: defaultdict[str, int] = defaultdict(int)
+        self._begins: defaultdict[str, list[int]] = defaultdict(list)
         for row in states:
             if row["key"] == REGISTRATIONS:
+                self._begins[row["node"]].append(row["from_ns"])
                 self._until[row["node"]] = max(self._until[row["node"]], row["until_ns"])
                 for name, _ in records.members(row["members"]):
                     self._spans[name].append((row["from_ns"], row["until_ns"], row["node"]))
@@ -153,6 +176,12 @@ class Listings:
     def begins(self, broker: str, node: str) -> Iterator[int]:
         """Times at which answers of the node with this broker began."""
         return (from_ns for from_ns, _, own in self._spans[broker] if own == node)
+
+    def gone_ns(self, broker: str, node: str, from_ns: int, until_ns: int) -> int | None:
+        """The start of the first answer after the last answer that listed the broker in this period. None: the node listed the
+        broker to the end, or gave no further answer."""
+        last_ns = max((end for begin, end, own in self._spans[broker] if own == node and begin < until_ns and end > from_ns))
+        return min((begin for begin in self._begins[node] if last_ns <= begin < until_ns), default=None)
 
     def known_until(self, node: str) -> int:
         """The last time at which the node's answer was known."""

@@ -1,4 +1,4 @@
-"""``namesrv study``: makes the runs of a study, and continues it (``chaos/studies``)."""
+"""``namesrv study``: makes the runs of a study, continues it, and publishes its results (``chaos/studies``, ``docs/results``)."""
 
 import argparse
 import json
@@ -12,25 +12,29 @@ from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.provision import ProvisionError
 
 if TYPE_CHECKING:
+    from replicated_namesrv.chaos.study_ledger import StudyLedger
     from replicated_namesrv.chaos.study_plan import StudyPlan
+    from replicated_namesrv.spark.study_data import PlanFacts
 
-HELP = "compare name servers in a planned series of chaos runs"
+HELP = "compare name servers in a planned series of runs, and publish the results"
 
 EXIT_VIOLATED, EXIT_UNKNOWN = 1, 2
 HOURS_MAX = 10_000
 FOLDER = "runs/studies"
 PUBLISHED = "docs/results"
+MAIN_STUDY = "primary"
 _EXAMPLES = """\
 examples:
   namesrv study plan primary                           the runs of a study, how long they take, and how much disk they need
   namesrv study run primary --hours 1                  begin it, and stop after an hour
   namesrv study resume runs/studies/primary            continue where it stopped
+  namesrv study publish runs/studies/primary           write docs/results anew
 
 A plan is a TOML file (chaos/studies; copy one). A study has a folder with its plan, its ledger (ledger.jsonl, one line for each
 attempt of a run) and the compressed trace of each run. It can be stopped at any time, also by kill -9. Then only the runs in
 progress are made again. Runs whose verdict is unknown, and failed runs, are repeated at most twice.
 
-Exit 0: done, or stopped by --hours. 1: a run broke a promise of its mode. 2: wrong usage.
+Exit 0: done, or stopped by --hours. 1: a run broke a promise of its mode. 2: wrong usage, or nothing to publish.
 """
 
 
@@ -46,8 +50,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         command.add_argument("plan", metavar="PLAN", help="a plan that comes with the product (primary), or a .toml file")
     about = "Continue a study where it stopped. Runs in progress at that time are made again."
     resume = commands.add_parser("resume", help="continue a study", description=about)
+    about = (
+        "Compute the figures of a study from its traces, add them to the published ones, and write the page. "
+        "Without FOLDER, write the page again from the published figures."
+    )
+    publish = commands.add_parser("publish", help="write the results", description=about)
     begin.add_argument("--out", type=Path, metavar="DIR", help=f"folder of the study (default: {FOLDER}/PLAN)")
     resume.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the study")
+    publish.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="folder of the study")
+    publish.add_argument(
+        "--to", type=Path, default=Path(PUBLISHED), metavar="DIR", help=f"folder of the page and its data (default: {PUBLISHED})"
+    )
     for command in (begin, resume):
         command.add_argument("--hours", type=float, metavar="H", help="start no run that would end later (default: no limit)")
         command.add_argument("--dry-run", action="store_true", help="print what would be done, as 'namesrv study plan' does")
@@ -64,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="DIR",
             help=f"leave out the runs whose results are published in DIR (for example {PUBLISHED})",
         )
-    for command in (plan, begin, resume):
+    for command in (plan, begin, resume, publish):
         command.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
@@ -76,7 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
     except (NamesrvError, ProvisionError) as error:
         print(f"namesrv study {arguments.command}: {error}", file=sys.stderr)
     except ModuleNotFoundError as missing:
-        advice = f"{missing.name} is not installed: pip install 'replicated-namesrv[chaos]'"
+        extra = "chaos" if arguments.command != "publish" else "spark"
+        advice = f"{missing.name} is not installed: pip install 'replicated-namesrv[{extra}]'"
         print(f"namesrv study {arguments.command}: {advice}", file=sys.stderr)
     return EXIT_UNKNOWN
 
@@ -159,13 +173,68 @@ def _make(arguments: argparse.Namespace, folder: Path, plan: "StudyPlan", say: C
     else:
         counted = ", ".join(f"{count} {verdict}" for verdict, count in end.counts.items()) or "none"
         print(f"{end.made} attempts made. Runs that are done: {counted}. {end.left} runs are left.")
-        if not end.complete:
-            print(f"next: namesrv study resume {folder}")
+        print(f"next: namesrv study {'publish' if end.complete else 'resume'} {folder}")
     return EXIT_VIOLATED if end.counts.get("violated") else 0
+
+
+def _publish(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
+    from replicated_namesrv.chaos.study_ledger import PLAN_FILE, StudyLedger, open_study
+    from replicated_namesrv.chaos.study_plan import load_study, plan_sha256, study_file
+
+    if arguments.folder is None:
+        plan, added = load_study(study_file(MAIN_STUDY)), 0
+    else:
+        plan = open_study(arguments.folder)
+        if plan.name == MAIN_STUDY and plan_sha256(arguments.folder / PLAN_FILE) != plan_sha256(study_file(MAIN_STUDY)):
+            raise SettingError(f"{arguments.folder}: has another plan than {MAIN_STUDY}; publish it with --to another folder")
+        added = _add_results(arguments, plan, StudyLedger(arguments.folder), say)
+    from replicated_namesrv.spark.study_data import read_data
+    from replicated_namesrv.spark.study_page import write_page
+
+    data = read_data(arguments.to / plan.name, _facts(plan))
+    page = write_page(arguments.to, data)
+    if arguments.json:
+        found = {"study": plan.name, "page": str(page), "added": added, "done": len(data.runs), "runs": len(plan.runs)}
+        print(json.dumps(found))
+    else:
+        print(f"{page}: {len(data.runs)} of {len(plan.runs)} runs, {added} from {arguments.folder or 'no new folder'}")
+    return 0
+
+
+def _add_results(arguments: argparse.Namespace, plan: "StudyPlan", ledger: "StudyLedger", say: Callable[[str], None]) -> int:
+    """Add the runs of a study's folder to the published data. Returns their number."""
+    from replicated_namesrv.chaos.study_session import run_folder
+    from replicated_namesrv.spark.study_data import rows_of, rows_without_result, write_data
+    from replicated_namesrv.spark.study_results import StudyTrace, results
+
+    done = ledger.results()
+    if not done:
+        raise SettingError(f"{arguments.folder}: no run is done yet; continue with 'namesrv study resume {arguments.folder}'")
+    failed = [entry for entry in done.values() if "trace_sha256" not in entry]
+    traces = [StudyTrace(dict(one), run_folder(arguments.folder, one)) for one in done.values() if "trace_sha256" in one]
+    runs, figures = rows_of(traces, results(arguments.folder, traces, say))
+    write_data(arguments.to / plan.name, [*runs, *rows_without_result(failed)], figures)
+    return len(done)
+
+
+def _facts(plan: "StudyPlan") -> "PlanFacts":
+    from replicated_namesrv.spark.study_data import PlanFacts
+
+    return PlanFacts(
+        plan.name,
+        plan.title,
+        plan.question,
+        plan.timers,
+        tuple(arm.name for arm in plan.arm),
+        tuple(plan.loaded),
+        tuple((factor.name, tuple(level.name for level in factor.level)) for factor in plan.factor),
+        frozenset(run.key for run in plan.runs),
+    )
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace, Callable[[str], None]], int]] = {
     "plan": _plan,
     "run": _run,
     "resume": _resume,
+    "publish": _publish,
 }

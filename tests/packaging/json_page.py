@@ -594,6 +594,11 @@ OUTPUTS: dict[str, JsonOutput] = {
         "the runs of a study that are done, by verdict, and the number of runs that are left",
         either(STUDY_OUTLOOK, record(study=TEXT, folder=TEXT, made=COUNT, left=COUNT, verdicts=table(COUNT))),
     ),
+    "study-publish": JsonOutput(
+        ("study publish",),
+        "the page, the number of runs that were added to it, of runs that it is based on, and of the runs of the plan",
+        record(study=TEXT, page=TEXT, added=COUNT, done=COUNT, runs=COUNT),
+    ),
     "analyze": JsonOutput(
         ("analyze",),
         "figures of each group of runs ([tables.md](tables.md)), and the paired comparison of modes",

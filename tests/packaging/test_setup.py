@@ -241,6 +241,7 @@ def test_lists_go_and_java_are_for_machines_without_them(monkeypatch: pytest.Mon
     assert script.lists_of("chaos", ["list"]) == ["base", "chaos"]
     assert script.lists_of("study", ["resume", "runs"]) == ["base", "chaos", "go"]
     assert script.lists_of("study", ["plan", "primary"]) == ["base", "chaos"]
+    assert script.lists_of("study", ["publish", "runs"]) == ["base", "chaos", "spark"]
     assert script.lists_of("chaos", ["run", "--help"]) == ["base"]
 
 
