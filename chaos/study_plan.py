@@ -22,7 +22,16 @@ from typing import Any
 from replicated_namesrv.chaos.effects import Effect
 from replicated_namesrv.chaos.run import RunPlan, check_fits
 from replicated_namesrv.chaos.run_modes import foreign
-from replicated_namesrv.chaos.scenario import PROCESS_KINDS, ChaosScenario, Timing, WorkloadSpec, build, check_scenario, load
+from replicated_namesrv.chaos.scenario import (
+    PROCESS_KINDS,
+    ChaosScenario,
+    Promises,
+    Timing,
+    WorkloadSpec,
+    build,
+    check_scenario,
+    load,
+)
 from replicated_namesrv.errors import SettingError
 
 READ_LEVELS = ("linearizable", "lease", "stale")
@@ -65,6 +74,8 @@ class Variation:
     """Values of ``timing`` of the scenario."""
     workload: dict[str, Any] = field(default_factory=dict)
     """Values of ``workload`` of the scenario."""
+    promises: dict[str, Any] = field(default_factory=dict)
+    """Values of ``promises`` of the scenario."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,12 +271,13 @@ def _varied(scenario: ChaosScenario, variation: Variation) -> ChaosScenario:
         settings=(*scenario.settings, *variation.settings),
         timing=_changed(scenario.timing, variation.timing, "timing"),
         workload=_changed(scenario.workload, variation.workload, "workload"),
+        promises=_changed(scenario.promises, variation.promises, "promises"),
     )
 
 
 def _changed(value: Any, changes: dict[str, Any], name: str) -> Any:
-    """A Timing or WorkloadSpec with changes. Raises ValueError."""
-    kind: type[Timing] | type[WorkloadSpec] = type(value)
+    """A Timing, WorkloadSpec or Promises with changes. Raises ValueError."""
+    kind: type[Timing] | type[WorkloadSpec] | type[Promises] = type(value)
     return build(kind, {**dataclasses.asdict(value), **changes}, f"{name}.")
 
 

@@ -46,6 +46,7 @@ def page(data: StudyData) -> str:
     sections = [
         _head(data),
         *_answer(data),
+        *_by_level(data),
         *_clients(data),
         *_detection(data),
         *_levels(data),
@@ -81,6 +82,8 @@ replicates; within one scenario, its runs are. `namesrv study publish` fills in 
 
 
 def _answer(data: StudyData) -> Iterable[str]:
+    if not {AP, CP} <= set(data.plan.arms):
+        return
     yield "## When should I choose CP?"
     decision = _decision(data)
     if decision is None:
@@ -114,6 +117,18 @@ def _answer(data: StudyData) -> Iterable[str]:
         "a round trip between sites. It leaves out that clients cache routes for 30 s, which makes a slow look-up cheaper. "
         "With lease or stale reads, the column for 0 ms applies to the nodes that answer without asking others."
     )
+
+
+def _by_level(data: StudyData) -> Iterable[str]:
+    for name, levels in data.plan.factors:
+        yield f"## What the {name} changes"
+        yield f"Each row is over all runs with this {name}."
+        rows = []
+        for figure in (*PRIMARY_FIGURES, _BY_COLUMN["route_latency_median steady"]):
+            for level in levels:
+                found = [data.estimate(arm, figure, None, level) for arm in data.plan.arms]
+                rows.append([_title(figure), level, *(described(one, figure.unit) for one in found)])
+        yield _table(["", name, *data.plan.arms], rows)
 
 
 def _clients(data: StudyData) -> Iterable[str]:

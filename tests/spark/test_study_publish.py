@@ -36,6 +36,7 @@ from replicated_namesrv.spark.study_data import (
     write_data,
 )
 from replicated_namesrv.spark.study_decision import DEADLINE_S, DecisionInputs, decide
+from replicated_namesrv.spark.study_page import page
 from replicated_namesrv.spark.study_results import FIGURES, PRIMARY_FIGURES, StudyTrace, coarse_divergence, computed, results
 from replicated_namesrv.spark.summary import PRIMARY
 from replicated_namesrv.spark.truth import Listings, TruthSpan, observed_detections
@@ -291,6 +292,15 @@ def test_inputs_of_the_decision_are_means_over_scenarios_of_what_the_fault_adds(
     assert low is not None
     assert high is not None
     assert low <= centre <= high
+
+
+def test_each_level_of_a_factor_has_its_rows() -> None:
+    base = made_data({("ap", "s1", seed): {"harvest fault": seed / 10} for seed in range(1, 5)})
+    runs = {run: {**row, "levels": "3 s;x" if row["seed"] < "3" else "6 s;x"} for run, row in base.runs.items()}
+    facts = FACTS._replace(factors=(("time-out", ("3 s", "6 s")),))
+    text = page(StudyData(facts, runs, base.figures))
+    rows = [line for line in text.splitlines() if line.startswith("| brokers that should") and " s |" in line]
+    assert [row.split(" | ")[1:3] for row in rows] == [["3 s", "15 % (10, 20)"], ["6 s", "35 % (30, 40)"]]
 
 
 def links(text: str) -> Iterator[str]:
