@@ -5,13 +5,18 @@ majority has confirmed, everything acknowledged before the question is at or bel
 index is applied. One round serves all reads that came before it was sent. A follower asks the leader for one index for all its
 waiting reads and waits until it has applied it.
 
+On a fast link, one round or request at a time is enough: reads that come meanwhile share the next one. On a slow link they would
+wait for up to a round trip more. Therefore the next one is sent PIPELINE_SECONDS after the last one, even if that has no answer.
+An answer also counts for all earlier rounds or requests of the same term, because it was sent after them. So only the newest one
+is sent again if it is lost.
+
 The lease saves the round: a node that acknowledged an append votes for no other node for one minimum election time, by its
 clock. So if a majority acknowledged appends sent at time t or later, no other leader exists before t plus that time, shortened
 by the declared drift of clocks. A leadership transfer ends the lease first, because its votes are forced.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from replicated_namesrv.raft.entry_log import Log
@@ -24,6 +29,12 @@ from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.raft_messages import HigherTerm, ReadAck, ReadProbe, ReadReply, ReadRequest
 
 Done = Callable[[ReadOutcome], None]
+
+PIPELINE_SECONDS = 0.010
+"""Time after which the next round or request is sent although the last one is not answered. Longer than a round trip between
+machines of one site, so that there reads share rounds."""
+IN_FLIGHT_MAX = 8
+"""Number of rounds or requests without an answer."""
 
 
 class Batch(NamedTuple):
@@ -43,12 +54,30 @@ class Asking(NamedTuple):
 class Round:
     """One confirmation in progress."""
 
-    __slots__ = ("askers", "batches", "confirmed", "log_index", "sent_at", "sequence")
+    __slots__ = ("askers", "batches", "confirmed", "log_index", "sent_at", "sequence", "term")
 
-    def __init__(self, sequence: int, log_index: int, batches: list[Batch], askers: list[Asking], node: str, now: float) -> None:
-        self.sequence, self.log_index, self.batches, self.askers = sequence, log_index, batches, askers
+    def __init__(
+        self, sequence: int, term: int, log_index: int, batches: list[Batch], askers: list[Asking], node: str, now: float
+    ) -> None:
+        self.sequence, self.term, self.log_index, self.batches, self.askers = sequence, term, log_index, batches, askers
         self.confirmed = {node}
         self.sent_at = now
+
+
+class Request:
+    """A follower's request for an index that the leader has not answered."""
+
+    __slots__ = ("batches", "sent_at", "sequence")
+
+    def __init__(self, sequence: int, batches: list[Batch], now: float) -> None:
+        self.sequence, self.batches, self.sent_at = sequence, batches, now
+
+
+def may_start(in_flight: Sequence[Round | Request], now: float) -> bool:
+    """Whether the next round or request may start beside those in flight."""
+    if not in_flight:
+        return True
+    return len(in_flight) < IN_FLIGHT_MAX and now >= in_flight[-1].sent_at + PIPELINE_SECONDS
 
 
 class ReadIndex:
@@ -79,9 +108,10 @@ class ReadIndex:
         self._batches: list[Batch] = []
         """Batches of reads for the next round (leader) or the next request (follower)."""
         self._askers: list[Asking] = []
-        self._round: Round | None = None
-        self._request: tuple[int, list[Batch], float] | None = None
-        """(sequence, reads, when sent) of the request that the leader has not answered; None: there is none."""
+        self._rounds: list[Round] = []
+        """The leader's confirmations in progress, oldest first."""
+        self._requests: list[Request] = []
+        """A follower's requests without an answer, oldest first."""
         self._ready: deque[tuple[int, Batch]] = deque()
         """(index, reads): reads that can be answered when this index is applied."""
         self._sequence = first_sequence
@@ -152,8 +182,8 @@ class ReadIndex:
 
     @property
     def waits_for_acks(self) -> bool:
-        """Whether a confirmation waits for acknowledgements."""
-        return self._round is not None
+        """Whether the next acknowledgement decides what happens next: nothing is confirmed that ``tick`` has to answer."""
+        return bool(self._rounds) and not self._ready
 
     def next_wakeup(self) -> float:
         """Time to send again or to give up."""
@@ -164,35 +194,39 @@ class ReadIndex:
             wake_at = self._batches[0].deadline
         if self._ready:
             wake_at = min(wake_at, self._ready[0][1].deadline)
-        if self._round:
-            wake_at = min(wake_at, self._round.sent_at + self._context.heartbeat_seconds)
-        if self._request:
-            wake_at = min(wake_at, self._request[2] + self._context.heartbeat_seconds)
+        in_flight: Sequence[Round | Request] = self._rounds or self._requests
+        if in_flight:
+            waits = (self._batches or self._askers) and len(in_flight) < IN_FLIGHT_MAX
+            wake_at = min(wake_at, in_flight[-1].sent_at + (PIPELINE_SECONDS if waits else self._context.heartbeat_seconds))
         return wake_at
 
     def _tick_leader(self, now: float) -> None:
-        if self._request:
-            self._requeue_request()
-        if self._round and now - self._round.sent_at >= self._context.heartbeat_seconds:
-            self._round.batches = self._expire(self._round.batches, now)
-            self._send_round(now)
-        if self._round is None and (self._batches or self._askers) and self._term_committed():
+        if self._requests:
+            self._requeue_requests()
+        if self._rounds:
+            if self._rounds[0].term != self._core.term:
+                self._step_down()
+            elif now - self._rounds[-1].sent_at >= self._context.heartbeat_seconds:
+                for one in self._rounds:
+                    one.batches = self._expire(one.batches, now)
+                self._send_round(now)
+        if (self._batches or self._askers) and may_start(self._rounds, now) and self._term_committed():
             self._start_round(now)
 
-    def _requeue_request(self) -> None:
+    def _requeue_requests(self) -> None:
         """The node that we asked has stepped down: ask the new leader."""
-        if self._request:
-            self._batches = self._request[1] + self._batches
-            self._request = None
+        self._batches = [batch for request in self._requests for batch in request.batches] + self._batches
+        self._requests = []
 
     def _start_round(self, now: float) -> None:
         self._sequence += 1
         batches, self._batches = self._batches, []
         askers, self._askers = self._askers, []
         self._measure(batches, len(askers))
-        self._round = Round(self._sequence, self._core.commit_index, batches, askers, self._context.node_id, now)
+        core = self._core
+        self._rounds.append(Round(self._sequence, core.term, core.commit_index, batches, askers, self._context.node_id, now))
         if self._context.quorum == 1 or not self._defences.read_index:
-            self._confirm()
+            self._confirm(len(self._rounds))
         else:
             self._send_round(now)
 
@@ -200,43 +234,47 @@ class ReadIndex:
         self._context.measurements.read_batches.observe(sum([len(batch.dones) for batch in batches]) + askers)
 
     def _send_round(self, now: float) -> None:
-        assert self._round is not None
-        self._round.sent_at = now
+        """Ask for confirmations of the newest round."""
+        newest = self._rounds[-1]
+        newest.sent_at = now
         for peer in self._context.voting_peers:
-            self._outbox.send(peer, ReadProbe(*self._outbox.address(peer), self._core.term, self._round.sequence))
+            self._outbox.send(peer, ReadProbe(*self._outbox.address(peer), self._core.term, newest.sequence))
 
-    def _confirm(self) -> None:
-        assert self._round is not None
-        done, self._round = self._round, None
-        for batch in done.batches:
-            self._ready.append((done.log_index, batch))
-        for asker in done.askers:
-            self._outbox.send(asker.peer, ReadReply(*self._outbox.address(asker.peer), asker.sequence, done.log_index))
+    def _confirm(self, count: int) -> None:
+        """The ``count`` oldest rounds are confirmed."""
+        confirmed, self._rounds = self._rounds[:count], self._rounds[count:]
+        for done in confirmed:
+            for batch in done.batches:
+                self._ready.append((done.log_index, batch))
+            for asker in done.askers:
+                self._outbox.send(asker.peer, ReadReply(*self._outbox.address(asker.peer), asker.sequence, done.log_index))
 
     def _tick_follower(self, now: float) -> None:
-        if self._round or self._askers:
+        if self._rounds or self._askers:
             self._step_down()
         leader = self._leader
         if leader is None or leader == self._context.node_id:
-            self._requeue_request()
+            self._requeue_requests()
             return
-        if self._request is None and self._batches:
+        requests = self._requests
+        if self._batches and may_start(requests, now):
             self._sequence += 1
             self._measure(self._batches, 0)
-            self._request = self._sequence, self._batches, now
+            requests.append(Request(self._sequence, self._batches, now))
             self._batches = []
-        elif self._request and now - self._request[2] >= self._context.heartbeat_seconds:
-            batches = self._expire(self._request[1], now)
-            self._request = (self._request[0], batches, now) if batches else None
-        if self._request and self._request[2] == now:
-            self._outbox.send(leader, ReadRequest(*self._outbox.address(leader), self._request[0]))
+        elif requests and now - requests[-1].sent_at >= self._context.heartbeat_seconds:
+            for request in requests:
+                request.batches = self._expire(request.batches, now)
+            requests[-1].sent_at = now
+            if not any(request.batches for request in requests):
+                requests.clear()
+        if requests and requests[-1].sent_at == now:
+            self._outbox.send(leader, ReadRequest(*self._outbox.address(leader), requests[-1].sequence))
 
     def _step_down(self) -> None:
-        """This node has stepped down: request our own reads from the new leader. Each peer requests its own reads there."""
-        if self._round:
-            self._batches = self._round.batches + self._batches
-            self._round = None
-        self._askers = []
+        """This node does not lead the term of the rounds any more: request our own reads again. Each peer requests its own."""
+        self._batches = [batch for one in self._rounds for batch in one.batches] + self._batches
+        self._rounds, self._askers = [], []
 
     def _finish_ready(self, now: float) -> None:
         applied, term = self._core.applied_index, self._core.term
@@ -270,12 +308,13 @@ class ReadIndex:
         self._refuse_all(reason)
 
     def _refuse_all(self, reason: str) -> None:
-        if not self.count and not self._round and not self._askers:
+        if not self.count and not self._rounds and not self._askers:
             return
         self._batch_waiting()
         self._step_down()
-        batches = self._batches + (self._request[1] if self._request else []) + [batch for _, batch in self._ready]
-        self._batches, self._request, self._ready = [], None, deque()
+        self._requeue_requests()
+        batches = self._batches + [batch for _, batch in self._ready]
+        self._batches, self._ready = [], deque()
         for batch in batches:
             self._reject(batch, reason)
 
@@ -294,31 +333,39 @@ class ReadIndex:
             self._outbox.send(peer, ReadAck(*self._outbox.address(peer), message.term, message.sequence))
 
     def on_ack(self, peer: str, message: ReadAck) -> None:
-        current = self._round
+        rounds, sequence = self._rounds, message.sequence
         if (
-            current is None
-            or message.sequence != current.sequence
+            not rounds
+            or not rounds[0].sequence <= sequence <= rounds[-1].sequence
             or message.term != self._core.term
+            or message.term != rounds[0].term
             or not self._core.is_leader
             or not self._voters.counts(peer, message.source)
             or self._refused()
         ):
             return
-        current.confirmed.add(peer)
-        if len(current.confirmed & self._context.voters) >= self._context.quorum:
-            self._confirm()
+        count = 0
+        for one in rounds:
+            if one.sequence > sequence:
+                break
+            one.confirmed.add(peer)
+            if len(one.confirmed & self._context.voters) >= self._context.quorum:
+                count += 1
+        if count:
+            self._confirm(count)
 
     def on_request(self, peer: str, message: ReadRequest) -> None:
         asking = Asking(peer, message.sequence)
-        if self._core.is_leader and not (self._round and asking in self._round.askers):
+        if self._core.is_leader and not any(asking in one.askers for one in self._rounds):
             self._askers = [a for a in self._askers if a.peer != peer]
             self._askers.append(asking)
 
     def on_reply(self, peer: str, message: ReadReply) -> None:
-        if self._request and message.sequence == self._request[0]:
-            batches, self._request = self._request[1], None
-            for batch in batches:
-                self._ready.append((message.log_index, batch))
+        for position, request in enumerate(self._requests):
+            if request.sequence == message.sequence:
+                answered, self._requests = self._requests[: position + 1], self._requests[position + 1 :]
+                self._ready.extend((message.log_index, batch) for one in answered for batch in one.batches)
+                return
 
     def memory(self) -> dict[str, Bounded]:
         """The memory used here, and its bounds."""
@@ -327,4 +374,5 @@ class ReadIndex:
             "pending_reads": (self.count, most),
             "read_batches": (len(self._batches) + len(self._ready), most),
             "read_askers": (len(self._askers), MEMBERS_MAX),
+            "reads_in_flight": (max(len(self._rounds), len(self._requests)), IN_FLIGHT_MAX),
         }

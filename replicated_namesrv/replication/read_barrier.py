@@ -1,8 +1,9 @@
 """ReadBarrier: when this node may answer, how fresh its state is, and when it is fenced.
 
 A linearizable read waits for a read index that was requested after the read came. All reads that come in the same turn of the
-event loop share one request, so a read costs little. Reads that come later wait for the next request, which is sent when the
-first is answered. Any node can do this. A stale read is answered at once with its age.
+event loop share one request, so a read costs little. Reads that come later wait for the next request. It is sent when the last
+one is answered, or PIPELINE_MS after the last one if links are slow. Any node can do this. A stale read is answered at once with
+its age.
 
 In the tables the first row that matches decides. *Level* is what the request names; *default* is ``readConsistency``. *Stale*
 means: an answer with its age, or StaleReadError if it is older than ``maxStalenessMs``. Each row has one test, named after it, in
@@ -61,6 +62,7 @@ from functools import partial
 
 from replicated_namesrv.errors import StaleReadError, UnavailableError
 from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.raft.read_index import IN_FLIGHT_MAX, PIPELINE_SECONDS
 from replicated_namesrv.replication.consensus import NO_MAJORITY, Consensus
 from replicated_namesrv.service import UNKNOWN_AGE, Freshness, ReadLevel
 
@@ -68,6 +70,8 @@ log = logging.getLogger(__name__)
 
 COLLECTING_MAX_MS = 1.0
 """While reads come in every turn of the loop, a request for an index is delayed by this time, so that several reads share it."""
+PIPELINE_MS = 1000 * PIPELINE_SECONDS
+"""Time after which the next request is sent although the last one is not answered."""
 PROBE_AFTER_MS = 200.0
 """A majority is asked when the state has become this old, even without reads."""
 STEP_MAX_MS = 250.0
@@ -100,9 +104,13 @@ class ReadBarrier:
         self._others_came = False
         self._needs_index = False
         """Whether one of the waiting reads needs more than a lease."""
-        self._is_asking = False
-        """True while a request for an index is in progress. There is only one at a time: the leader would delay a second one
-        anyway, and this way more reads share a request."""
+        self._in_flight = 0
+        """Number of requests for an index without an answer. On fast links there is only one at a time, so that more reads share
+        a request."""
+        self._asked_ms = 0.0
+        """When the last request was sent."""
+        self._answer_ms = 0.0
+        """How long the last answer took."""
         self._waiting: dict[Future[Freshness], Future[ReadOutcome] | None] = {}
         """Reads without an answer, with the request for each of them."""
         self._is_live = False
@@ -155,9 +163,12 @@ class ReadBarrier:
             loop = asyncio.get_running_loop()
             shared = self._collecting = loop.create_future()
             self._waiting[shared] = None
-            if not self._is_asking:
+            if not self._in_flight:
                 self._collecting_since_ms = self._now_ms()
                 loop.call_soon(self._ask)
+            elif self._answer_ms > PIPELINE_MS and self._in_flight < IN_FLIGHT_MAX:
+                wait_ms = self._asked_ms + PIPELINE_MS - self._now_ms()
+                loop.call_later(max(0.0, wait_ms) / 1000, self._ask_beside, shared)
         else:
             self._others_came = True
         # ``barrier`` lets later reads of the default level join this one, and does not record what they need
@@ -166,6 +177,12 @@ class ReadBarrier:
         if self.serves_stale and (level is not None or max_staleness_ms is not None):
             return self._judged(shared, level, max_staleness_ms)
         return shared
+
+    def _ask_beside(self, shared: Future[Freshness]) -> None:
+        """Request an index for ``shared`` although the last request is not answered yet."""
+        if self._collecting is shared and self._in_flight:
+            self._others_came = False
+            self._ask()
 
     def _ask(self) -> None:
         """Answer all waiting reads by the lease, or request one index for them. If the last turn of the loop brought further
@@ -183,15 +200,18 @@ class ReadBarrier:
             return
         self._collecting, self._needs_index = None, False
         if shared is not None and not shared.done():
-            self._is_asking = True
+            self._in_flight += 1
+            asked_ms = self._asked_ms = self._now_ms()
             question = self._waiting[shared] = self._consensus.read_index()
-            question.add_done_callback(partial(self._answered, shared))
+            question.add_done_callback(partial(self._answered, shared, asked_ms))
 
-    def _answered(self, shared: Future[Freshness], answer: "Future[ReadOutcome]") -> None:
+    def _answered(self, shared: Future[Freshness], asked_ms: float, answer: "Future[ReadOutcome]") -> None:
         self._waiting.pop(shared, None)
-        self._is_asking = False
+        self._in_flight -= 1
+        now_ms = self._now_ms()
+        self._answer_ms = now_ms - asked_ms
         if self._collecting is not None:
-            self._collecting_since_ms = self._now_ms()
+            self._collecting_since_ms = now_ms
             asyncio.get_running_loop().call_soon(self._ask)
         outcome = Rejected("this node stops") if answer.cancelled() else answer.result()
         if shared.done():

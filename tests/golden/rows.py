@@ -210,9 +210,9 @@ def _watch_reads(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
         if shared is not None and shared.done() and not was_done:
             taken.add("reads W1")
 
-    def watched_answered(self: ReadBarrier, shared: "Future[Freshness]", answer: Any) -> None:
+    def watched_answered(self: ReadBarrier, shared: "Future[Freshness]", asked_ms: float, answer: Any) -> None:
         was_done = shared.done()
-        answered(self, shared, answer)
+        answered(self, shared, asked_ms, answer)
         if shared.done() and not was_done:
             taken.add("reads W2" if shared.exception() is None else "reads W3")
 

@@ -21,6 +21,7 @@ NAMES = {
     "queued_proposals",
     "read_askers",
     "read_batches",
+    "reads_in_flight",
     "placed_proposals",
 }
 

@@ -10,9 +10,11 @@ import pytest
 
 from replicated_namesrv.errors import StaleReadError, UnavailableError
 from replicated_namesrv.raft.interfaces import Outcome, ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.raft.read_index import IN_FLIGHT_MAX
 from replicated_namesrv.replication import read_barrier
-from replicated_namesrv.replication.read_barrier import COLLECTING_MAX_MS, ReadBarrier
+from replicated_namesrv.replication.read_barrier import COLLECTING_MAX_MS, PIPELINE_MS, ReadBarrier
 from replicated_namesrv.service import UNKNOWN_AGE, Freshness, ReadLevel
+from tests.support.waiting import until
 
 LINEARIZABLE, LEASE, STALE = ReadLevel.LINEARIZABLE, ReadLevel.LEASE, ReadLevel.STALE
 FENCE_AFTER_MS = 1_500
@@ -399,3 +401,55 @@ async def test_a_node_that_is_read_all_the_time_asks_for_nothing_more() -> None:
         scene.now_ms += TICK_MS / 4
         scene.reads.tick()
     assert not scene.asked
+
+
+# Slow links
+
+
+async def test_on_a_slow_link_reads_do_not_wait_for_the_answer_to_earlier_ones() -> None:
+    scene = Scene()
+    first = scene.waiting()
+    await turns()
+    scene.now_ms += 3 * PIPELINE_MS  # the answer takes this long
+    await scene.answer()
+    assert first.done()
+    waiting = []
+    for number in range(IN_FLIGHT_MAX + 2):
+        waiting.append(scene.waiting())
+        await turns()
+        assert len(scene.asked) == min(number + 1, IN_FLIGHT_MAX)
+        scene.now_ms += PIPELINE_MS
+    await scene.answer()
+    assert [read.done() for read in waiting] == [True] * IN_FLIGHT_MAX + [False] * 2
+    await scene.answer()
+    assert all(read.done() for read in waiting), "reads above the limit share the next request"
+
+
+async def test_on_a_slow_link_reads_within_a_short_time_share_a_request() -> None:
+    scene = Scene()
+    scene.waiting()
+    await turns()
+    scene.now_ms += 3 * PIPELINE_MS
+    await scene.answer()
+    scene.waiting()
+    await turns()
+    scene.now_ms += PIPELINE_MS / 2
+    second = scene.waiting()
+    await turns()
+    assert scene.waiting() is second
+    assert len(scene.asked) == 1
+    await until(lambda: len(scene.asked) == 2, "the second request")
+
+
+async def test_on_a_fast_link_there_is_one_request_at_a_time() -> None:
+    scene = Scene()
+    scene.waiting()
+    await turns()
+    scene.now_ms += PIPELINE_MS / 2
+    await scene.answer()
+    scene.waiting()
+    await turns()
+    scene.now_ms += PIPELINE_MS
+    scene.waiting()
+    await turns()
+    assert len(scene.asked) == 1

@@ -49,7 +49,7 @@ def _build(final: Path, folder: Path) -> None:
     environment.pop("GOMODCACHE", None)
     flags = f"-s -w -X {MODULE}/internal/version.version=v{VERSION}"
     install = [str(go), "install", "-v", "-p", "1", "-trimpath", "-ldflags", flags, f"{MODULE}/cmd/helm@v{VERSION}"]
-    status, output = run_with_progress(["nice", "-n", "15", *install], environment, folder, say)
+    status, output = run_with_progress(["nice", "-n", "5", *install], environment, folder, say)
     if status != 0:
         raise ProvisionError(f"helm {VERSION} could not be built: " + " | ".join(output.strip().splitlines()[-3:]))
     os.replace(folder / "helm", final)

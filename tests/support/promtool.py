@@ -47,7 +47,7 @@ def _build(final: Path, folder: Path) -> None:
     }
     environment.pop("GOMODCACHE", None)
     for arguments in (["mod", "tidy"], ["build", "-p", "1", "-trimpath", "-ldflags", "-s -w", f"{MODULE}/cmd/promtool"]):
-        command = ["nice", "-n", "15", str(go), "-C", str(source), *arguments]
+        command = ["nice", "-n", "5", str(go), "-C", str(source), *arguments]
         status, output = run_with_progress(command, environment, folder, say)
         if status != 0:
             raise ProvisionError(f"promtool {VERSION} could not be built: " + " | ".join(output.strip().splitlines()[-3:]))
