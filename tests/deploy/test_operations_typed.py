@@ -84,7 +84,9 @@ class Machines:
             for pid in listed.stdout.split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
-            subprocess.run(["ip", "netns", "del", self.prefix + name], check=False, capture_output=True)
+            # Deleting a namespace does not wait for its links, and the next test uses the same names.
+            for kind in ("link", "netns"):
+                subprocess.run(["ip", kind, "del", self.prefix + name], check=False, capture_output=True)
         subprocess.run(["ip", "link", "del", f"{self.prefix}br"], check=False, capture_output=True)
 
     def _ip(self, *arguments: str) -> None:
