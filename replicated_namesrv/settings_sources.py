@@ -23,7 +23,7 @@ ENVIRONMENT_PREFIX = "NAMESRV_"
 _FOREIGN_ENVIRONMENT = ("NAMESRV_ADDR", "NAMESRV_PORT", "NAMESRV_SERVICE_")
 """Beginnings of variables that are not settings. The first is RocketMQ's own client variable; Kubernetes sets the others for a
 service with the name namesrv."""
-_OPERATORS_VARIABLES = ("NAMESRV_ADMIN", "NAMESRV_ADMIN_CA")
+_OPERATORS_VARIABLES = ("NAMESRV_ADMIN", "NAMESRV_ADMIN_CA", "NAMESRV_ADMIN_CERT", "NAMESRV_ADMIN_KEY")
 """Variables that only commands read."""
 
 

@@ -25,6 +25,7 @@ T = TypeVar("T")
 GOOD, BAD, UNKNOWN = 0, 1, 2
 DEFAULT_ADMIN = "127.0.0.1:9886"
 ADMIN_VARIABLE, TOKEN_VARIABLE, CA_VARIABLE = "NAMESRV_ADMIN", "NAMESRV_ADMIN_TOKEN_FILE", "NAMESRV_ADMIN_CA"
+CERT_VARIABLE, KEY_VARIABLE = "NAMESRV_ADMIN_CERT", "NAMESRV_ADMIN_KEY"
 SYSTEM_CA = "system"
 TIMEOUT_MS = 5_000
 ANSWER_BYTES_MAX = 64 << 20
@@ -90,6 +91,12 @@ def add_admin_access(parser: argparse._ActionsContainer) -> None:
         help=f"use HTTPS and verify the nodes with the CA certificates in FILE; '{SYSTEM_CA}' means those of the operating "
         f"system (default: {CA_VARIABLE}); needed if the nodes have adminTlsCertPath",
     )
+    parser.add_argument(
+        "--cert",
+        metavar="FILE",
+        help=f"present this certificate (PEM), for accessPolicy=enforce; needs --ca (default: {CERT_VARIABLE})",
+    )
+    parser.add_argument("--key", metavar="FILE", help=f"key of --cert, if that file does not have it (default: {KEY_VARIABLE})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +184,26 @@ def token_of(arguments: argparse.Namespace) -> str | None:
 
 
 def tls_of(arguments: argparse.Namespace) -> ssl.SSLContext | None:
-    """The TLS context that --ca asks for. Raises SettingError if the file has no certificates."""
+    """The TLS context that --ca, --cert and --key ask for. Raises SettingError if a file cannot be used."""
     ca = arguments.ca or os.environ.get(CA_VARIABLE)
+    certificate, key = arguments.cert or os.environ.get(CERT_VARIABLE), arguments.key or os.environ.get(KEY_VARIABLE)
     if not ca:
+        if certificate:
+            raise SettingError(f"--cert {certificate}: a certificate is presented over HTTPS only; give --ca FILE too")
         return None
     try:
-        return ssl.create_default_context(cafile=None if ca == SYSTEM_CA else ca)
+        context = ssl.create_default_context(cafile=None if ca == SYSTEM_CA else ca)
     except OSError as cause:  # includes ssl.SSLError, which is an OSError
         raise SettingError(f"--ca {ca}: {reason_of(cause)}; give a file with certificates in PEM, or '{SYSTEM_CA}'") from None
+    if certificate:
+        try:
+            context.load_cert_chain(certificate, key or None, password=lambda: b"")  # without a password OpenSSL would ask for it
+        except (OSError, ValueError) as cause:
+            reason = reason_of(cause)
+            raise SettingError(
+                f"--cert {certificate}: {reason}; give certificate and key in PEM, the key without a password"
+            ) from None
+    return context
 
 
 def admin_addresses(arguments: argparse.Namespace, admin: Admin) -> tuple[str, ...]:
@@ -246,7 +265,8 @@ def reason_of(cause: BaseException) -> str:
 
 def _refusal(address: str, status: int, answer: dict[str, Any]) -> NamesrvError:
     if status == http.client.UNAUTHORIZED:
-        answer = answer | {"remedy": f"give the node's token with --token-file FILE or {TOKEN_VARIABLE}"}
+        remedy = f"give the node's token with --token-file FILE or {TOKEN_VARIABLE}, or a certificate with --cert FILE"
+        answer = answer | {"remedy": remedy}
     refused = AdminRefusedError(address, status, answer)
     return AdminUnknownError(str(refused)) if answer.get("outcome") == "unknown" else refused
 

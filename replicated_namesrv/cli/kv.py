@@ -75,9 +75,10 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.action not in ("get", "list"):
         refuse_consistency(arguments)
-    of_export = (arguments.only, arguments.force, arguments.admin, arguments.token_file, arguments.ca)
-    if arguments.action != "export" and any(of_export):
-        arguments.usage_error("--namespace, --force, --admin, --token-file and --ca are for 'kv export': leave them out here")
+    of_access = (arguments.token_file, arguments.ca, arguments.cert, arguments.key)
+    if arguments.action != "export" and any((arguments.only, arguments.force, arguments.admin, *of_access)):
+        options = "--namespace, --force, --admin, --token-file, --ca, --cert and --key"
+        arguments.usage_error(f"{options} are for 'kv export': leave them out here")
     if arguments.action == "export":
         from replicated_namesrv.cli.kv_export import run_export  # imported here because the other actions do not need this module
 

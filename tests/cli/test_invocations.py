@@ -23,6 +23,7 @@ from typing import NamedTuple
 import pytest
 
 from replicated_namesrv.cli import watch
+from replicated_namesrv.cli.admin import ADMIN_VARIABLE, CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TOKEN_VARIABLE
 from replicated_namesrv.cli.main import available_commands, main, parser_of
 from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVersion, register_request
 from replicated_namesrv.client.remoting import RemotingClient
@@ -136,8 +137,8 @@ TABLE = [
     Invocation("kv export {folder}/none/no.json -n {ap}", BAD, err="there is no folder"),
     Invocation("kv export -n {ap}", USAGE, err="NAMESPACE|FILE"),
     Invocation("kv list NS -n {ap} --force", USAGE, err="are for 'kv export'"),
-    Invocation("kv get NS key -n {ap} --token-file {token}", USAGE, err="--token-file and --ca are for 'kv export'"),
-    Invocation("kv import {folder}/cp.json -n {ap} --ca system", USAGE, err="--token-file and --ca are for 'kv export'"),
+    Invocation("kv get NS key -n {ap} --token-file {token}", USAGE, err="are for 'kv export'"),
+    Invocation("kv import {folder}/cp.json -n {ap} --ca system", USAGE, err="are for 'kv export'"),
     Invocation("kv delete NS key -n {cp}", GOOD, "done"),
     Invocation("kv import {folder}/cp.json -n {cp}", GOOD, "2"),
     Invocation("kv get NS key -n {cp}", GOOD, "value"),
@@ -199,6 +200,10 @@ TABLE = [
     Invocation("status -a nonsense", BAD, err="nonsense"),
     Invocation("status -a {cpadmin} --token-file {folder}/missing", BAD, err="--token-file"),
     Invocation("status -a {cpadmin} --ca {text}", BAD, err="give a file with certificates in PEM"),
+    Invocation("status -a {cpadmin} --cert {text}", BAD, err="give --ca FILE too"),
+    Invocation("status -a {cpadmin} --ca system --cert {text}", BAD, err="give certificate and key in PEM"),
+    Invocation("status -a {cpadmin} --ca system --cert {folder}/missing", BAD, err="missing: No such file"),
+    Invocation("kv get NS key -n {ap} --key {text}", USAGE, err="are for 'kv export'"),
     Invocation("status -a ftp://127.0.0.1:1", BAD, err="http:// or https://"),
     Invocation("status -a https://127.0.0.1:1", BAD, err="give --ca FILE"),
     Invocation("status -a {locked}", USAGE, "--token-file"),
@@ -460,7 +465,7 @@ def judge(done: Output, line: str) -> None:
 def test_each_ends_as_the_table_says(
     places: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in ("NAMESRV_ADDR", "NAMESRV_ADMIN", "NAMESRV_ADMIN_TOKEN_FILE", "NAMESRV_ADMIN_CA"):
+    for name in ("NAMESRV_ADDR", ADMIN_VARIABLE, TOKEN_VARIABLE, CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(watch, "GIVE_UP_S", 1.0)

@@ -19,6 +19,7 @@ from replicated_namesrv.routes import quotas
 from replicated_namesrv.routes.backup import encode
 from replicated_namesrv.routes.commands import PutKVConfig
 from replicated_namesrv.routes.state import RouteInfoManager
+from tests.support.authority import Authority
 from tests.support.events import watching
 from tests.support.nodes import clean_environment, command, http
 from tests.support.operated import Operated, Output, operated, run
@@ -132,6 +133,34 @@ async def test_watch_ends_at_once_if_every_node_needs_a_token(tmp_path: Path) ->
         refused = await run("watch", "-a", nodes.admin)
         assert (refused.code, refused.out) == (1, "")
         assert "give the node's token with --token-file" in refused.err
+
+
+async def test_commands_present_a_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tls").mkdir()
+    authority = Authority(tmp_path / "tls")
+    node, tools, client = (authority.files(name, days=20) for name in ("localhost", "tools", "client"))
+    access = tmp_path / "access.toml"
+    access.write_text('[identities.tools]\nroles = ["admin"]\ncertificates = ["CN=tools"]\n')
+    access.chmod(0o600)
+    settings = {
+        "adminTlsKeyPath": str(node.key),
+        "adminTlsCertPath": str(node.certificate),
+        "adminTlsTrustCertPath": str(authority.path),
+        "accessPolicy": "enforce",
+        "accessFile": str(access),
+    }
+    async with operated(tmp_path, 1, "ap", **settings) as nodes:
+        options = ("-a", f"localhost:{nodes.admin_ports[0]}", "--ca", str(authority.path))
+        own = ("--cert", str(tools.certificate), "--key", str(tools.key))
+        done = await run("status", *options, *own)
+        assert done.code == 0, done
+        assert (await run("backup", str(tmp_path / "backup"), *options, *own)).code == 0
+        other = await run("status", *options, "--cert", str(client.certificate), "--key", str(client.key))
+        assert (other.code, "no permission" in other.out) == (2, True)
+        assert "a certificate with --cert" in (await run("status", *options)).out
+        for name, file in (("CA", authority.path), ("CERT", tools.certificate), ("KEY", tools.key)):
+            monkeypatch.setenv(f"NAMESRV_ADMIN_{name}", str(file))
+        assert (await run("status", *options[:2])).code == 0
 
 
 async def test_status_of_independent_nodes(tmp_path: Path) -> None:

@@ -25,13 +25,15 @@ def has_broker(tools: Driver, address: str) -> bool:
 
 def test_the_page(lab: Lab, tmp_path: Path) -> None:
     text = (ROOT / "docs" / "tls.md").read_text(encoding="utf-8")
-    certificates, roles, nodes, start, operators, java = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    certificates, roles, nodes, start, operators, commands, asked, java = re.findall(
+        r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL
+    )
     base = free_port(*OFFSETS)
     moved = {9876 + offset: base + offset for offset in (-1, 0, *OFFSETS)} | {9885: base + 9}
 
     def here(block: str) -> str:
         block = re.sub(r"\b98[789]\d\b", lambda found: str(moved[int(found[0])]), block)
-        return re.sub(r"\bnamesrv (?=serve|access)", f"{sys.executable} -m replicated_namesrv ", block)
+        return re.sub(r"\bnamesrv (?=serve|access|status|brokers)", f"{sys.executable} -m replicated_namesrv ", block)
 
     environment = clean_environment(PYTHONPATH=str(ROOT))
 
@@ -47,6 +49,8 @@ def test_the_page(lab: Lab, tmp_path: Path) -> None:
     for line in filter(None, (part.strip() for part in here(start).split("&"))):
         lab.processes.append(Process(line, shlex.split(line), tmp_path, environment))
     wait_for(lambda: '"ready":true' in run(operators, None), "the node is ready, and tells the operator so")
+    wait_for(lambda: "problem:" not in run(commands, None), "the commands find no problem")
+    assert "no registered broker" in run(asked)
     change = operators.strip().replace("/v1/status", "/v1/kv/n/k") + " -X PUT -d value"
     run(change)
     run(change.replace("tools", "client"), 22)
