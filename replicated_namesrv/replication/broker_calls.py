@@ -3,7 +3,8 @@
 A registration that is a no-op on this node is a renewal: if the leader accepts it, it is answered and not written to the log.
 Otherwise this node asks the leader whether a copy of it is in progress or was already applied. If so, this node catches up and
 checks again. Only an admitted copy is proposed. So one change that n nodes receive is one entry of the log. If the broker is
-registered, the arrival of the change is a contact like a ``BROKER_HEARTBEAT`` (904), because the change may have to wait.
+registered with this name and id, the arrival of the change is a contact like a ``BROKER_HEARTBEAT`` (904), because the change may
+have to wait.
 
 Some registrations are refused independently of their sender, for example one of a deposed master, or one with a single topic of
 an unknown broker. Such a registration is not written to the log. It is answered after a read index is confirmed, like a
@@ -25,7 +26,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from replicated_namesrv.errors import LimitError, NamesrvError, OutcomeUnknownError, UnavailableError
+from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, UnavailableError
 from replicated_namesrv.model import ChangeOrigin, DataVersion
 from replicated_namesrv.replication.consensus import Consensus, confirm
 from replicated_namesrv.replication.liveness.attachments import PATIENCE_MS, ROUND_MS, Attachments, Conversations
@@ -188,8 +189,8 @@ class BrokerCalls:
                     if unchanged is not None and await self._is_confirmed(registration, unchanged, connection):
                         self._late_copies.forget(key)
                         return unchanged
-                    # the change may wait; meanwhile the leader has to know of the connection
-                    self.heartbeat(*key, connection)
+                    # the change may wait, or be refused; meanwhile the leader has to know of the connection
+                    self.change_arrived(registration, connection)
                     content = content or content_of(registration)
                     asked, decision = self._leader.may_register(key, content, serial)
                     if await decision == GRANTED:
@@ -206,11 +207,9 @@ class BrokerCalls:
             data = encode_register(registration, time_ms, received, replaces, content)
             topics = self._machine.state.topics_concerned(registration)
             applied = await self._propose(data, int(REGISTRATION_S * 1000), topics, origin, connection, grant)
-        except NamesrvError as error:  # this copy ends; copies at other nodes continue
+        except NamesrvError:  # this copy ends; copies at other nodes continue
             if asked is not None:
                 self._leader.withdraw(asked, key, content)
-            if isinstance(error, LimitError):
-                self.refused(registration, connection)
             raise
         if applied.ignored is Ignored.LATE_COPY:
             if self._machine.state.registration(*key) is not None:
@@ -276,8 +275,8 @@ class BrokerCalls:
         self._attach(key, epoch, connection, registers)
         return await self._leader.renew(key, epoch, generation)
 
-    def refused(self, registration: RegisterBroker, connection: Connection) -> None:
-        """The change is refused by a limit, but the broker's present registration is renewed."""
+    def change_arrived(self, registration: RegisterBroker, connection: Connection) -> None:
+        """Renew the present registration of a broker that changes its content, whatever the outcome of the change."""
         if self._machine.state.is_registered(registration):
             self.heartbeat(registration.cluster_name, registration.broker_addr, connection)
 

@@ -429,7 +429,7 @@ class ReplicatedNode:
                 self.quotas, registration, lambda grant: self.broker_calls.register(registration, connection, grant, received)
             )
         except LimitError:
-            self.broker_calls.refused(registration, connection)
+            self.broker_calls.change_arrived(registration, connection)
             raise
 
     def renew_unchanged(
