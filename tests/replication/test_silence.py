@@ -11,12 +11,17 @@ T = 9_000
 THIRD = T / SHARES
 
 
-def watching(leases: Collection[Lease], began_ms: float = 0.0) -> Silence:
-    """A leader's watch, which has read these registrations."""
+def unread(leases: Collection[Lease], began_ms: float = 0.0) -> Silence:
+    """A leader's watch, which has not read these registrations yet."""
     version = DataVersion(0, 0, 0)
-    silence = Silence(
+    return Silence(
         {each.key: Registration(*each.key, "b", 0, each.epoch, version, each.timeout_ms, "", (), 0) for each in leases}, began_ms
     )
+
+
+def watching(leases: Collection[Lease], began_ms: float = 0.0) -> Silence:
+    """A leader's watch, which has read these registrations."""
+    silence = unread(leases, began_ms)
     by_key = {each.key: each for each in leases}
     while silence._unread:
         assert silence.due(by_key.get, began_ms) == []
@@ -155,6 +160,7 @@ def test_a_thousand_brokers_that_renew_cost_one_look_in_a_third() -> None:
             silence.contact(lease, now)
         assert silence.due(lease_of, now) == []
     assert looks <= 1_000 * 3 * (SHARES + 1)
+    assert len(silence._heap) == 1_000
 
 
 def test_a_turn_looks_at_no_more_brokers_than_allowed() -> None:
@@ -194,3 +200,50 @@ def test_what_cannot_be_recorded_is_looked_at_once_in_a_third() -> None:
     assert looks == SHARES - 1
     assert silence.due(lease_of, T, can_record=False) == []
     assert list(silence.silent(lease_of, T)) == [lease], "a silent broker is removed"
+
+
+def test_a_new_leader_reads_registrations_in_turns() -> None:
+    """Until a registration is read, its silence is measured since LEAD without the recorded suspicion."""
+    leases = {("c", f"b:{n}"): Lease(("c", f"b:{n}"), 1, T, 1) for n in range(2 * LOOKS_PER_TURN + 1)}
+    silence = unread(leases.values(), 1_000)
+    reads: list[tuple[str, str]] = []
+
+    def lease_of(key: tuple[str, str]) -> Lease:
+        reads.append(key)
+        return leases[key]
+
+    for count in (LOOKS_PER_TURN, 2 * LOOKS_PER_TURN, 2 * LOOKS_PER_TURN + 1):
+        assert all(silence.watches(key) for key in leases)
+        assert silence.due(lease_of, 1_500) == []
+        assert len(reads) == count
+        ages = [silence.age_ms(key, 1_500) for key in leases]
+        assert (ages.count(500.0 + THIRD), ages.count(500.0)) == (count, len(leases) - count)
+    assert not silence.watches(("c", "other:1"))
+    assert silence.age_ms(("c", "other:1"), 1_500) is None
+
+
+def test_a_registration_that_ended_before_it_was_read() -> None:
+    silence = unread([Lease(KEY, 7, T, 0)])
+    assert silence.due(lambda key: None, 100) == []
+    assert not silence.watches(KEY)
+    silence = unread([Lease(KEY, 7, T, 0)])
+    silence.forget(KEY)
+    assert not silence.watches(KEY)
+    assert silence.due(lambda key: Lease(KEY, 7, T, 0), THIRD) == []
+
+
+def test_contact_before_the_registration_was_read() -> None:
+    lease = Lease(KEY, 7, T, 0)
+    silence = unread([lease])
+    silence.contact(lease, 500)
+    assert not silence._unread
+    assert silence.due(lambda key: lease, THIRD + 499) == []
+    assert silence.due(lambda key: lease, THIRD + 500) == [Due(lease, 1)]
+
+
+def test_another_registration_before_the_first_was_read_has_its_whole_time_out() -> None:
+    """``contact`` was not called for it yet."""
+    silence, lease = unread([Lease(KEY, 7, T, 2)]), Lease(KEY, 8, T, 0)
+    assert silence.due(lambda key: lease, 2_000) == []
+    assert silence.age_ms(KEY, 2_000) == 0
+    assert silence.due(lambda key: lease, 2_000 + THIRD) == [Due(lease, 1)]
