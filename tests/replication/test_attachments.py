@@ -228,3 +228,82 @@ def test_a_connection_remembers_so_many_registrations_and_the_newest() -> None:
     assert attachments.registered_epoch(("c", "0:1"), 1) is None
     attachments.lose(1, in_peace=True)
     assert attachments._registered == {}
+
+
+def test_a_contact_with_an_older_epoch_attaches_nothing() -> None:
+    attachments = attached(1)
+    attachments.attach(KEY, 6, 2, 200.0, 5, registers=True)
+    assert (attachments.brokers_of(2), attachments.contact_ms(KEY)) == ([], 0)
+    attachments.lose(1, in_peace=True)
+    assert state_of(attachments) == LOST
+
+
+def test_the_last_contact_and_the_newest_connection() -> None:
+    attachments = attached(1, 2)
+    attachments.attach(KEY, 7, 1, 100.0, 1_234, registers=False)
+    assert (attachments.contact_ms(KEY), attachments.newest_opened_ms(KEY)) == (1_234, 200.0)
+    assert attachments.old_contacts(1_234 + CONTACT_MS) == []
+    assert attachments.old_contacts(1_235 + CONTACT_MS) == [KEY]
+    assert (attachments.contact_ms(OTHER), attachments.newest_opened_ms(OTHER)) == (None, None)
+    for number in (1, 2):
+        attachments.lose(number, in_peace=True)
+    assert attachments.newest_opened_ms(KEY) is None
+
+
+def test_an_ended_registration_is_forgotten() -> None:
+    attachments = attached(1, 2)
+    attachments.attach(KEY, 7, 2, 200.0, 0, registers=False)
+    assert attachments.remove(KEY, 6) == [], "a later registration is in force"
+    assert attachments.remove(OTHER, 7) == []
+    assert attachments.remove(KEY, 7) == [1, 2]
+    assert (attachments.known(), attachments.changed, state_of(attachments)) == ([], {}, None)
+    attachments.detach(KEY, 1)
+
+
+def test_a_cleanly_closed_connection_is_not_the_newest_that_was_released() -> None:
+    attachments = attached(1, 2)
+    attachments.lose(2, in_peace=True)
+    attachments.lose(1, in_peace=False)
+    entry = attachments.entry(KEY, 1_000)
+    assert entry == (KEY, RELEASED, False, 7, 0, 900)
+
+
+def test_the_age_of_a_connection() -> None:
+    """An open connection has an age whenever its last contact was. The age is at least 0. A lost connection has none."""
+    attachments = attached(1)
+    for clock_ms, age_ms in ((3 * RETURN_MS, int(3 * RETURN_MS) - 100), (50.0, 0)):
+        entry = attachments.entry(KEY, clock_ms)
+        assert entry == (KEY, HELD, False, 7, 0, age_ms)
+    attachments.lose(1, in_peace=False)
+    attachments.attach(KEY, 7, 2, 200.0, 0, registers=True)
+    attachments.lose(2, in_peace=True)
+    entry = attachments.entry(KEY, 1_000)
+    assert entry == (KEY, LOST, False, 7, 0, AGE_MAX)
+
+
+def test_a_stall_is_detected_when_a_connection_opens_or_closes() -> None:
+    conversations = Conversations(1_000)
+    conversations.opened(1, 1_000)
+    assert conversations.opened_ms(1) == 1_000
+    conversations.tick(1_100)
+    conversations.opened(2, 1_100 + 5 * STALL_MS)
+    assert conversations.opened_ms(2) == 1_100
+    conversations = Conversations(0)
+    conversations.opened(1, 10)
+    assert not conversations.closed(1, 11 + SLOW_MS)
+
+
+def test_a_short_stall_is_no_reason_to_close() -> None:
+    conversations = Conversations(0)
+    conversations.opened(1, 10)
+    conversations.tick(10 + SLOW_MS)
+    assert conversations.closed(1, 20 + SLOW_MS)
+
+
+def test_a_connection_that_is_not_open() -> None:
+    conversations = Conversations(0)
+    conversations.opened(1, 10)
+    conversations.asked(2)
+    conversations.answered(2, 10, 20)
+    assert (conversations.is_open(1), conversations.is_open(2), conversations.opened_ms(2)) == (True, False, None)
+    assert not conversations.closed(2, 30)
