@@ -136,6 +136,29 @@ async def test_the_survivor_becomes_the_first_node_of_a_new_cluster(tmp_path: Pa
         await node.stop()
 
 
+async def test_members_that_were_added_and_a_disk_without_a_vote_are_named(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    async with operated(tmp_path, 1) as cluster:
+        flags = {"nodeId": "n2", "mode": "cp", "listen": "127.0.0.1:0", "adminListen": "127.0.0.1:0"}
+        flags |= {"join": cluster.nodes[0].settings.peers, "peerListen": f"127.0.0.1:{port}", "dataDir": str(tmp_path / "n2")}
+        node = ServingNode(load_settings(None, flags, {}))
+        starting = asyncio.ensure_future(node.start())
+        try:
+            added = await run("members", "add", "n2", flags["peerListen"], "--observer", "-a", cluster.admin)
+            assert added.code == 0, added
+            async with asyncio.timeout(20):
+                await starting
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await node.stop()
+    for name in ("n1", "n2"):
+        shown = await run("recover", str(tmp_path / name))
+        assert shown.code == 0, shown
+        assert f"node {name} of cluster namesrv (n1, n2): last entry" in shown.out
+        assert ("had no vote, and may lack much of the state: it was an observer" in shown.out) is (name == "n2")
+
+
 async def test_a_node_that_was_started_meanwhile_keeps_its_log(tmp_path: Path) -> None:
     async with operated(tmp_path, 1):
         with pytest.raises(StorageError, match=r"nothing was changed: .* stop the node first"):
