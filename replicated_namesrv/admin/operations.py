@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -163,6 +164,7 @@ async def _announce(request: web.Request) -> None:
         raise UnavailableError(f"not executed, because it may not be in the audit logs of the other nodes: {error}") from None
 
 
+_NAME = re.compile(r"[^\s,=]+")
 MEMBER_ACTIONS = ("add", "remove", "promote", "move")
 
 
@@ -172,6 +174,8 @@ async def change_member(request: web.Request) -> web.Response:
     context, action, name = request.app[CONTEXT], request.match_info["action"], request.match_info["node"]
     if action not in MEMBER_ACTIONS:
         raise BodyError(f"{action[:40]!r} is not an action; give one of {', '.join(MEMBER_ACTIONS)}")
+    if action == "add" and not _NAME.fullmatch(name):
+        raise BodyError(f"{name[:40]!r} cannot be named in join=NAME=HOST:PORT,…; give a name without blanks, ',' and '='")
     given = request.query.get("address")
     if (given is not None) != (action in ("add", "move")):
         raise BodyError(f"{action} {'needs' if given is None else 'takes no'} address")

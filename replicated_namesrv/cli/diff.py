@@ -210,7 +210,7 @@ async def _diff(servers: NameServers, arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(comparison, comparison.compared, unlisted)
     else:
-        print_comparison(comparison, arguments.limit)
+        print_comparison(comparison, arguments.limit, is_complete=not unlisted)
         for reason in unlisted.values():
             print(f"KV namespaces unknown: {reason}; give its namespaces with --namespace, or the right admin ports with --admin")
     if comparison.differs:
@@ -280,8 +280,8 @@ def _print_json(comparison: Comparison, compared: Sequence[str], unlisted: Mappi
     )
 
 
-def print_comparison(comparison: Comparison, limit: int) -> None:
-    """``limit``: differences of each kind that are shown, 0 for all."""
+def print_comparison(comparison: Comparison, limit: int, is_complete: bool = True) -> None:
+    """``limit``: differences of each kind that are shown, 0 for all. ``is_complete``: whether all KV namespaces are known."""
     compared = comparison.compared
     for address, reason in comparison.unreachable.items():
         print(f"not compared: {address}: {reason}")
@@ -297,7 +297,10 @@ def print_comparison(comparison: Comparison, limit: int) -> None:
     if comparison.differs:
         print(f"{counts} between {' '.join(compared)}")
     elif compared:
-        print(f"equal: {' '.join(compared)}" if len(compared) > 1 else f"only {compared[0]} answered: nothing to compare it with")
+        equal = "equal" if is_complete else "equal in everything that was compared"
+        print(
+            f"{equal}: {' '.join(compared)}" if len(compared) > 1 else f"only {compared[0]} answered: nothing to compare it with"
+        )
 
 
 def _print_differences(

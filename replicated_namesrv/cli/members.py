@@ -72,7 +72,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code."""
     needed = _OPERANDS[arguments.action]
-    if len(arguments.operands) != len(needed) or (arguments.observer and arguments.action != "add"):
+    if (
+        len(arguments.operands) != len(needed)
+        or not all(arguments.operands)
+        or (arguments.observer and arguments.action != "add")
+    ):
         arguments.usage_error(f"'members {arguments.action}' takes {' '.join(needed) or 'no more arguments'}")
     admin = admin_of(arguments)
     addresses = admin_addresses(arguments, admin)
