@@ -251,7 +251,13 @@ class _Change:
             self._add(new, address, observer=False, may_vote=True)
         except _TimeOverError as error:
             raise _TimeOverError(f"{error}. {old} was not removed; the same command continues") from None
-        return self._request("remove", old)
+        try:
+            return self._request("remove", old)
+        except AdminRefusedError:
+            if self._row(old) is not None:
+                raise
+            self._tell(f"{old} was removed by another command")
+            return self._rows()
 
     def _wait_for(self, name: str, role: str) -> list[dict[str, Any]]:
         """Wait until a node is a voter, or until an observer has the log."""

@@ -177,6 +177,25 @@ async def test_mistakes_change_nothing_and_a_late_replacement_is_continued(tmp_p
         assert again.code == 1, again
         assert "n3 is not a member; give one of n1, n2, n4" in again.err
 
+        port = int(nodes.admin[await nodes.leader()].split(":")[1])
+        if port == int(nodes.admin["n4"].split(":")[1]):
+            every = ";".join(nodes.admin[name] for name in nodes.running)
+            moved = await run("leader", "transfer", "n1", "--admin", every)
+            assert moved.code == 0, moved
+            port = int(nodes.admin["n1"].split(":")[1])
+        replacing = asyncio.ensure_future(nodes.members("replace", "n4", "n5", nodes.peer["n5"]))
+
+        async def is_removed_by_another_operator() -> bool:
+            listed = (await http(port, "/v1/members")).json["members"]
+            is_added = any(row["nodeId"] == "n5" for row in listed)
+            return is_added and (await http(port, "/v1/members/n4/remove", "POST")).status == 200
+
+        await eventually(is_removed_by_another_operator, "the removal of n4 while n5 is a learner")
+        await nodes.start("n5")
+        done = await replacing
+        assert done.code == 0, done
+        assert "n4 was removed by another command" in done.err
+
 
 @pytest.mark.slow
 async def test_the_leader_is_found_through_any_member(tmp_path: Path) -> None:
