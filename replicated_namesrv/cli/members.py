@@ -167,7 +167,10 @@ class _Change:
             if any(node.get("mode") == "ap" for node in nodes):
                 raise SettingError("independent nodes (mode=ap) have no members; list the nodes with 'namesrv status'")
             answering = [node for node in nodes if node["answers"]]
-            problem = f"none of {', '.join(self._addresses)} leads; give the admin addresses of all members with --admin"
+            problem = (
+                f"none of {', '.join(self._addresses)} leads; give the admin addresses of all members with --admin, or start a "
+                "majority of them"
+            )
             if not answering:
                 problem = "; ".join(f"{node['admin']}: {node['problem']}" for node in nodes)
                 if all(node["refused"] for node in nodes):

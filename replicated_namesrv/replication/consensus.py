@@ -88,6 +88,10 @@ class Consensus(Protocol):
     def leader(self) -> str | None:
         """The leader of the current term, if known."""
 
+    @property
+    def removed(self) -> str | None:
+        """Why this node does not serve, if it was removed from the cluster."""
+
 
 class RaftDriver(Protocol):
     """The methods of ``RaftService`` that ``RaftConsensus`` uses. The simulator implements them, too."""
@@ -300,7 +304,7 @@ class RaftConsensus(Observer):
     @property
     def removed(self) -> str | None:
         """Why this node does not serve, if it was removed from the cluster."""
-        return self._raft.node.group.removed
+        return None if self._node is None else self._node.group.removed
 
     @property
     def group_id(self) -> str:
@@ -491,7 +495,7 @@ class CommandProposer:
     def _begin(self, data: bytes, timeout_ms: int | None, origin: ChangeOrigin | None, grant: Grant | None) -> "Future[Outcome]":
         """Give a command to Raft. The Future completes when Raft has an outcome: nobody else cancels or completes it."""
         if self._is_fenced():
-            raise UnavailableError(NO_MAJORITY)
+            raise UnavailableError(self._consensus.removed or NO_MAJORITY)
         if origin is not None:
             origin.check()
         proposed = self._consensus.propose(data, version_of(data), timeout_ms)

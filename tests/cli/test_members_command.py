@@ -111,6 +111,9 @@ async def test_grow_to_five_remove_the_leader_and_replace_a_dead_node(tmp_path: 
         log = tmp_path / f"{leader}.log"
         await until(lambda: "was removed from the cluster by entry" in log.read_text(), "the removed node's log")
         assert leader not in rows((await nodes.members("list")).out)
+        port = int(nodes.admin[leader].split(":")[1])
+        refused = await http(port, "/v1/kv/N/k", "PUT", b"v")
+        assert (refused.status, "was removed from the cluster by entry" in refused.json["error"]) == (503, True), refused.text
         shown = await run("status", "--admin", nodes.admin[leader])
         assert (shown.code, f"problem: {leader}: it was removed from the cluster" in shown.out) == (1, True), shown
         await nodes.kill(leader)

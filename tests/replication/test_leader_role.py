@@ -74,6 +74,7 @@ class Group:
     led_term: int | None = TERM
     term = TERM
     leader = "n1"
+    removed: str | None = None
     command_version = 1
 
     def __init__(self, loop: VirtualLoop, machine: RouteStateMachine) -> None:

@@ -39,6 +39,7 @@ class FakeConsensus:
     led_term: int | None = 3
     term = 3
     leader: str | None = "n1"
+    removed: str | None = None
 
     def __init__(self) -> None:
         self.machine = RouteStateMachine()

@@ -28,6 +28,7 @@ class Scene:
         self.now_ms = 1_000.0
         self.asked: list[Future[ReadOutcome]] = []
         self.leased = False
+        self.removed: str | None = None
         self.term, self.leader, self.led_term, self.command_version = 7, "n2", None, 1
         self.changes: list[bool] = []
         self.reads = ReadBarrier(self, default, FENCE_AFTER_MS, serves_stale, lambda: self.now_ms, self.changes.append)
