@@ -317,7 +317,7 @@ class RouteInfoManager:
         return self._tables.kv_index
 
     def kv_table(self) -> Mapping[str, Mapping[str, str | None]]:
-        """The whole KV config, as read-only views that follow later changes."""
+        """The whole KV config, as read-only views. Use them before the next change of the KV config."""
         return {namespace: MappingProxyType(entries) for namespace, entries in self._tables.kv.items()}
 
     def registration(self, cluster_name: str, broker_addr: str) -> Registration | None:

@@ -108,6 +108,11 @@ def test_settings_are_those_there_are() -> None:
     assert mentioned - {"frameTimeout"} <= set(ROWS), "frameTimeout is a name in the metric"
 
 
+def test_numbers_of_the_kv_config() -> None:
+    assert f"at most {quotas.KV_NAMESPACES_MAX:,} namespaces, and a namespace has at most {quotas.KV_KEYS_MAX:,} keys" in WORDS
+    assert f"`{quotas.KV_NAMESPACES.bound}` or `{quotas.KV_KEYS.bound}`" in WORDS
+
+
 def test_how_bytes_are_counted_and_blocks_are_bounded() -> None:
     assert f"counts as {sizes.ENTRY_BYTES} bytes plus the bytes of its strings" in WORDS
     assert f"A queue of a static topic mapping counts as {sizes.QUEUE_BYTES} bytes" in WORDS
