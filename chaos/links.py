@@ -104,6 +104,7 @@ class Links:
         self._client = client
         self._nodes = frozenset(nodes)
         self._impairments: dict[Link, dict[int, Impairment]] = {}
+        self._delays: dict[Link, Impairment] = {}
         self._applied: dict[Link, tuple[dict[str, Toxic], bool]] = {}
         self._changing = asyncio.Lock()
 
@@ -113,6 +114,7 @@ class Links:
         await asyncio.to_thread(self._client.populate, plans)
         self._impairments.update({link: {} for link in (*routes, *unused)})
         self._applied.update({link: ({}, True) for link in routes})
+        await self._bring_about()
 
     @property
     def all(self) -> list[Link]:
@@ -122,6 +124,13 @@ class Links:
     def broken(self) -> set[Link]:
         """Links that currently pass nothing in at least one direction, so that no answer returns over them."""
         return {link for link, held in self._impairments.items() if any(one.effect.breaks for one in held.values())}
+
+    async def delay(self, links: Iterable[Link], round_trip_ms: int) -> None:
+        """Delay each stream of these links by half of the round trip, from now on, also links that are created later. A fault
+        that slows a link replaces the delay while it lasts. Raises ToxiproxyError."""
+        strength = Strength(latency_ms=round_trip_ms // 2, jitter_ms=0)
+        self._delays = {link: Impairment(Effect.SLOW, strength=strength) for link in links}
+        await self._bring_about()
 
     async def impair(self, fault: int, links: Mapping[Link, Stream], effect: Effect) -> None:
         """Add the effect of ``fault`` to these streams of ``links``. Raises ToxiproxyError."""
@@ -136,21 +145,23 @@ class Links:
         await self._bring_about()
 
     async def reset(self) -> None:
-        """Restore all links to their initial state. Raises ToxiproxyError."""
+        """End all effects of faults. Delays stay. Raises ToxiproxyError."""
         for held in self._impairments.values():
             held.clear()
         await self._bring_about()  # first in an order that cannot block, because the server's own order can
         async with self._changing:
             await asyncio.to_thread(self._client.reset)
             self._applied = {link: ({}, True) for link in self._applied}
+        await self._bring_about()
 
     async def _bring_about(self) -> None:
         async with self._changing:
             changes = {}
             for link in self._applied:
-                held = self._impairments[link]
+                delay = self._delays.get(link)
+                held = [*([] if delay is None else [delay]), *self._impairments[link].values()]
                 one_way = link.source in self._nodes
-                desired = wanted(held.values(), one_way=one_way)
+                desired = wanted(held, one_way=one_way)
                 if desired != self._applied[link]:
                     changes[link] = desired
             await asyncio.to_thread(self._apply, changes)

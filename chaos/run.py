@@ -154,6 +154,9 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
     )
     async with made as cluster:
         say(f"starting {plan.nodes} nodes, mode {plan.mode}, in {folder}")
+        if scenario.round_trip_ms:
+            sites = [[name] for name in plan.node_names]
+            await cluster.links.delay(cast.topology().crossing(sites, "sites"), scenario.round_trip_ms)
         await cluster.start()
         if server is not None and server.is_warmed_up:
             say("warming up the nodes")

@@ -77,6 +77,7 @@ ADDING_KINDS = frozenset({FaultKind.ADD_NODE, FaultKind.REPLACE_NODE})
 """Kinds that use a spare node."""
 OPERATOR_KINDS = ADDING_KINDS | {FaultKind.REMOVE_NODE, FaultKind.DRAIN}
 """What an operator does to the members. Brokers and clients then follow the address list of the nodes."""
+ROUND_TRIP_MAX_MS = 1_000
 SPARES_MAX = 2
 """Five founders and two added nodes are the seven voters that a cluster may have."""
 PROCESS_KINDS = OPERATOR_KINDS | {
@@ -195,6 +196,8 @@ class ChaosScenario:
     """Settings of every node, key=value."""
     nodes: int | None = None
     """Number of nodes, unless the command gives one."""
+    round_trip_ms: int = 0
+    """Round trip between two sites. Each node is a site, with its brokers and clients."""
     spares: int = 0
     """Number of further nodes, which start when a fault adds them."""
     smoke: bool = False
@@ -376,6 +379,8 @@ def check_scenario(scenario: ChaosScenario) -> None:
             value = getattr(getattr(scenario, table), name)
             if not least <= value <= most:
                 raise ValueError(f"{table}.{name} = {value}: {least} to {most} is expected")
+    if not 0 <= scenario.round_trip_ms <= ROUND_TRIP_MAX_MS:
+        raise ValueError(f"round_trip_ms = {scenario.round_trip_ms}: 0 to {ROUND_TRIP_MAX_MS} is expected")
     if scenario.nodes is not None and not 1 <= scenario.nodes <= 5:
         raise ValueError(f"nodes = {scenario.nodes}: 1 to 5 is expected")
     if scenario.spares != (added := sum(fault.kind in ADDING_KINDS for fault in scenario.fault)) or added > SPARES_MAX:

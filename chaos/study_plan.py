@@ -70,6 +70,8 @@ class Variation:
     """Settings of the nodes, besides those of the scenario."""
     fault_s: float | None = None
     """Length of the phase ``fault``. Faults keep their share of it."""
+    round_trip_ms: int | None = None
+    """Round trip between two sites."""
     timing: dict[str, Any] = field(default_factory=dict)
     """Values of ``timing`` of the scenario."""
     workload: dict[str, Any] = field(default_factory=dict)
@@ -266,8 +268,10 @@ def _one_of_each_level(plan: StudyPlan) -> Iterator[StudyRun]:
 
 
 def _varied(scenario: ChaosScenario, variation: Variation) -> ChaosScenario:
+    round_trip_ms = scenario.round_trip_ms if variation.round_trip_ms is None else variation.round_trip_ms
     return replace(
         scenario,
+        round_trip_ms=round_trip_ms,
         settings=(*scenario.settings, *variation.settings),
         timing=_changed(scenario.timing, variation.timing, "timing"),
         workload=_changed(scenario.workload, variation.workload, "workload"),

@@ -82,6 +82,7 @@ name = "3 s"
 name = "6 s"
 workload = {broker_timeout_ms = 6000}
 promises = {gap_s = 9}
+round_trip_ms = 50
 [[factor]]
 name = "fault"
 [[factor.level]]
@@ -97,7 +98,7 @@ settings = ["fenceAfterMs=700"]
     assert len(made) == (2 + 1) * 2 * 4 * 2
     run = made["1-isolate-leader-3-silent-6s-long-c"]
     assert (run.mode, run.read_consistency, run.variant, run.duration_s) == ("cp", "lease", "silent", 14)
-    assert (run.scenario.workload.broker_timeout_ms, run.scenario.promises.gap_s) == (6000, 9)
+    assert (run.scenario.workload.broker_timeout_ms, run.scenario.promises.gap_s, run.scenario.round_trip_ms) == (6000, 9, 50)
     assert run.scenario.settings == ("fenceAfterMs=700", "fenceAfterMs=900")
     assert made["1-kill-leader-5-3s-short-a"].timed().fault[0].for_s == pytest.approx(5 * 3 / 7)
 

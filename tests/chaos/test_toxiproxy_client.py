@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -104,6 +105,38 @@ async def test_held_bytes_arrive_afterwards_and_silent_ones_do_not(tmp_path: Pat
         writer.close()
         for _, writer in streams:
             writer.close()
+    upstream.close()
+
+
+async def test_the_delay_of_a_link_survives_faults(tmp_path: Path) -> None:
+    control, *listens = Ports(3, random.SystemRandom()).numbers
+    upstream = await asyncio.start_server(echo, "127.0.0.1", 0)
+    target = upstream.sockets[0].getsockname()[1]
+    async with server(tmp_path, control) as client, asyncio.timeout(DEADLINE_S):
+        links = Links(client, ["n1", "n2"])
+        far, near = Link("c1", "n1"), Link("n2", "n1")
+        await links.delay([far, near], 160)
+        await links.create(
+            {link: (f"127.0.0.1:{port}", f"127.0.0.1:{target}") for link, port in zip((far, near), listens, strict=True)}
+        )
+        delayed = {far.proxy: ["latency_downstream", "latency_upstream"], near.proxy: ["latency_upstream"]}
+        assert {name: sorted(toxics) for name, toxics in client.toxics().items()} == delayed
+        reader, writer = await asyncio.open_connection("127.0.0.1", listens[0])
+
+        async def round_trip_s() -> float:
+            asked = time.monotonic()
+            writer.write(b"ping\n")
+            assert await reader.readline() == b"ping\n"
+            return time.monotonic() - asked
+
+        assert await round_trip_s() >= 0.16
+        await links.impair(1, {far: Stream.BOTH}, Effect.HELD)
+        await links.relieve(1)
+        await links.impair(2, {far: Stream.BOTH}, Effect.SLOW)
+        await links.reset()
+        assert {name: sorted(toxics) for name, toxics in client.toxics().items()} == delayed
+        assert await round_trip_s() >= 0.16
+        writer.close()
     upstream.close()
 
 
