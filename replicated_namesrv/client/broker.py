@@ -159,6 +159,8 @@ class BrokerEvent(NamedTuple):
     topics: int
     """Number of topics in a registration."""
     detail: str
+    master_addr: str | None = None
+    """The address of the master that the answer to a registration names."""
 
 
 class _State(NamedTuple):
@@ -278,6 +280,18 @@ class BrokerAgent:
         abandoned, self._abandoned = self._abandoned, []
         for client in abandoned:
             await client.abort()
+
+    async def reconnect(self) -> None:
+        """Register over new connections, and then close the old ones. Name servers may see the end of an old connection after the
+        registration over the new one, for example when a firewall dropped the old one."""
+        old, self._client = self._client, self._new_client()
+        self._group_servers = self._choose_servers()
+        if self.options.version is BrokerVersion.V5_3:
+            await self._scan()
+        await self.register()
+        registered = set(self.registered)
+        await old.close()
+        self.registered = registered  # the old connections do not count any more
 
     def update_name_servers(self, addresses: Sequence[str]) -> None:
         """Use another list from the next round on (``updateNameServerAddressList``)."""
@@ -474,8 +488,9 @@ class BrokerAgent:
         sequence, oneway = self._sequence, bool(request.flag & ONEWAY_FLAG)
         client, identity, version, topics = state
 
-        def report(kind: EventKind, detail: str = "") -> None:
-            self._report(BrokerEvent(kind, sequence, identity, address, request.code, oneway, version, topics, detail))
+        def report(kind: EventKind, detail: str = "", master_addr: str | None = None) -> None:
+            event = BrokerEvent(kind, sequence, identity, address, request.code, oneway, version, topics, detail, master_addr)
+            self._report(event)
 
         report(EventKind.INVOKED)
         try:
@@ -493,7 +508,7 @@ class BrokerAgent:
         if response.code != ResponseCode.SUCCESS:
             report(EventKind.REFUSED, str(RefusedError(response.code, response.remark)))
             return None
-        report(EventKind.DONE)
+        report(EventKind.DONE, master_addr=(response.ext_fields or {}).get("masterAddr"))
         return response
 
     def _report(self, event: BrokerEvent) -> None:

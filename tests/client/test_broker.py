@@ -325,8 +325,10 @@ def test_a_slave_takes_topics_and_version_from_the_master_it_is_told() -> None:
             brokers: dict[str, BrokerAgent] = {}
             options = BrokerOptions(register_period_ms=LONG_MS)
             master = agent([server.address], options, brokers=brokers)
-            slave = agent([server.address], options, broker_id=1, port=10921, topics=(), brokers=brokers)
+            events: list[BrokerEvent] = []
+            slave = agent([server.address], options, broker_id=1, port=10921, topics=(), brokers=brokers, observe=events.append)
             async with running(master), running(slave):
+                assert [event.master_addr for event in events if event.kind is EventKind.DONE] == ["127.0.0.1:10911"]
                 assert (slave.master_addr, slave.ha_server_addr) == ("127.0.0.1:10911", "127.0.0.1:10912")
                 await master.add_topic(TopicConfig("New"))
                 await slave.register_round()
@@ -438,6 +440,23 @@ def test_connections_of_agents_are_their_own() -> None:
             options = BrokerOptions(register_period_ms=LONG_MS)
             async with running(agent([server.address], options)), running(agent([server.address], options, port=10921, name="b")):
                 assert server.connections == 2
+
+    asyncio.run(scenario())
+
+
+@BOTH
+def test_a_reconnecting_broker_registers_before_its_old_connection_ends(version: BrokerVersion) -> None:
+    async def scenario() -> None:
+        async with scripted_server() as server:
+            options = BrokerOptions(version=version, register_period_ms=LONG_MS)
+            events: list[EventKind] = []
+            async with running(agent([server.address], options, observe=lambda event: events.append(event.kind))) as broker:
+                events.clear()
+                await broker.reconnect()
+                assert [request.code for request in server.requests] == [REGISTER] * 2
+                assert events == [EventKind.INVOKED, EventKind.DONE, EventKind.DISCONNECTED]
+                assert broker.registered == {server.address}
+                await until(lambda: server.connections == 1, "only the new connection is open")
 
     asyncio.run(scenario())
 
