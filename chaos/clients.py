@@ -11,18 +11,23 @@ from replicated_namesrv.chaos.records import Member, Send
 from replicated_namesrv.client.credentials import NO_CREDENTIALS, Credentials
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import (
+    config_request,
     delete_kv_request,
     get_kv_request,
     put_kv_request,
+    read_config,
     read_done,
     read_kv,
     read_route,
+    read_topics,
     route_request,
+    topics_request,
 )
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.client.route_cache import RouteCache
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.model import PERM_WRITE, TopicRouteData
+from replicated_namesrv.wire.codes import ResponseCode
 
 NAMESPACE = "chaos"
 ROUTE_POLL_INTERVAL_MS = 700
@@ -157,6 +162,27 @@ class Client:
             return Ended(OK, self._names[address], members[0].version if members else None)
 
         return await self._ask(op, route_request(topic), node, read)
+
+    async def config(self, key: str, *, node: str) -> Ended:
+        """A setting in force at ``node``."""
+        op = self._invoke("config", key, node=node)
+
+        def read(address: str, response: RemotingCommand) -> Ended:
+            return Ended(OK, self._names[address], read_config(response).get(key))
+
+        return await self._ask(op, config_request(), node, read)
+
+    async def lists_topics(self, key: str, *, node: str) -> Ended:
+        """The effect of the setting ``key``: whether ``node`` lists all topics (true), or refuses to (false)."""
+        op = self._invoke("config", key, node=node)
+
+        def read(address: str, response: RemotingCommand) -> Ended:
+            is_disabled = response.code == ResponseCode.SYSTEM_ERROR and response.remark == "disable"
+            if not is_disabled:
+                read_topics(response)
+            return Ended(OK, self._names[address], "false" if is_disabled else "true")
+
+        return await self._ask(op, topics_request(), node, read)
 
     async def roles(self, group: str, topic: str, processes: Mapping[str, str], *, node: str) -> Ended:
         """The brokers of a group, each with the broker id under which ``node`` lists it, and their permission for the topic.

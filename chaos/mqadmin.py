@@ -1,7 +1,10 @@
-"""A simulated user of mqadmin: removes and restores a broker's write permission, and deletes topics that were dropped.
+"""A simulated user of mqadmin: removes and restores a broker's write permission, deletes topics that were dropped, and changes
+settings.
 
 As in mqadmin, every request goes to each name server of the list: ``WIPE_WRITE_PERM_OF_BROKER`` (205),
-``ADD_WRITE_PERM_OF_BROKER`` (327), and ``DELETE_TOPIC_IN_NAMESRV`` (216) for a topic whose broker has registered without it.
+``ADD_WRITE_PERM_OF_BROKER`` (327), ``DELETE_TOPIC_IN_NAMESRV`` (216) for a topic whose broker has registered without it, and
+``UPDATE_NAMESRV_CONFIG`` (318) for two settings that nobody else needs: one of each node, and one that CP nodes share. The second
+one decides whether nodes answer ``GET_ALL_TOPIC_LIST_FROM_NAMESERVER`` (206), so its effect is read, too.
 Each request is an operation of its own, because a delayed copy looks like a new request. A request of unknown outcome may take
 effect at any later time. The broker whose permission changes does not register changes, because that would restore the
 permission. A topic name is never reused. So the correct state is always known. The probe, which partitions do not affect, reads
@@ -10,20 +13,29 @@ it from the nodes.
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from replicated_namesrv.chaos.clients import Client
 from replicated_namesrv.chaos.recorded_brokers import CLUSTER_NAME, ChaosBroker
 from replicated_namesrv.chaos.recorder import OK, Ended
 from replicated_namesrv.chaos.records import READ_ONLY, READ_WRITE
-from replicated_namesrv.client.queries import change_write_perm_request, delete_topic_request
+from replicated_namesrv.client.queries import change_write_perm_request, delete_topic_request, update_config_request
+
+OWN_SETTING, SHARED_SETTING = "unRegisterBrokerQueueCapacity", "enableAllTopicList"
+SETTINGS = {OWN_SETTING: "3000", SHARED_SETTING: "true"}
+"""The settings that are changed, with their defaults."""
+FIRST_VALUE = 3_001
+"""The first value of OWN_SETTING, far above what a run needs. Each value is given once."""
 
 
 class Mqadmin:
-    """The two loops of the simulated user, and its reads at the end of the run."""
+    """The loops of the simulated user, and its reads at the end of the run."""
 
-    def __init__(self, client: Client, probe: Client, locked: ChaosBroker, fickle: ChaosBroker) -> None:
-        """``locked``: the broker whose permission changes. ``fickle``: the broker whose topics change."""
+    def __init__(self, client: Client, probe: Client, locked: ChaosBroker, fickle: ChaosBroker, *, sets: bool) -> None:
+        """``locked``: the broker whose permission changes. ``fickle``: the broker whose topics change. ``sets``: whether settings
+        are changed."""
+        self.sets = sets
+        self._values = self._new_values()
         self._client, self._probe, self._locked, self._fickle = client, probe, locked, fickle
         self._topics = (f"{fickle.topics[0]}-{number}" for number in itertools.count(1))
         self._dropped: str | None = None
@@ -64,10 +76,29 @@ class Mqadmin:
             self._dropped = None
         await self._look_at_topics()
 
+    @staticmethod
+    def _new_values() -> Iterator[tuple[str, str]]:
+        for number in itertools.count(FIRST_VALUE):
+            yield OWN_SETTING, str(number)
+            yield SHARED_SETTING, "true" if number % 2 else "false"
+
+    async def change_setting(self) -> None:
+        """Change one of the settings at every node, then ask each node for it."""
+        key, value = next(self._values)
+        if self.writing:
+            request = update_config_request(f"{key}={value}\n")
+            await asyncio.gather(*(self._client.order("set-config", key, value, request, node) for node in self._client.nodes))
+        await asyncio.gather(*(read(key, node=node) for read in self._reads_of(key) for node in self._probe.nodes))
+
+    def _reads_of(self, key: str) -> list[Callable[..., Awaitable[Ended]]]:
+        return [self._probe.config, *([self._probe.lists_topics] if key == SHARED_SETTING else [])]
+
     def questions(self) -> list[tuple[Callable[..., Awaitable[Ended]], str]]:
         """The reads on each node at the end, each with its key."""
         topics = [*self.deleted, *self._fickle.topics[1:]]
-        return [(self._perm, self._locked.name), *((self._probe.topic, topic) for topic in topics)]
+        found: list[tuple[Callable[..., Awaitable[Ended]], str]] = [(self._perm, self._locked.name)]
+        found += [(self._probe.topic, topic) for topic in topics]
+        return [*found, *((read, key) for key in SETTINGS for read in self._reads_of(key))] if self.sets else found
 
     async def _perm(self, broker: str, *, node: str) -> Ended:
         return await self._probe.perm(broker, self._locked.topics[0], node=node)

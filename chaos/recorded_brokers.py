@@ -2,7 +2,9 @@
 
 Each registration of a broker's topics uses a new queue number, so that a route identifies the registration that it shows. A
 change is one ``register`` operation, from the first request to the first acknowledgement in any round. In addition every
-single request is a ``register-copy`` or ``unregister-copy`` operation.
+single request is a ``register-copy`` or ``unregister-copy`` operation, and each oneway heartbeat is a ``heartbeat``. If a node
+closes a connection that a silent death left open, this is a ``hung-up`` operation. The answer to a registration of a slave names
+its master: a ``master`` operation.
 """
 
 import random
@@ -22,6 +24,7 @@ from replicated_namesrv.wire.codes import RequestCode
 CLUSTER_NAME = "chaos"
 _OUTCOMES = {EventKind.DONE: OK, EventKind.REFUSED: FAIL, EventKind.NOT_SENT: FAIL, EventKind.UNKNOWN: INDETERMINATE}
 _COPIES = {RequestCode.REGISTER_BROKER: "register-copy", RequestCode.UNREGISTER_BROKER: "unregister-copy"}
+HEARTBEAT, HUNG_UP, MASTER = "heartbeat", "hung-up", "master"
 
 
 class Clock:
@@ -77,6 +80,10 @@ class ChaosBroker:
         self._versions: dict[DataVersion, str] = {}
         self._open: dict[str, _Announcement] = {}
         self._copies: dict[int, int] = {}
+        self._questions: dict[int, int] = {}
+        """Registrations of a slave without an answer yet, as questions for its master."""
+        self.processes: Mapping[str, str] = {}
+        """The first names of the brokers of the run, by address."""
         self._held_by: set[str] = set()
         """Nodes that acknowledged the present version over a connection that the broker has not closed since."""
         self._is_cut = False
@@ -132,6 +139,13 @@ class ChaosBroker:
     async def change(self) -> None:
         """Change the topics and register them."""
         await self._change()
+
+    async def reconnect(self) -> None:
+        """Register over new connections, then close the old ones."""
+        self._held_by.clear()
+        await self.agent.reconnect()
+        if not self._held_by:
+            self._expose()
 
     async def replace_topic(self, old: str | None, new: str) -> None:
         """Drop one of its topics and create another, in one registration."""
@@ -205,20 +219,46 @@ class ChaosBroker:
         )
 
     def _observed(self, event: BrokerEvent) -> None:
-        kind = _COPIES.get(RequestCode(event.code)) if event.code else None
-        if kind is None or event.kind in (EventKind.DISCONNECTED, EventKind.PUSHED):
+        if event.kind is EventKind.DISCONNECTED:
+            self._disconnected(self._nodes[event.address])
+            return
+        kind = _COPIES.get(RequestCode(event.code))
+        if event.oneway and event.code in (RequestCode.BROKER_HEARTBEAT, RequestCode.QUERY_DATA_VERSION):
+            self._heartbeat(event)
+            return
+        if kind is None or event.kind is EventKind.PUSHED:
             return
         if event.kind is EventKind.INVOKED:
             self._invoked(kind, event)
             return
-        self._recorder.complete(
-            self._copies.pop(event.sequence), Ended(_OUTCOMES[event.kind], self._nodes[event.address], error=event.detail or None)
-        )
-        if event.kind is EventKind.DONE:
+        node, is_done, error = self._nodes[event.address], event.kind is EventKind.DONE, event.detail or None
+        self._recorder.complete(self._copies.pop(event.sequence), Ended(_OUTCOMES[event.kind], node, error=error))
+        if (question := self._questions.pop(event.sequence, None)) is not None:
+            self._recorder.complete(question, Ended(_OUTCOMES[event.kind], node, self._named_master(event), error=error))
+        if is_done:
             self._held_by.add(self._nodes[event.address])
             self._acknowledged(kind, event)
         elif event.kind is EventKind.UNKNOWN:
             self._gave_up(self._nodes[event.address])
+
+    def _named_master(self, event: BrokerEvent) -> str | None:
+        """The master in the answer to a registration: its first name, or its address if no broker of the run has it."""
+        address = event.master_addr
+        return None if address is None else self.processes.get(address, address)
+
+    def _heartbeat(self, event: BrokerEvent) -> None:
+        if event.kind is EventKind.INVOKED:
+            name, node = _name(event.identity), self._nodes[event.address]
+            self._copies[event.sequence] = self._recorder.invoke(self.process, HEARTBEAT, name, node=node)
+            return
+        number = self._copies.pop(event.sequence)
+        self._recorder.complete(number, Ended(_OUTCOMES[event.kind], self._nodes[event.address], error=event.detail or None))
+        if event.kind is EventKind.UNKNOWN:
+            self._gave_up(self._nodes[event.address])
+
+    def _disconnected(self, node: str) -> None:
+        if self.state == "silent":
+            self._recorder.complete(self._recorder.invoke(self.process, HUNG_UP, self.name, node=node), Ended(OK, node))
 
     def _version_of(self, version: DataVersion | None) -> str | None:
         if version is None or (self._follows is None and self.version is None):
@@ -235,6 +275,8 @@ class ChaosBroker:
         self._copies[event.sequence] = self._recorder.invoke(
             self.process, kind, name, value=version, node=node, topics=list(self.topics)
         )
+        if kind == "register-copy" and event.identity.broker_id != 0:
+            self._questions[event.sequence] = self._recorder.invoke(self.process, MASTER, name, node=node)
 
     def _announce(self, kind: str, name: str, version: str | None) -> None:
         """Begin an operation if this request is the first of a new version."""

@@ -86,8 +86,10 @@ class Invoke(TraceRecord):
     """A number that is unique in the trace; later operations have higher numbers."""
     client: str
     kind: str
-    """put, get or delete (KV); route; register, unregister, register-copy, unregister-copy (brokers); write-perm, delete-topic
-    (sent by mqadmin); perm, topic (reads on each node that show their effect); roles (the ids of the pair's brokers)."""
+    """put, get or delete (KV); route; register, unregister, register-copy, unregister-copy, heartbeat (brokers); write-perm,
+    delete-topic, set-config (sent by mqadmin); perm, topic, config (reads on each node that show their effect); roles (the ids of
+    the pair's brokers); master (the broker that a node names as master to a slave); hung-up (a node closed a connection that a
+    silent death had left open)."""
     key: str
     """The object of the operation: a KV key, a topic, or for roles a brokerName. For brokers' operations it is
     ``brokerName/brokerId``, with the id that the broker has at that time."""

@@ -196,7 +196,7 @@ class _Stage:
         self._watcher = EventWatcher(cluster, recorder) if server is None else None
         nemesis_rng, workload_rng = random.Random(rng.random()), random.Random(rng.random())
         brokers = BrokerVersion.V5_3 if server is None else server.brokers
-        self._workload = Workload(scenario.workload, cast, cluster, recorder, workload_rng, brokers)
+        self._workload = Workload(scenario.workload, cast, cluster, recorder, workload_rng, brokers, sets=server is None)
         self._operator = RunOperator(cluster, recorder, folder, self._workload.use_nodes)
         self._nemesis = ClusterNemesis(
             cluster, cast.topology(), recorder, self._operator, nemesis_rng, plan.cut, self._at_edge, say
@@ -233,7 +233,7 @@ class _Stage:
         faults = expand(self._scenario.fault, timing.fault_s, self._rng)
         self._phase("settle")
         await workload.start()
-        workload.begin()
+        workload.begin(timing.steady_s)
         self._phase("steady")
         await asyncio.sleep(timing.steady_s)
         self._phase("fault")
@@ -370,6 +370,7 @@ def _manifest(
             **({} if server is None else server.versions),
         },
         "node_command": list(plan.node_command),
+        "sets_settings": workload.mqadmin and server is None,
         "looks": (RemotingLooks if _looks_by_remoting(plan) else AdminLooks).name,
         "settings_left_out": [] if server is None else list(server.left_out),
         "machine": {"system": platform.platform(), "cores": os.cpu_count(), "memory_bytes": _memory_bytes()},

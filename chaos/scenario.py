@@ -138,6 +138,8 @@ class WorkloadSpec:
     early_deaths: bool = True
     """Two more brokers. They die when the clients begin and return after the faults. One keeps its connections open when it dies,
     the other closes them."""
+    heartbeats: bool = True
+    """Two more brokers that send heartbeats, by codes 904 and 322, and seldom register."""
     churn: bool = True
     """One more broker that repeatedly stops cleanly and starts again."""
     mqadmin: bool = True

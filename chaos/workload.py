@@ -3,7 +3,7 @@
 Brokers: groups g1 … serve topic-1 … during the whole run, and every topic has brokers on several sites. Other brokers are named
 after what they do. The *pair* serves its own topic and switches roles. *Churn* repeatedly stops cleanly and returns. *Mortal*
 dies during the fault and returns after it. Two more die when the clients begin, so that every run judges expiry. *Locked* loses
-its write permission and gets it back. *Fickle* creates and drops topics.
+its write permission and gets it back. *Fickle* creates and drops topics. Two more send heartbeats and seldom register.
 
 Clients: a pinned one for each node, some that fail over, one that sends, some on a few KV keys, one for each weaker read
 level, mqadmin, and the probe.
@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from replicated_namesrv.chaos.clients import DROPPED_KEY, KEPT_KEY, Client, KvLoop, Probe, Sender, pace
@@ -24,16 +25,23 @@ from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.recorded_brokers import CLUSTER_NAME, ChaosBroker, Clock
 from replicated_namesrv.chaos.recorder import OK, Ended, Recorder
 from replicated_namesrv.chaos.scenario import WorkloadSpec
-from replicated_namesrv.client.broker import BrokerAgent, BrokerOptions
+from replicated_namesrv.client.broker import BrokerAgent, BrokerOptions, Heartbeat
 from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVersion
 
 PAIR_TOPIC, CHURN_TOPIC, MORTAL_TOPIC = "topic-pair", "topic-churn", "topic-mortal"
 LOCKED_TOPIC, FICKLE_TOPIC = "topic-locked", "topic-fickle"
+HEARTBEATS = {"beat/0": Heartbeat.BROKER_HEARTBEAT, "query/0": Heartbeat.QUERY_DATA_VERSION}
+"""Brokers that send heartbeats. Between two registrations passes more than their time-out, so only heartbeats keep them."""
+HEARTBEAT_TOPIC = "topic-beat"
+RECONNECTING = "g2/0"
+"""Before the faults, and after them, this broker registers over new connections and then closes the old ones."""
 EARLY_DEATHS = {"mute/0": "topic-mute", "closed/0": "topic-closed"}
 """Brokers that die when the clients begin, and their topics; no other broker serves these topics. The first broker dies
 silently."""
 WEAK_LEVELS = ("lease", "stale")
 CHURN_PERIOD_S = 1.2
+RECONNECT_AFTER_S = 1.5
+"""Time after the faults at which a broker reconnects: all nodes have accepted a registration of it again."""
 MQADMIN_PER_S = 1.0
 ROLES_PER_S = 2.0
 _BROKER_PORT = 10_911
@@ -61,6 +69,8 @@ class Cast:
             self.brokers |= {broker: [topic] for broker, topic in EARLY_DEATHS.items()}
         if spec.mqadmin:
             self.brokers |= {"locked/0": [LOCKED_TOPIC], "fickle/0": [FICKLE_TOPIC]}
+        if spec.heartbeats:
+            self.brokers |= {broker: [HEARTBEAT_TOPIC] for broker in HEARTBEATS}
         self.clients = {f"pinned-{node}": "pinned" for node in nodes}
         self.clients |= {f"failover-{number + 1}": "failover" for number in range(spec.failover_clients)}
         self.clients |= {f"kv-{number + 1}": "failover" for number in range(spec.kv_clients)}
@@ -101,8 +111,11 @@ class Workload:
         recorder: Recorder,
         rng: random.Random,
         version: BrokerVersion = BrokerVersion.V5_3,
+        *,
+        sets: bool = True,
     ) -> None:
-        """``version``: the version of the brokers. Brokers of 4.9 have a time-out of 120 s, which no setting changes."""
+        """``version``: the version of the brokers. Brokers of 4.9 have a time-out of 120 s, which no setting changes. ``sets``:
+        whether mqadmin changes settings of the nodes."""
         self._version = version
         self._spec, self._cast, self._recorder, self._rng = spec, cast, recorder, rng
         self._cluster = cluster
@@ -116,7 +129,7 @@ class Workload:
         self._mqadmin: Mqadmin | None = None
         if spec.mqadmin:
             told = self.brokers["locked/0"], self.brokers["fickle/0"]
-            self._mqadmin = Mqadmin(self.clients["mqadmin"], self.clients["probe"], *told)
+            self._mqadmin = Mqadmin(self.clients["mqadmin"], self.clients["probe"], *told, sets=sets)
         kv_clients = [self.clients[f"kv-{number + 1}"] for number in range(spec.kv_clients)]
         self._kv = [KvLoop(client, cast.kv_keys, to_all=spec.kv_writes == "all") for client in kv_clients]
         self._listed: Sequence[str]
@@ -150,7 +163,7 @@ class Workload:
                 identity,
                 topics,
                 servers,
-                options,
+                self._with_heartbeats(options, HEARTBEATS[name]) if name in HEARTBEATS else options,
                 self._recorder,
                 rng,
                 clock,
@@ -159,9 +172,20 @@ class Workload:
                 self._agents,
                 self._cluster.access.brokers,
             )
+        processes = {broker.agent.identity.broker_addr: broker.process for broker in found.values()}
+        for broker in found.values():
+            broker.processes = processes
         if "pair/1" in found:
             found["pair/1"].follow(found["pair/0"])
         return found
+
+    def _with_heartbeats(self, options: BrokerOptions, heartbeat: Heartbeat) -> BrokerOptions:
+        """``options`` of a broker that sends heartbeats as often as other brokers register. Brokers of 4.9 send none."""
+        if self._version is not BrokerVersion.V5_3:
+            return options
+        spec = self._spec
+        period_ms = spec.broker_timeout_ms + spec.register_period_ms
+        return replace(options, heartbeat=heartbeat, heartbeat_interval_ms=spec.register_period_ms, register_period_ms=period_ms)
 
     def _make_client(self, name: str, kind: str) -> Client:
         nodes = [node for node in self._cast.nodes if kind != "pinned" or name == f"pinned-{node}"]
@@ -194,8 +218,8 @@ class Workload:
         """Start the brokers. On return each broker has registered with all nodes that it could reach."""
         await asyncio.gather(*(broker.start() for broker in self.brokers.values()))
 
-    def begin(self) -> None:
-        """Start all loops; they run until ``end``."""
+    def begin(self, steady_s: float) -> None:
+        """Start all loops; they run until ``end``. ``steady_s``: time until the faults begin."""
         spec, topics = self._spec, self._cast.all_topics()
         for client in self.clients.values():
             level = client.name.removesuffix("-reader") if client.name.endswith("-reader") else None
@@ -215,11 +239,15 @@ class Workload:
             self._spawn(self.brokers[broker].die(silent=broker == "mute/0"))
         if spec.churn:
             self._spawn(self._churn(self.brokers["churn/0"]))
+        if RECONNECTING in self.brokers:
+            self._spawn(self._reconnect(steady_s / 4, 2))
         if spec.pair:
             self._spawn(self._pace(ROLES_PER_S, self._rng, self._look_at_roles))
         if self._mqadmin is not None:
             self._spawn(self._pace(MQADMIN_PER_S, self._rng, self._mqadmin.change_perm))
             self._spawn(self._pace(MQADMIN_PER_S, self._rng, self._mqadmin.replace_topic))
+            if self._mqadmin.sets:
+                self._spawn(self._pace(MQADMIN_PER_S, self._rng, self._mqadmin.change_setting))
 
     async def during_fault(self, fault_s: float) -> None:
         """Brokers' actions during the faults: one dies, a pair switches roles."""
@@ -250,6 +278,8 @@ class Workload:
             self._mqadmin.writing = False
         mortals = [self.brokers[name] for name in ("mortal/0", *EARLY_DEATHS) if name in self.brokers]
         await asyncio.gather(*(mortal.start() for mortal in mortals if not mortal.alive))
+        if RECONNECTING in self.brokers:
+            self._spawn(self._reconnect(RECONNECT_AFTER_S, 1))
 
     async def end(self) -> None:
         """Stop the clients once their pending operations have ended. Brokers continue to renew."""
@@ -297,6 +327,14 @@ class Workload:
             await broker.agent.kill()
             await broker.release()
         await asyncio.gather(*(client.close() for client in self.clients.values()))
+
+    async def _reconnect(self, pause_s: float, times: int) -> None:
+        for _ in range(times):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._ended.wait()
+                    return
+            await self.brokers[RECONNECTING].reconnect()
 
     async def _change_one(self) -> None:
         serving = [broker for name, broker in self.brokers.items() if name.startswith("g") and broker.alive]

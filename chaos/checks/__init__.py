@@ -19,7 +19,9 @@ from replicated_namesrv.chaos.checks.linear import KV, check_kv, check_registrat
 from replicated_namesrv.chaos.checks.node_promises import check_node_kv, check_node_orders, check_node_registrations
 from replicated_namesrv.chaos.checks.operator_actions import check_operator
 from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
+from replicated_namesrv.chaos.checks.removal_reports import check_removal_reports
 from replicated_namesrv.chaos.checks.role_switches import check_roles
+from replicated_namesrv.chaos.checks.settings_changes import check_settings
 from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story, unjudged
 from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence, check_enough
 from replicated_namesrv.verify import Verdict
@@ -39,6 +41,8 @@ CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_roles,
     check_live_kept,
     check_ghosts,
+    check_removal_reports,
+    check_settings,
     check_fence,
     check_operator,
     check_node_kv,
@@ -106,6 +110,7 @@ def judge(story: Story, judged_as: str) -> RunJudgement:
     left_out += [] if story.has_pair else [check_roles]
     left_out += [] if story.has_operator else [check_operator]
     left_out += [] if story.has_mqadmin else [check_write_perm, check_node_orders]
+    left_out += [] if story.sets_settings else [check_settings]
     checks = tuple(check(story) for check in CHECKS if check not in left_out)
     if not story.trace.complete:
         why = "the run was interrupted, or its trace has corrupt lines"

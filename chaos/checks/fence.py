@@ -21,6 +21,8 @@ JUDGED_KINDS = (
     "topic",
     "write-perm",
     "delete-topic",
+    "set-config",
+    "config",
 )
 
 

@@ -6,16 +6,23 @@ process ends.
 
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 
 from replicated_namesrv.chaos.checks.real_time import overtaken
 from replicated_namesrv.chaos.checks.registration_history import is_of_pair, topics_of
+from replicated_namesrv.chaos.checks.removal_times import early_removals
 from replicated_namesrv.chaos.checks.story import ALIVE, CheckResult, Op, Promise, Story, result, unless_stalled
+from replicated_namesrv.chaos.recorded_brokers import HEARTBEAT
 from replicated_namesrv.chaos.records import FaultRecord
 from replicated_namesrv.chaos.scenario import FaultKind
 
 SETTLED_NS = 1_000_000_000
 """Time after a fault, or after a registration with unknown outcome, in which an older registration may still arrive."""
+
+
+ARRIVED_NS = 1_000_000_000
+"""Time after which a heartbeat over an intact link has arrived. It is not answered."""
 
 
 def check_node_kv(story: Story) -> CheckResult:
@@ -26,14 +33,14 @@ def check_node_kv(story: Story) -> CheckResult:
             if op.outcome != "fail":
                 writes[node, op.key].append(op)
     reads = [op for op in story.ops if op.kind == "get" and op.ok and op.node is not None]
-    lost_disks = _lost_disks(story)
+    lost = lost_disks(story)
     wrong = []
     for read in reads:
         found = writes[str(read.node), read.key]
         emptied = [
-            read._replace(kind="delete", value=None, start_ns=lost.began_ns, end_ns=lost.time_ns, outcome="ok")
-            for lost in lost_disks
-            if read.node in lost.nodes
+            read._replace(kind="delete", value=None, start_ns=disk.began_ns, end_ns=disk.time_ns, outcome="ok")
+            for disk in lost
+            if read.node in disk.nodes
         ]
         if overtaken(read, [*found, *emptied]):
             wrong.append(
@@ -43,14 +50,15 @@ def check_node_kv(story: Story) -> CheckResult:
     return result("each node keeps its KV entries", Promise.AP, len(reads), wrong)
 
 
-def _lost_disks(story: Story) -> list[FaultRecord]:
+def lost_disks(story: Story) -> list[FaultRecord]:
+    """The ends of the faults in which nodes lost their disks."""
     records = (record for record in story.trace.records if isinstance(record, FaultRecord))
     return [record for record in records if record.name == FaultKind.JOIN_EMPTY and record.edge == "end"]
 
 
 def check_node_registrations(story: Story) -> CheckResult:
     """A node lists each broker that registers with it in time over an intact link, with the newest registration that the node
-    acknowledged.
+    acknowledged. It lists a broker that died silently until the end of its time-out.
     """
     copies: defaultdict[tuple[str, str], list[Op]] = defaultdict(list)
     for op in story.ops:
@@ -59,6 +67,10 @@ def check_node_registrations(story: Story) -> CheckResult:
     for found in copies.values():
         found.sort(key=lambda op: op.end_ns)
     ends = {place: [op.end_ns for op in found] for place, found in copies.items()}
+    heartbeats: defaultdict[tuple[str | None, str], list[Op]] = defaultdict(list)
+    for op in story.of_kind(HEARTBEAT):
+        if op.ok:
+            heartbeats[op.node, op.key].append(op)
     serving: defaultdict[str, list[str]] = defaultdict(list)
     for broker, topics in topics_of(story).items():
         for topic in topics:
@@ -75,7 +87,9 @@ def check_node_registrations(story: Story) -> CheckResult:
                 continue
             place = (read.node, broker)
             last = copies[place][: bisect_left(ends.get(place, []), read.start_ns)][-1:]
-            if not last or not last[0].ok or read.key not in last[0].topics or not _kept(story, broker, last[0], read):
+            if not last or not last[0].ok or read.key not in last[0].topics:
+                continue
+            if not _kept(story, broker, last[0], heartbeats[place], read):
                 continue
             looked_at += 1
             when = f"{story.ms(read.start_ns)}: {read.node} lists {broker} in {read.key}"
@@ -84,16 +98,20 @@ def check_node_registrations(story: Story) -> CheckResult:
                 missing.append(f"{when} not at all; {then}")
             elif listed[broker] < int(str(last[0].value)):
                 old.append(f"{when} only as of registration {listed[broker]}; {then}")
-    judged = result("each node keeps its live brokers", Promise.AP, looked_at, [*old, *missing])
-    return judged if old else unless_stalled(story, judged)  # only a missing broker can be an effect of slowness
+    early = list(early_removals(story, story.expiries))
+    judged = result("each node keeps its live brokers", Promise.AP, looked_at, [*old, *early, *missing])
+    return judged if old or early else unless_stalled(story, judged)  # only a missing broker can be an effect of slowness
 
 
-def _kept(story: Story, broker: str, last: Op, read: Op) -> bool:
-    """True if nothing since the registration ``last`` allows the node to drop the broker before ``read`` ends."""
+def _kept(story: Story, broker: str, last: Op, heartbeats: Sequence[Op], read: Op) -> bool:
+    """True if nothing since the registration ``last`` allows the node to drop the broker before ``read`` ends. ``heartbeats``:
+    those of the broker to this node."""
     life, then = story.life_at(broker, last.start_ns), story.life_at(broker, read.end_ns)
-    if life is None or then is None or life.life != then.life or then.state not in ALIVE:
+    if life is None or then is None or life.life != then.life or then.state not in (*ALIVE, "silent"):
         return False
-    if read.end_ns - last.start_ns >= life.timeout_ns:
+    arrived = [op.start_ns for op in heartbeats if last.end_ns < op.start_ns and op.end_ns < read.start_ns - ARRIVED_NS]
+    contacts_ns = [last.start_ns, *arrived, read.end_ns]
+    if any(after - before >= life.timeout_ns for before, after in pairwise(contacts_ns)):
         return False
     return _is_undisturbed(story, broker, read, last.start_ns - SETTLED_NS)
 

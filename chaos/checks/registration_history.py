@@ -2,8 +2,10 @@
 
 A registration writes its version to one component of each of its topics, an unregistration writes absence, and a route look-up
 reads all components. A death differs from a clean stop: the cluster removes the broker at an unknown time, so this removal is
-an indeterminate unregistration that begins at the death. Special cases:
+an indeterminate unregistration. Special cases:
 
+- A look-up with the level *lease* is judged like one without a level, because a lease promises the same.
+- A broker that died must be listed for some time (``removal_times.py``), and its removal begins after this time.
 - A broker that was ever *exposed* may have been dropped and registered again: while it is exposed, a correct CP cluster may drop
   it although it is alive (``records.Truth.state``). It is judged separately, with one history for each topic and each period in
   which it was not exposed. The first period ends with the exposure. The next begins with the registration whose acknowledgement
@@ -21,6 +23,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from replicated_namesrv.chaos.checks.removal_times import earliest_removal_ns
 from replicated_namesrv.chaos.checks.story import NEVER_NS, BrokerState, Op, Story
 from replicated_namesrv.chaos.records import Member
 from replicated_namesrv.verify import Operation, Outcome
@@ -60,8 +63,9 @@ def registrations(story: Story) -> RegistrationHistory:
     topic and period."""
     late, exposed = late_copies(story), story.ever("exposed")
     answers: defaultdict[str, list[Op]] = defaultdict(list)
-    for op in story.of_kind("route"):
-        answers[op.key].append(op)
+    for op in story.ops:
+        if op.kind == "route" and op.level in (None, "lease"):
+            answers[op.key].append(op)
     history: list[Operation] = []
     left_out: Counter[str] = Counter()
     apart: set[tuple[str, str]] = set()
@@ -97,7 +101,7 @@ def _writes(story: Story, broker: str, topic: str, period: Period, late: Iterabl
             yield operation(op, op.kind, topic, [broker, op.value] if op.kind == "register" else broker)
     for life in story.lives[broker]:
         if life.state in ("dead", "silent") and period.start_ns <= life.start_ns < period.end_ns:
-            yield _open(life.start_ns, "unregister", topic, broker)
+            yield _open(earliest_removal_ns(story, broker, life), "unregister", topic, broker)
     for copy, end_ns in late:
         if copy.start_ns < period.end_ns and int(copy.value or 0) >= int(period.version or 0):
             yield _open(copy.start_ns, "register", topic, [broker, copy.value])

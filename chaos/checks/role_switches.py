@@ -11,6 +11,9 @@ The rules of ``overtaken`` apply. In CP the writes through all nodes count, in A
     not listed, AP                       it had registered at this node within its time-out, none was gone, and no fault was near
     another permission than the topic's  always: nobody takes the pair's permission away
 
+The answer to a slave's registration names the master of the group, because the slave copies its data. It is wrong if it names a
+broker that another one had replaced as master, or names none although the node must list the master (as above).
+
 Reading ids instead of whole registrations is enough, because the pair is the only group with two brokers, and both register the
 topics of the master.
 """
@@ -23,15 +26,17 @@ from replicated_namesrv.chaos.checks.node_promises import SETTLED_NS
 from replicated_namesrv.chaos.checks.real_time import overtaken
 from replicated_namesrv.chaos.checks.registration_history import is_of_pair
 from replicated_namesrv.chaos.checks.story import NEVER_NS, CheckResult, Op, Promise, Story, result, unless_stalled
+from replicated_namesrv.chaos.recorded_brokers import MASTER
 from replicated_namesrv.chaos.records import READ_WRITE
 
-ROLES = "roles of a pair"
+ROLES, MASTER_ID = "roles of a pair", "0"
 _GONE = ("dead", "silent", "stopping")
 
 
 def check_roles(story: Story) -> CheckResult:
     """No answer lists a broker of the pair under an earlier id, lacks a broker of the pair, or has a wrong permission."""
-    reads = [op for op in story.of_kind("roles") if op.ok]
+    asked = list(story.of_kind("roles"))
+    reads = [op for op in asked if op.ok]
     writes = _writes(story)
     wrong: list[str] = []
     missing: list[str] = []
@@ -54,9 +59,35 @@ def check_roles(story: Story) -> CheckResult:
             else:
                 looked_at += 1
                 missing.append(f"{when} does not list {broker}, which had registered")
+    masters_looked_at, masters = _wrong_masters(story, writes)
+    looked_at, missing = looked_at + masters_looked_at, [*missing, *masters]
     exempt = {"answers without a broker that the node may have dropped": left_out}
-    judged = result(ROLES, Promise.BOTH, looked_at, [*wrong, *missing], exempt, due=bool(reads))
+    judged = result(ROLES, Promise.BOTH, looked_at, [*wrong, *missing], exempt, due=bool(asked))
     return judged if wrong else unless_stalled(story, judged)  # only a missing broker can be an effect of slowness
+
+
+def _wrong_masters(story: Story, writes: Mapping[str, Sequence[Op]]) -> tuple[int, list[str]]:
+    """(answers judged, findings) for the masters that answers name to slaves."""
+    looked_at, wrong = 0, []
+    became = [op._replace(value=broker) for broker, found in writes.items() for op in found if op.value == MASTER_ID]
+    for read in story.of_kind(MASTER):
+        mine = [op for op in became if read.ok and (story.mode == "cp" or op.node == read.node)]
+        last = max((op for op in mine if op.ok and op.end_ns < read.start_ns), key=lambda op: op.end_ns, default=None)
+        if last is None:
+            continue
+        when = f"{story.ms(read.start_ns)}: {read.node} tells {read.client} that"
+        if read.value is not None:
+            looked_at += 1
+            if overtaken(read, mine):
+                wrong.append(f"{when} its master is {read.value}, which another one had replaced")
+            continue
+        of_last = [op for op in writes[str(last.value)] if story.mode == "cp" or op.node == read.node]
+        since = (op for op in of_last if op.start_ns < read.end_ns and op.end_ns > last.start_ns)
+        is_still = all(op.value == MASTER_ID for op in since)
+        if is_still and _must_be_listed(story, str(last.value), writes, of_last, read):
+            looked_at += 1
+            wrong.append(f"{when} it has no master, but {last.value} had registered as master")
+    return looked_at, wrong
 
 
 def _writes(story: Story) -> dict[str, list[Op]]:

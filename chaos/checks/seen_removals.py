@@ -5,11 +5,12 @@ its brokers, which is not a removal. The precision of the measure is the observa
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
 from replicated_namesrv.chaos.checks.registration_history import is_of_pair
-from replicated_namesrv.chaos.checks.story import ALIVE, Story
+from replicated_namesrv.chaos.checks.story import ALIVE, BrokerState, Story
 from replicated_namesrv.chaos.records import Observe
 from replicated_namesrv.chaos.scenario import FaultKind
 
@@ -25,26 +26,46 @@ class SeenRemovals(NamedTuple):
     """Number of removals of living brokers, counted once per node. It includes brokers that were cut off."""
 
 
-def removals(story: Story) -> SeenRemovals:
-    """All removals until the end of the judged part of the run. The first deaths happen just before this part begins."""
+class SeenRemoval(NamedTuple):
+    """A node no longer listed a broker."""
+
+    node: str
+    broker: str
+    before: Observe
+    """The last answer that lists the broker."""
+    after: Observe
+    """The next answer, which does not list it."""
+    life: BrokerState
+    """The state of the broker at the time of the second answer."""
+
+
+def seen_removals(story: Story) -> Iterator[SeenRemoval]:
+    """All removals until the end of the judged part of the run, except those of the pair. The first deaths happen just before
+    this part begins."""
     looks: defaultdict[str, list[Observe]] = defaultdict(list)
     for one in story.observations:
         if one.key == "brokers" and one.answered and one.time_ns <= story.judged.end_ns:
             looks[one.node].append(one)
-    silent_s: list[float] = []
-    live = 0
     for node, seen in looks.items():
         seen.sort(key=lambda one: one.time_ns)
         for before, after in pairwise(seen):
             gone = {member.name for member in before.members or ()} - {member.name for member in after.members or ()}
-            for broker in gone:
+            for broker in sorted(gone):
                 life = story.life_at(broker, after.time_ns)
                 if life is None or is_of_pair(broker) or _forgot(story, node, before.time_ns, after.time_ns):
                     continue
-                if life.state == "silent":
-                    silent_s.append((after.time_ns - life.start_ns) / 1e9)
-                earlier = story.life_at(broker, before.asked_ns)
-                live += life.state in ALIVE and earlier is not None and earlier.life == life.life
+                yield SeenRemoval(node, broker, before, after, life)
+
+
+def removals(story: Story) -> SeenRemovals:
+    """Measure all removals."""
+    silent_s: list[float] = []
+    live = 0
+    for _, broker, before, after, life in seen_removals(story):
+        if life.state == "silent":
+            silent_s.append((after.time_ns - life.start_ns) / 1e9)
+        earlier = story.life_at(broker, before.asked_ns)
+        live += life.state in ALIVE and earlier is not None and earlier.life == life.life
     return SeenRemovals(tuple(silent_s), live)
 
 

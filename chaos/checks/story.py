@@ -192,6 +192,8 @@ class Story:
         """Whether the nodes report when and why they remove a broker."""
         self.has_mqadmin: bool = manifest["scenario"]["workload"].get("mqadmin", False)
         """Whether the workload changes write permissions and deletes topics."""
+        self.sets_settings: bool = manifest.get("sets_settings", False)
+        """Whether the workload changes settings."""
         self.has_pair: bool = manifest["scenario"]["workload"].get("pair", False)
         """Whether the workload has a group with a slave."""
         self.has_operator: bool = any(fault["kind"] in OPERATOR_KINDS for fault in manifest["scenario"].get("fault", ()))
@@ -414,7 +416,7 @@ def _ended(trace: RecordedTrace) -> Iterator[tuple[Invoke, Complete | None]]:
 
 
 def _op(invoke: Invoke, end: Any) -> Op:
-    read = invoke.kind in ("get", "route", "perm", "topic", "roles", "member-list")
+    read = invoke.kind in ("get", "route", "perm", "topic", "config", "roles", "master", "member-list")
     return Op(
         op=invoke.op,
         client=invoke.client,

@@ -61,8 +61,13 @@ def check_convergence(story: Story) -> CheckResult:
         if (patient_s := all_answer_s(story, BRIEF_NS)) is not None and patient_s <= limit_s:
             why = f"but for silence of less than {BRIEF_NS / 1e9:g} s, as of a busy machine, all nodes answered in time"
             return unjudged(result("convergence", Promise.BOTH, len(story.observations), wrong), why)
-    if story.mode == "cp" and len(set(_last_kv(story).values())) > 1:
+    last_kv = _last_kv(story)
+    if story.mode == "cp" and len(set(last_kv.values())) > 1:
         wrong.append("at the end of the run nodes still answered different KV entries")
+    asked = {one.node for one in story.observations if one.key == "kv" and one.node in story.final_nodes}
+    if not wrong and (unread := sorted(asked - last_kv.keys())):
+        why = f"at the end of the run {', '.join(unread)} did not answer which KV entries there are"
+        return CheckResult("convergence", Promise.BOTH, Verdict.UNKNOWN, len(story.observations), (why,))
     return unless_stalled(story, result("convergence", Promise.BOTH, len(story.observations), wrong))
 
 

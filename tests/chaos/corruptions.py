@@ -10,7 +10,10 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from replicated_namesrv.chaos.checks.real_time import kv_writes, overtaken
+from replicated_namesrv.chaos.checks.removal_times import last_contact
+from replicated_namesrv.chaos.checks.settings_changes import SETTINGS_KEPT
 from replicated_namesrv.chaos.checks.story import Op, Story
+from replicated_namesrv.chaos.mqadmin import OWN_SETTING, SETTINGS, SHARED_SETTING
 from replicated_namesrv.chaos.records import (
     Complete,
     ExpiryRecord,
@@ -29,7 +32,7 @@ Corruption = Callable[[Story, random.Random], Changes | None]
 KV, REGISTRATION = "linearizable KV", "linearizable registration"
 FINAL_KV, FINAL_REGISTRATION = "acknowledged KV writes at the end", "acknowledged registrations at the end"
 NODE_KV, NODE_REGISTRATIONS = "each node keeps its KV entries", "each node keeps its live brokers"
-NODE_ORDERS = "each node keeps what mqadmin changed"
+NODE_ORDERS, REPORTS = "each node keeps what mqadmin changed", "removals are reported"
 RESURRECTION, SESSIONS, STATE = "no resurrection", "session guarantees", "one state for one revision"
 
 
@@ -251,6 +254,65 @@ def dropped(story: Story, rng: random.Random) -> Changes | None:
     return {-1: ExpiryRecord(rng.randrange(1_000_000_000, 11_000_000_000), rng.choice(story.nodes), "g1/0", "expired", 10**6)}
 
 
+def _soon_after_death(story: Story) -> list[Op]:
+    """Look-ups of a broker that died silently, within its time-out."""
+    gone_ns = next(life.start_ns for life in story.lives["g3/0"] if life.state == "silent")
+    contact = last_contact(story, "g3/0", gone_ns)
+    assert contact is not None
+    until_ns = contact.start_ns + story.lives["g3/0"][0].timeout_ns
+    return [op for op in _listed(story, "g3/0", states=("silent",)) if op.end_ns < until_ns]
+
+
+def gone_too_early(story: Story, rng: random.Random) -> Changes | None:
+    """A look-up lacks a broker that died silently, before its time-out."""
+    read = _one(rng, _soon_after_death(story))
+    return None if read is None else _answer(story, read, members=_without(read, "g3/0"))
+
+
+def removed_too_early(story: Story, rng: random.Random) -> Changes | None:
+    """A node reports that it removed a silent broker before its time-out."""
+    return {-1: ExpiryRecord(rng.randrange(2_000_000_000, 2_600_000_000), rng.choice(story.nodes), "g3/0", "expired", 10**6)}
+
+
+def _reports(story: Story) -> list[tuple[int, ExpiryRecord]]:
+    """The reports of the removal of a broker that died, except those of a node that is stopped soon after it."""
+    records = enumerate(story.trace.records)
+    found = [(place, told) for place, told in records if isinstance(told, ExpiryRecord) and told.broker == "g3/0"]
+    return [(place, told) for place, told in found if story.mode == "cp" or told.node != "n2"]
+
+
+def removal_unreported(story: Story, rng: random.Random) -> Changes | None:
+    """A node does not report a removal."""
+    place, told = rng.choice(_reports(story))
+    return {place: replace(told, broker="nobody/0")}
+
+
+def removal_with_another_cause(story: Story, rng: random.Random) -> Changes | None:
+    """A node reports that the connections of a silent broker were closed."""
+    place, told = rng.choice(_reports(story))
+    return {place: replace(told, cause="lost")}
+
+
+def setting_undone(story: Story, rng: random.Random) -> Changes | None:
+    """A node answers with an earlier value of a setting."""
+    reads = [op for op in story.of_kind("config") if op.key == OWN_SETTING and op.start_ns > 2 * story.phases["steady"].start_ns]
+    read = _one(rng, reads)
+    return None if read is None else _answer(story, read, value=SETTINGS[OWN_SETTING])
+
+
+def shared_setting_undone(story: Story, rng: random.Random) -> Changes | None:
+    """A node answers with an earlier value of a setting that all nodes share."""
+    read = _one(rng, [op for op in story.of_kind("config") if op.key == SHARED_SETTING])
+    return None if read is None else _answer(story, read, value="false" if read.value == "true" else "true")
+
+
+def older_answer_by_lease(story: Story, rng: random.Random) -> Changes | None:
+    """A look-up with the level lease shows an earlier registration."""
+    reads = [op for op in story.ops if op.level == "lease" and op.start_ns > 2 * story.phases["steady"].start_ns]
+    read = _one(rng, reads)
+    return None if read is None else _answer(story, read, members=[Member("g1/0", "1"), *_without(read, "g1/0")])
+
+
 def _while_fenced(story: Story) -> list[Op]:
     """Requests to a node while its fence was due, and for another second and a half."""
     cuts = [(node, cut) for node in story.nodes for cut in story.without_majority(node)]
@@ -366,6 +428,13 @@ FOUND_BY: dict[Corruption, Sequence[str]] = {
     never_equal: ("convergence",),
     refused: ("availability",),
     dropped: ("live brokers are kept",),
+    gone_too_early: (REGISTRATION,),
+    removed_too_early: ("live brokers are kept",),
+    older_answer_by_lease: (REGISTRATION,),
+    removal_unreported: (REPORTS,),
+    removal_with_another_cause: (REPORTS,),
+    setting_undone: (SETTINGS_KEPT,),
+    shared_setting_undone: (SETTINGS_KEPT,),
     answered_while_fenced: ("fence",),
     kept_while_fenced: ("fence",),
     never_unfenced: ("fence",),
@@ -378,6 +447,11 @@ FOUND_BY_OF_NODES: dict[Corruption, Sequence[str]] = {
     live_broker_dropped: (NODE_REGISTRATIONS,),
     topic_change_ignored: (NODE_REGISTRATIONS,),
     order_undone: (NODE_ORDERS,),
+    gone_too_early: (NODE_REGISTRATIONS,),
+    removed_too_early: (NODE_REGISTRATIONS,),
+    removal_unreported: (REPORTS,),
+    removal_with_another_cause: (REPORTS,),
+    setting_undone: (SETTINGS_KEPT,),
     ghost_of_one_node: ("no ghosts",),
     never_equal: ("convergence",),
     refused: ("availability",),

@@ -492,7 +492,8 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
         .op(11_900, 12_090, "c1", "put", "k", "a")
         .saw_kv(12_050, "n3", [], 4)
         .saw_kv(12_100, "n1", V, 5)
-        .saw_kv(12_100, "n2", V, 5),
+        .saw_kv(12_100, "n2", V, 5)
+        .saw_kv(12_110, "n3", V, 5),
         everywhere(Script(), 9000, BOTH).saw_kv(12_100, "n1", [], 4).saw_kv(12_100, "n2", V, 5),
     ),
     "a client that reaches a majority is served": (
@@ -532,7 +533,13 @@ def test_a_good_history_is_valid_and_a_bad_one_is_not(name: str) -> None:
 
 def test_every_checker_has_a_good_and_a_bad_history() -> None:
     elsewhere = {"check_enough", "check_node_orders", "check_roles", "check_operator"}  # the first is tested below
+    elsewhere |= {"check_removal_reports", "check_settings"}
     assert {check.__name__ for check, _, _ in CASES.values()} == {check.__name__ for check in CHECKS} - elsewhere
+
+
+def test_a_node_whose_kv_entries_were_not_seen_at_the_end_is_unknown() -> None:
+    script = everywhere(Script(), 9000, BOTH).saw_kv(9000, "n3", V, 5).saw_kv(12_100, "n1", V, 5)
+    assert check_convergence(with_renewals(script)).verdict is Verdict.UNKNOWN
 
 
 def test_too_little_is_unknown_and_not_passed() -> None:

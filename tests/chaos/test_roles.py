@@ -37,11 +37,22 @@ BEFORE, BETWEEN, AFTER = 3_000.0, 4_050.0, 4_500.0
 MASTER, SLAVE = ("pair/0", 0), ("pair/1", 1)
 OLD_MASTER, NEW_MASTER = ("pair/0", 2), ("pair/1", 0)
 
+
+def told(script: Script, at: float, master: str | None, slave: str = "pair/1") -> Script:
+    """The answer of the first node to a registration of the slave names this master."""
+    return script.op(at, at + 5, slave, "master", slave, master)
+
+
 Case = Callable[[Script], Script]
 GOOD: dict[str, Case] = {
     "before": lambda run: lists(run, BEFORE, "n1", MASTER, SLAVE),
     "between the two switches": lambda run: lists(run, BETWEEN, "n1", OLD_MASTER, SLAVE),
     "while a switch is under way": lambda run: lists(lists(run, 4_002, "n1", MASTER, SLAVE), 4_002, "n2", OLD_MASTER, SLAVE),
+    "the slave is told its master": lambda run: lists(told(run, BEFORE, "pair/0"), BEFORE, "n1", MASTER, SLAVE),
+    "the slave is told its new master": lambda run: lists(
+        told(run, AFTER, "pair/1", "pair/0"), AFTER, "n1", OLD_MASTER, NEW_MASTER
+    ),
+    "there may be no master between the switches": lambda run: lists(told(run, BETWEEN, None), BETWEEN, "n1", OLD_MASTER, SLAVE),
     "after": lambda run: lists(run, AFTER, "n3", OLD_MASTER, NEW_MASTER),
     "a delayed copy moves the broker back": lambda run: lists(
         registers(run, 3_500, "pair/0", 0, "n2", outcome="indeterminate"), AFTER, "n2", MASTER
@@ -55,6 +66,12 @@ BAD: dict[str, Case] = {
     "under an id that it never had": lambda run: lists(run, AFTER, "n1", ("pair/0", 1), NEW_MASTER),
     "not listed": lambda run: lists(run, AFTER, "n1", NEW_MASTER),
     "no longer writable": lambda run: lists(run, AFTER, "n1", OLD_MASTER, NEW_MASTER, perm="4"),
+    "the slave is told no master": lambda run: lists(told(run, BEFORE, None), BEFORE, "n1", MASTER, SLAVE),
+    "the new slave is told no master": lambda run: lists(told(run, AFTER, None, "pair/0"), AFTER, "n1", OLD_MASTER, NEW_MASTER),
+    "the slave is told its own name": lambda run: lists(told(run, BEFORE, "pair/1"), BEFORE, "n1", MASTER, SLAVE),
+    "the slave is told the old master": lambda run: lists(
+        told(run, AFTER, "pair/0", "pair/0"), AFTER, "n1", OLD_MASTER, NEW_MASTER
+    ),
 }
 
 
@@ -89,6 +106,11 @@ def test_an_independent_node_is_judged_by_what_it_received() -> None:
 def test_an_independent_node_may_drop_a_broker_that_is_cut_off_or_late(at: float, link: str) -> None:
     script = lists(switched("ap").fault(3_500, 6_000, [link]), at, "n1", NEW_MASTER)
     assert check_roles(script.story).verdict is Verdict.VALID
+
+
+def test_questions_without_any_answer_are_unknown() -> None:
+    found = of(switched().op(AFTER, AFTER + 5, "probe", "roles", "pair", outcome="indeterminate"))
+    assert (found.verdict, found.due) == (Verdict.UNKNOWN, True)
 
 
 def of(script: Script) -> CheckResult:

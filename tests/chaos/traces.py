@@ -50,12 +50,13 @@ class Script:
         node: str = "n1",
         members: Sequence[tuple[str, int]] | None = None,
         probe: int | None = None,
+        level: str | None = None,
     ) -> "Script":
         """One operation; ``end`` None: its client did not learn the outcome. For reads ``value`` or ``members`` is the answer."""
         self._op += 1
-        read = kind in ("get", "route", "perm", "topic", "roles", "member-list")
+        read = kind in ("get", "route", "perm", "topic", "config", "roles", "master", "member-list")
         topics = BROKERS.get(key) if kind.startswith(("register", "unregister")) else None
-        self.records.append(Invoke(_ns(begin), self._op, client, kind, key, None if read else value, None, None, probe, topics))
+        self.records.append(Invoke(_ns(begin), self._op, client, kind, key, None if read else value, None, level, probe, topics))
         if end is not None:
             answer = None if members is None else [Member(name, str(version)) for name, version in members]
             self.records.append(Complete(_ns(end), self._op, outcome or "ok", node, value if read else None, answer, None))
@@ -111,8 +112,8 @@ class Script:
         self.records.append(Election(_ns(at), node, 2))
         return self
 
-    def dropped(self, at: float, broker: str, node: str = "n1", revision: int = 5) -> "Script":
-        self.records.append(ExpiryRecord(_ns(at), node, broker, "expired", revision))
+    def dropped(self, at: float, broker: str, node: str = "n1", revision: int = 5, cause: str = "expired") -> "Script":
+        self.records.append(ExpiryRecord(_ns(at), node, broker, cause, revision))
         return self
 
     def busy(self, client: str, begin: float, end: float, every: float = 100.0) -> "Script":
@@ -142,6 +143,7 @@ def manifest(mode: str) -> dict[str, Any]:
         "mode": mode,
         "judged_as": mode,
         "observe_interval_ms": 250,
+        "sets_settings": True,
         "kv_keys": [],
         "topics": ["t"],
         "settings": ["scanNotActiveBrokerInterval=500"],

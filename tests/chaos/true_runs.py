@@ -1,9 +1,9 @@
 """Runs of a correct cluster: every operation takes effect between its start and its end, through any node. All checks pass.
 
 Three brokers serve one topic: one changes its topics, one is exposed for a while, dropped and taken back, one dies and returns. A
-fourth loses its write permission and gets it back; a topic that was dropped is deleted. Three clients use few KV keys, and ask
-where brokers are; every node is looked at and asked once more at the end. One node has no majority for a while, and refuses the
-requests of the client that uses only this node.
+fourth loses its write permission and gets it back. A topic that was dropped is deleted, and settings change. Three clients use
+few KV keys, and ask where brokers are. Another one asks with the level lease. Every node is looked at, and asked at the end. One
+node has no majority for a while, and refuses the requests of the client that uses only this node.
 
 ``TrueNodes`` are independent nodes: each keeps the data that it received itself. One of them is killed and returns without
 brokers.
@@ -13,6 +13,8 @@ import random
 from collections.abc import Callable
 from functools import partial
 
+from replicated_namesrv.chaos.mqadmin import OWN_SETTING, SETTINGS, SHARED_SETTING
+from replicated_namesrv.chaos.recorded_brokers import HUNG_UP
 from tests.chaos.traces import NODES, Script
 
 END_MS = 12_000.0
@@ -29,6 +31,7 @@ class _Cluster:
         self.kv: dict[str, str] = {}
         self.brokers: dict[str, int] = {}
         self.perm: str | None = None
+        self.settings = {(node, key): value for node in NODES for key, value in SETTINGS.items()}
         self.fickle: str | None = None
         self.revision = 0
 
@@ -49,6 +52,7 @@ class TrueRun:
         for client in CLIENTS:
             self._client(client)
         self._cut()
+        self._lease_reader()
         self._looks()
         cluster = _Cluster()
         for _, _, step in sorted(self._steps, key=lambda step: step[:2]):
@@ -71,7 +75,10 @@ class TrueRun:
         return version
 
     def _drop(self, begin: float, end: float, broker: str) -> None:
-        self._at(begin, end, lambda cluster: cluster.set(lambda state: state.brokers.pop(broker, None)))
+        at = self._rng.uniform(begin, end)
+        self._at(at, at, lambda cluster: cluster.set(lambda state: state.brokers.pop(broker, None)))
+        for node in NODES:
+            self.script.dropped(at + 1, broker, node).op(at + 1, at + 1, broker, HUNG_UP, broker, node=node)
 
     def _start(self, at: float, broker: str, life: int = 1) -> int:
         version = self._register(at + 1, broker)
@@ -90,6 +97,7 @@ class TrueRun:
         version = self._register(6_000, "g2/0")
         self.script.truth(6_050, "g2/0", "safe", version=version)
         self.script.truth(2_000, "g3/0", "silent", version=first["g3/0"])
+        self.script.op(1_850, 1_860, "g3/0", "register-copy", "g3/0", str(first["g3/0"]))
         self._drop(3_000, 3_500, "g3/0")
         self._start(9_000, "g3/0", life=2)
 
@@ -107,6 +115,20 @@ class TrueRun:
             at = 900 + number * 370.0
             self._read(at, at + 20, "probe", "perm", "g4/0", lambda cluster: cluster.perm)
             self._read(at, at + 20, "probe", "topic", FICKLE, lambda cluster: cluster.fickle)
+            place = (NODES[number % 2], (OWN_SETTING, SHARED_SETTING)[number % 4 // 2])
+            setting = f"{1_000 + number}" if place[1] == OWN_SETTING else "true" if number % 8 < 4 else "false"
+            self._set(at + 50, *place, setting)
+            for node in NODES[:2]:
+                for key in SETTINGS:
+                    self._at(at + 200, at + 220, partial(self._set_to, at + 200, node, key))
+
+    def _set_to(self, at: float, node: str, key: str, cluster: _Cluster) -> None:
+        self.script.op(at, at + 20, "probe", "config", key, cluster.settings[node, key], node=node)
+
+    def _set(self, at: float, node: str, key: str, value: str) -> None:
+        self.script.op(at, at + 20, "mqadmin", "set-config", key, value, node=node)
+        places = [(one, key) for one in NODES] if key == SHARED_SETTING else [(node, key)]
+        self._at(at, at + 20, lambda cluster: cluster.settings.update(dict.fromkeys(places, value)))
 
     @staticmethod
     def _is_there(cluster: _Cluster) -> None:
@@ -138,6 +160,11 @@ class TrueRun:
                 self._ask(at, at + 10, "pinned", "route", TOPIC, CUT_NODE)
             at += 100
 
+    def _lease_reader(self) -> None:
+        for number in range(100):
+            at = 1_000 + number * 100.0
+            self._at(at, at + 10, partial(self._listed, at, at + 10, "lease-reader", "n1", level="lease"))
+
     def _ask(self, begin: float, end: float, client: str, kind: str, key: str, node: str | None = None) -> None:
         serving = [one for one in NODES if one != CUT_NODE or not CUT_MS - 100 < end < HEAL_MS + 100]
         node = node or self._rng.choice(serving)
@@ -146,8 +173,9 @@ class TrueRun:
         else:
             self._at(begin, end, lambda cluster: self._listed(begin, end, client, node, cluster))
 
-    def _listed(self, begin: float, end: float, client: str, node: str, cluster: _Cluster) -> None:
-        self.script.op(begin, end, client, "route", TOPIC, node=node, members=sorted(cluster.brokers.items()))
+    def _listed(self, begin: float, end: float, client: str, node: str, cluster: _Cluster, level: str | None = None) -> None:
+        members = sorted(cluster.brokers.items())
+        self.script.op(begin, end, client, "route", TOPIC, node=node, members=members, level=level)
 
     def _read(
         self,
@@ -199,7 +227,9 @@ class TrueNodes:
         self._registrations("g3/0", 500, 1_900, 3)
         self.script.truth(2_000, "g3/0", "silent", version=3)
         for node in NODES:
-            self._at(2_800, 3_400, lambda node=node: self._brokers[node].pop("g3/0", None))  # type: ignore[misc]  # defaults in a lambda
+            at = rng.uniform(2_800, 3_400)
+            self._at(at, at, lambda node=node: self._brokers[node].pop("g3/0", None))  # type: ignore[misc]  # defaults in a lambda
+            self.script.dropped(at + 1, "g3/0", node).op(at + 1, at + 1, "g3/0", HUNG_UP, "g3/0", node=node)
         self._mqadmin()
         for client in CLIENTS:
             self._client(client)
@@ -222,6 +252,8 @@ class TrueNodes:
                     self.script.op(at + 50, at + 60, "mqadmin", "delete-topic", f"t-{number}", node=node)
                     self.script.op(at + 70, at + 80, "probe", "perm", "g4/0", perms[node], node=node)
                     self.script.op(at + 70, at + 80, "probe", "topic", f"t-{number}", None, node=node)
+                    self.script.op(at + 50, at + 60, "mqadmin", "set-config", OWN_SETTING, f"{number}", node=node)
+                    self.script.op(at + 70, at + 80, "probe", "config", OWN_SETTING, f"{number}", node=node)
 
     def _at(self, begin: float, end: float, step: Callable[[], object]) -> None:
         self._steps.append((self._rng.uniform(begin, end), len(self._steps), lambda: (step(), None)[1]))
