@@ -19,6 +19,7 @@ from replicated_namesrv.chaos.checks.linear import KV, check_kv, check_registrat
 from replicated_namesrv.chaos.checks.node_promises import check_node_kv, check_node_orders, check_node_registrations
 from replicated_namesrv.chaos.checks.operator_actions import check_operator
 from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
+from replicated_namesrv.chaos.checks.quiet_requests import check_quiet_requests
 from replicated_namesrv.chaos.checks.removal_reports import check_removal_reports
 from replicated_namesrv.chaos.checks.role_switches import check_roles
 from replicated_namesrv.chaos.checks.settings_changes import check_settings
@@ -53,6 +54,7 @@ CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_same_state,
     check_convergence,
     check_availability,
+    check_quiet_requests,
 )
 OF_INDEPENDENT_NODES = (check_node_kv, check_node_registrations, check_node_orders)
 """Checks that do not apply to a replicated cluster, because its nodes answer what other nodes acknowledged."""

@@ -32,6 +32,7 @@ Corruption = Callable[[Story, random.Random], Changes | None]
 KV, REGISTRATION = "linearizable KV", "linearizable registration"
 FINAL_KV, FINAL_REGISTRATION = "acknowledged KV writes at the end", "acknowledged registrations at the end"
 NODE_KV, NODE_REGISTRATIONS = "each node keeps its KV entries", "each node keeps its live brokers"
+QUIET = "requests are answered"
 NODE_ORDERS, REPORTS = "each node keeps what mqadmin changed", "removals are reported"
 RESURRECTION, SESSIONS, STATE = "no resurrection", "session guarantees", "one state for one revision"
 
@@ -313,6 +314,14 @@ def older_answer_by_lease(story: Story, rng: random.Random) -> Changes | None:
     return None if read is None else _answer(story, read, members=[Member("g1/0", "1"), *_without(read, "g1/0")])
 
 
+def request_refused(story: Story, rng: random.Random) -> Changes | None:
+    """A node does not answer a request although nothing is wrong."""
+    until_ns = min(fault.began_ns for fault, _ in story.faults)
+    ops = [op for op in story.of_kind("get", "route") if op.ok and story.judged.start_ns < op.start_ns and op.end_ns < until_ns]
+    op = _one(rng, ops)
+    return None if op is None else _answer(story, op, outcome="indeterminate", value=None, members=None)
+
+
 def _while_fenced(story: Story) -> list[Op]:
     """Requests to a node while its fence was due, and for another second and a half."""
     cuts = [(node, cut) for node in story.nodes for cut in story.without_majority(node)]
@@ -434,6 +443,7 @@ FOUND_BY: dict[Corruption, Sequence[str]] = {
     removal_unreported: (REPORTS,),
     removal_with_another_cause: (REPORTS,),
     setting_undone: (SETTINGS_KEPT,),
+    request_refused: (QUIET,),
     shared_setting_undone: (SETTINGS_KEPT,),
     answered_while_fenced: ("fence",),
     kept_while_fenced: ("fence",),
@@ -452,6 +462,7 @@ FOUND_BY_OF_NODES: dict[Corruption, Sequence[str]] = {
     removal_unreported: (REPORTS,),
     removal_with_another_cause: (REPORTS,),
     setting_undone: (SETTINGS_KEPT,),
+    request_refused: (QUIET,),
     ghost_of_one_node: ("no ghosts",),
     never_equal: ("convergence",),
     refused: ("availability",),

@@ -533,7 +533,7 @@ def test_a_good_history_is_valid_and_a_bad_one_is_not(name: str) -> None:
 
 def test_every_checker_has_a_good_and_a_bad_history() -> None:
     elsewhere = {"check_enough", "check_node_orders", "check_roles", "check_operator"}  # the first is tested below
-    elsewhere |= {"check_removal_reports", "check_settings"}
+    elsewhere |= {"check_removal_reports", "check_settings", "check_quiet_requests"}
     assert {check.__name__ for check, _, _ in CASES.values()} == {check.__name__ for check in CHECKS} - elsewhere
 
 
