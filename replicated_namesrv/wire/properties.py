@@ -1,8 +1,9 @@
 """java.util.Properties text of ``UPDATE_NAMESRV_CONFIG`` (318) and of ``-c`` files (``MixAll.string2Properties``). It is read
 as by Java's ``Properties.load(InputStream)``: ISO-8859-1, ``#`` and ``!`` comments, continued lines, ``=``, ``:`` or a
 blank between key and value, backslash escapes. So text beyond ASCII is garbled, as in Java, unless it is written as
-``\\uXXXX``. There are two writers: RocketMQ's own, without escapes, for people (``dump_properties``), and one
-for files, whose text is read back unchanged (``store_properties``).
+``\\uXXXX``. A lone surrogate becomes ``?``, as Java writes it, so that all text can be encoded. There are two writers:
+RocketMQ's own, without escapes, for people (``dump_properties``), and one for files, whose text is read back unchanged
+(``store_properties``).
 """
 
 import re
@@ -96,7 +97,9 @@ def _unescape(text: str) -> str:
         return text
     plain = _ESCAPE.sub(_unescaped, text)
     # Two escapes make one character beyond the first 65,536, as in Java, where a text consists of surrogate halves.
-    return plain if plain.isascii() else plain.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+    if plain.isascii():
+        return plain
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass").encode("utf-8", "replace").decode()
 
 
 def _unescaped(match: re.Match[str]) -> str:

@@ -111,6 +111,18 @@ def test_only_changes_are_written(tmp_path: Path, mode: str) -> None:
         assert (again.http("/readyz").status, again.log.count(": ignored; ")) == (200, 3)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_half_a_character_does_not_hide_the_settings(tmp_path: Path, mode: str) -> None:
+    """In an earlier version, code 319 and /v1/config failed after this change, also after a restart."""
+    with attacked(tmp_path, mode, "my.own=1") as node:
+        assert node.change(r"my.own=a\ud800b").code == 0
+        assert node.config()["my.own"] == "a?b"
+        assert node.http("/v1/config").json["my.own"] == "a?b"
+        node.stop()
+    with started(tmp_path, node.file, node.port) as again:
+        assert again.config()["my.own"] == "a?b"
+
+
 def test_the_command_line_and_http_refuse_what_318_passes_over(tmp_path: Path) -> None:
     with attacked(tmp_path, "ap") as node:
         for change, told in (
