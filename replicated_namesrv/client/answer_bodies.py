@@ -20,7 +20,8 @@ from replicated_namesrv.model import (
     TopicQueueMappingInfo,
     TopicRouteData,
 )
-from replicated_namesrv.wire.fastjson import MalformedJsonError, decode_utf8, finish, parse_steps
+from replicated_namesrv.steps import finish
+from replicated_namesrv.wire.fastjson import MalformedJsonError, decode_utf8, parse_steps
 
 
 class WriteQueues(NamedTuple):

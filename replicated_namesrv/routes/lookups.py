@@ -5,15 +5,19 @@ which a snapshot preserves.
 """
 
 from collections.abc import Callable
-from itertools import chain
+from itertools import chain, islice
 
 from replicated_namesrv.model import MASTER_ID, PERM_WRITE, BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from replicated_namesrv.routes.broker_group import BrokerGroup, Shown
 from replicated_namesrv.routes.sizes import ORDER_TOPIC_CONFIG
 from replicated_namesrv.routes.tables import Tables
+from replicated_namesrv.steps import Steps
 
 SYNC_BROKER_MEMBER_GROUP_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
+TOPICS_PER_STEP = 4_096
+"""Number of topics that a list visits in one step: about a millisecond of work."""
+GROUPS_PER_STEP = 256
 
 
 def pickup_topic_route_data(tables: Tables, topic: str) -> TopicRouteData | None:
@@ -82,15 +86,23 @@ def cluster_info(tables: Tables) -> ClusterInfo:
     )
 
 
-def topics_by_cluster(tables: Tables, cluster: str) -> list[str]:
-    """Code 224 (``getTopicsByCluster``): topics of all broker names listed in the cluster, each once."""
-    topics: dict[str, None] = {}
-    for name in sorted(tables.cluster_names.get(cluster, ())):
-        if len(topics) == len(tables.topic_revisions):
-            break
-        group = tables.groups.get(name)
-        if group is not None:
-            topics.update(dict.fromkeys(group.topics))
+def topics_by_cluster(tables: Tables, cluster: str) -> Steps[list[str]]:
+    """Code 224 (``getTopicsByCluster``): topics of all broker names listed in the cluster, each once. They are those of the first
+    step, even if the state changes between the steps."""
+    names = sorted(tables.cluster_names.get(cluster, ()))
+    views = [(group, group.share()) for name in names if (group := tables.groups.get(name)) is not None]
+    count, topics = len(tables.topic_revisions), dict[str, None]()
+    try:
+        for _, shared in views:
+            if len(topics) == count:
+                break
+            rest = iter(shared)
+            while part := dict.fromkeys(islice(rest, TOPICS_PER_STEP)):
+                topics.update(part)
+                yield
+    finally:
+        for group, shared in views:
+            group.release(shared)
     return list(topics)
 
 
@@ -106,31 +118,45 @@ def system_topics(tables: Tables) -> TopicList:
     return TopicList(tuple(names), broker_addr)
 
 
-def unit_topics(tables: Tables) -> list[str]:
+def unit_topics(tables: Tables) -> Steps[list[str]]:
     """Code 311 (``getUnitTopics``)."""
     return _topics_by_flag(tables, lambda flag: bool(flag & UNIT_FLAG))
 
 
-def has_unit_sub_topics(tables: Tables) -> list[str]:
+def has_unit_sub_topics(tables: Tables) -> Steps[list[str]]:
     """Code 312 (``getHasUnitSubTopicList``)."""
     return _topics_by_flag(tables, lambda flag: bool(flag & UNIT_SUB_FLAG))
 
 
-def has_unit_sub_un_unit_topics(tables: Tables) -> list[str]:
+def has_unit_sub_un_unit_topics(tables: Tables) -> Steps[list[str]]:
     """Code 313 (``getHasUnitSubUnUnitTopicList``)."""
     return _topics_by_flag(tables, lambda flag: flag & (UNIT_FLAG | UNIT_SUB_FLAG) == UNIT_SUB_FLAG)
 
 
-def _topics_by_flag(tables: Tables, judge: Callable[[int], bool]) -> list[str]:
-    """Topics selected by the queue entry of their first broker name. Java uses an arbitrary one."""
+def _topics_by_flag(tables: Tables, judge: Callable[[int], bool]) -> Steps[list[str]]:
+    """Topics selected by the queue entry of their first broker name. Java uses an arbitrary one. They are those of the first
+    step, even if the state changes between the steps."""
     kinds = [group.kinds for group in tables.groups.values()]
     is_quick = sum(map(len, kinds)) <= len(tables.topic_revisions)
     if is_quick and not any(judge(kind.topic_sys_flag) for kind in chain.from_iterable(kinds)):
         return []  # the usual case, without a step for each topic
+    topics = list(tables.topic_revisions)
+    views = [(group, group.share()) for group in map(tables.groups.__getitem__, sorted(tables.groups))]
     judged: dict[str, QueueData] = {}
-    for name in sorted(tables.groups):
-        if len(judged) == len(tables.topic_revisions):
-            break
-        topics = tables.groups[name].topics
-        judged.update((topic, topics[topic]) for topic in topics if topic not in judged)
-    return [topic for topic in tables.topic_revisions if judge(judged[topic].topic_sys_flag)]
+    try:
+        for number, (_, shared) in enumerate(views):
+            if len(judged) == len(topics):
+                break
+            rest = iter(shared.items())
+            while part := list(islice(rest, TOPICS_PER_STEP)):
+                judged.update((topic, queue_data) for topic, queue_data in part if topic not in judged)
+                if len(part) == TOPICS_PER_STEP or number % GROUPS_PER_STEP == 0:
+                    yield
+    finally:
+        for group, shared in views:
+            group.release(shared)
+    found = list[str]()
+    for start in range(0, len(topics), TOPICS_PER_STEP):
+        found += [topic for topic in topics[start : start + TOPICS_PER_STEP] if judge(judged[topic].topic_sys_flag)]
+        yield
+    return found

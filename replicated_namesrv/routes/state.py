@@ -39,6 +39,7 @@ from replicated_namesrv.routes.results import Applied, Result
 from replicated_namesrv.routes.sizes import ENTRY_BYTES, Sizes, kv_bytes
 from replicated_namesrv.routes.snapshot import SnapshotReader, snapshot
 from replicated_namesrv.routes.tables import RouteSettings, Tables
+from replicated_namesrv.steps import Steps, finish
 
 __all__ = [
     "DIGEST_VERSION",
@@ -270,6 +271,10 @@ class RouteInfoManager:
 
     def topics_by_cluster(self, cluster: str) -> list[str]:
         """The topics of all broker names that are listed in a cluster (``GET_TOPICS_BY_CLUSTER``, 224)."""
+        return finish(self.topics_by_cluster_steps(cluster))
+
+    def topics_by_cluster_steps(self, cluster: str) -> Steps[list[str]]:
+        """The same in steps, between which the state may change."""
         return lookups.topics_by_cluster(self._tables, cluster)
 
     def system_topics(self) -> TopicList:
@@ -278,15 +283,27 @@ class RouteInfoManager:
 
     def unit_topics(self) -> list[str]:
         """The topics with the unit flag (``GET_UNIT_TOPIC_LIST``, 311)."""
+        return finish(self.unit_topics_steps())
+
+    def unit_topics_steps(self) -> Steps[list[str]]:
+        """The same in steps, between which the state may change."""
         return lookups.unit_topics(self._tables)
 
     def has_unit_sub_topics(self) -> list[str]:
         """The topics with the flag of unit subscriptions (``GET_HAS_UNIT_SUB_TOPIC_LIST``, 312)."""
+        return finish(self.has_unit_sub_topics_steps())
+
+    def has_unit_sub_topics_steps(self) -> Steps[list[str]]:
+        """The same in steps, between which the state may change."""
         return lookups.has_unit_sub_topics(self._tables)
 
     def has_unit_sub_un_unit_topics(self) -> list[str]:
         """The topics with the flag of unit subscriptions and without the unit flag (``GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST``,
         313)."""
+        return finish(self.has_unit_sub_un_unit_topics_steps())
+
+    def has_unit_sub_un_unit_topics_steps(self) -> Steps[list[str]]:
+        """The same in steps, between which the state may change."""
         return lookups.has_unit_sub_un_unit_topics(self._tables)
 
     def kv_get(self, namespace: str, key: str) -> str | None:

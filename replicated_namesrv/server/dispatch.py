@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, StorageError, UnavailableError
 from replicated_namesrv.server.change_handlers import Changes, ChangeService
 from replicated_namesrv.server.connection import RemotingConnection
+from replicated_namesrv.server.long_answers import LongAnswers
 from replicated_namesrv.server.problems import Problems
 from replicated_namesrv.server.query_handlers import Queries, QueryService
 from replicated_namesrv.server.registrations import Registrations, RegistrationService
@@ -80,7 +81,8 @@ class RequestDispatcher:
         self._pending_others = 0
         self._other = self._other_environment()
         self.answers = RouteAnswers(service.state, settings, metrics)
-        self._queries = Queries(settings, service, self.answers, metrics, now_s, self._other)
+        self._long = LongAnswers(shares)
+        self._queries = Queries(settings, service, self.answers, self._long, metrics, now_s, self._other)
         self.answers.is_ready = self._queries.is_ready
         self.registrations = Registrations(settings, service, metrics, shares, problems)
         changes = Changes(settings, service)
@@ -197,17 +199,16 @@ class RequestDispatcher:
         request.connection.defer()
         deferred.future.add_done_callback(partial(self._ready, request, deferred.convert, perf_counter_ns()))
 
-    def _ready(self, request: Request, convert: Callable[[Any], Answer], started_ns: int, future: Future[Any]) -> None:
+    def _ready(self, request: Request, convert: Callable[[Any], Outcome], started_ns: int, future: Future[Any]) -> None:
         """Send an answer within the share of the request's address, because one barrier can complete thousands of requests of an
         address at once.
         """
         self._shares.run(request.connection.share, partial(self._done, request, convert, started_ns, future))
 
-    def _done(self, request: Request, convert: Callable[[Any], Answer], started_ns: int, future: Future[Any]) -> None:
-        self._count_pending(request, -1)
+    def _done(self, request: Request, convert: Callable[[Any], Outcome], started_ns: int, future: Future[Any]) -> None:
         # the outcome of an update of settings is always recorded; other answers are not built if the connection is lost
         is_lost = request.connection.is_closing and request.header.code != UPDATE_CONFIG
-        answer: Answer | None
+        answer: Outcome | None
         try:
             result = future.result()
             answer = None if is_lost else convert(result)
@@ -215,6 +216,10 @@ class RequestDispatcher:
             answer = None
         except Exception as error:
             answer = self._failed(request, error)
+        if isinstance(answer, Deferred):
+            answer.future.add_done_callback(partial(self._ready, request, answer.convert, started_ns))
+            return
+        self._count_pending(request, -1)
         frame = None
         if answer is None:
             self._metrics.count_request(request.header.code, None)
@@ -236,6 +241,7 @@ class RequestDispatcher:
     async def stop(self) -> None:
         """Drop all unfinished requests."""
         self.registrations.queue.stop()
+        self._long.stop()
         if self._other is not None:
             await self._other.close()
 

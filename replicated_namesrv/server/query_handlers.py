@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.model import MASTER_ID, BrokerData, DataVersion, TopicRouteData
+from replicated_namesrv.server.long_answers import LongAnswers
 from replicated_namesrv.server.request import (
     Answer,
     AnswerTooLargeError,
@@ -27,6 +28,7 @@ from replicated_namesrv.server.route_answers import RouteAnswers
 from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.service import ASKABLE_LEVELS, Connection, DataVersionAnswer, Freshness, FreshState, ReadLevel
 from replicated_namesrv.settings import Settings
+from replicated_namesrv.steps import Steps
 from replicated_namesrv.wire import bodies
 from replicated_namesrv.wire.codes import V4_9_4, RequestCode, ResponseCode
 from replicated_namesrv.wire.frame import MAX_TOTAL
@@ -39,10 +41,6 @@ NOT_FOUND = ResponseCode.QUERY_NOT_FOUND.value
 FAQ_URL = "https://rocketmq.apache.org/docs/bestPractice/06FAQ"
 SHOWN_CHARACTERS = 100
 """Maximum length of an invalid value in an error message."""
-
-
-MANY_BROKERS = 1_000
-"""A route with more broker names is measured before it is encoded."""
 
 
 class QueryService(FreshState, Protocol):
@@ -71,6 +69,7 @@ class Queries:
         settings: Settings,
         service: QueryService,
         answers: RouteAnswers,
+        long_answers: LongAnswers,
         metrics: ServerMetrics,
         now_s: Callable[[], float],
         other_environment: "ClusterTestRoutes | None",
@@ -79,6 +78,7 @@ class Queries:
         self._service = service
         self._state = service.state
         self._answers = answers
+        self._long = long_answers
         self._metrics = metrics
         self._now_s = now_s
         self._other = other_environment
@@ -104,10 +104,12 @@ class Queries:
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER.value: self.all_topics,
             RequestCode.GET_TOPICS_BY_CLUSTER.value: self.topics_by_cluster,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS.value: self.system_topics,
-            RequestCode.GET_UNIT_TOPIC_LIST.value: lambda request: self.topic_list(request, state.unit_topics),
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST.value: lambda request: self.topic_list(request, state.has_unit_sub_topics),
+            RequestCode.GET_UNIT_TOPIC_LIST.value: lambda request: self.topic_list(request, state.unit_topics_steps),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST.value: (
+                lambda request: self.topic_list(request, state.has_unit_sub_topics_steps)
+            ),
             RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST.value: (
-                lambda request: self.topic_list(request, state.has_unit_sub_un_unit_topics)
+                lambda request: self.topic_list(request, state.has_unit_sub_un_unit_topics_steps)
             ),
             RequestCode.GET_NAMESRV_CONFIG.value: self.config,
             RequestCode.QUERY_DATA_VERSION.value: self.data_version,
@@ -128,20 +130,18 @@ class Queries:
         level, max_staleness_ms = wanted_consistency(request.fields)
         topic = request.fields.get("topic")
         if level is not None or max_staleness_ms is not None or topic is None:
-            return self._read(request, lambda: self._route_answer(request, topic))
+            return self._read_long(request, lambda: self._route_answer(request, topic))
         if self._other is not None and topic not in self._state.topic_revisions:
             return self._ask_other_environment(self._other, request, topic)
         request.lasting_topic = topic
-        return then(
-            self._service.barrier(None, None), lambda freshness: self._counted(self._route_answer(request, topic), freshness)
-        )
+        return self._read_long(request, lambda: self._route_answer(request, topic))
 
     def _ask_other_environment(self, other: "ClusterTestRoutes", request: Request, topic: str) -> Outcome:
         """clusterTest: on a miss, the answer of another environment's name servers."""
         asking = asyncio.ensure_future(other.route(topic, request.header.version, wants_standard_json(request)))
         return Deferred(asking, lambda body: no_route(topic) if body is None else Answer(body=body))
 
-    def _route_answer(self, request: Request, topic: str | None) -> Answer:
+    def _route_answer(self, request: Request, topic: str | None) -> Steps[Answer]:
         if topic is None or topic not in self._state.topic_revisions:
             return no_route(topic)
         fields = request.fields
@@ -150,16 +150,17 @@ class Queries:
             zone_name = ""
         standard = not zone_name and wants_standard_json(request)
         variant = zone_name.lower() if zone_name else standard
-        return Answer(body=self._answers.body(topic, variant, lambda: self._encoded(topic, zone_name, standard)))
-
-    def _encoded(self, topic: str, zone_name: str, standard: bool) -> bytes:
-        route = self._state.route(topic)
-        assert route is not None
-        if zone_name:
-            route = filter_by_zone_name(route, zone_name)
-        if len(route.broker_datas) > MANY_BROKERS:
-            check_length(RequestCode.GET_ROUTEINFO_BY_TOPIC.value, length_of(route.broker_datas))
-        return bodies.encode_topic_route_data(route, standard)
+        body = self._answers.find_body(topic, variant)
+        if body is None:
+            revision, route = self._state.topic_revisions[topic], self._state.route(topic)
+            assert route is not None
+            if zone_name:
+                route = filter_by_zone_name(route, zone_name)
+            text = bodies.Text(lambda size: check_length(request.header.code, size))
+            yield from bodies.topic_route_data_steps(route, standard, text)
+            body = text.encoded()
+            self._answers.put_body(topic, variant, revision, body)
+        return Answer(body=body)
 
     # -- other queries
 
@@ -227,18 +228,18 @@ class Queries:
     def topics_by_cluster(self, request: Request) -> Outcome:
         """``GET_TOPICS_BY_CLUSTER`` (224)."""
         cluster = request.fields.get("cluster")
-        return self.topic_list(request, lambda: [] if cluster is None else self._state.topics_by_cluster(cluster))
+        return self.topic_list(request, lambda: self._state.topics_by_cluster_steps("" if cluster is None else cluster))
 
-    def topic_list(self, request: Request, topics: Callable[[], list[str]]) -> Outcome:
+    def topic_list(self, request: Request, topics: Callable[[], Steps[list[str]]]) -> Outcome:
         """Codes 224 and 311 to 313."""
-        return self._read(
-            request,
-            lambda: (
-                Answer(body=list_body(request.header.code, topics()))
-                if self._state.settings.enable_topic_list
-                else Answer(ERROR, "disable")
-            ),
-        )
+
+        def build() -> Steps[Answer]:
+            if not self._state.settings.enable_topic_list:
+                return Answer(ERROR, "disable")
+            found = yield from topics()
+            return Answer(body=list_body(request.header.code, found))
+
+        return self._read_long(request, build)
 
     def system_topics(self, request: Request) -> Outcome:
         """``GET_SYSTEM_TOPIC_LIST_FROM_NS`` (304)."""
@@ -269,6 +270,21 @@ class Queries:
         if level is None and max_staleness_ms is None:
             return then(self._service.barrier(None, None), lambda freshness: self._counted(build(), freshness))
         return then(self._service.barrier(level, max_staleness_ms), lambda freshness: self._with_freshness(build(), freshness))
+
+    def _read_long(self, request: Request, build: Callable[[], Steps[Answer]]) -> Outcome:
+        """Like ``_read``, for an answer that may take long. It is that of the state at the first step."""
+        level, max_staleness_ms = wanted_consistency(request.fields)
+        is_asked = level is not None or max_staleness_ms is not None
+
+        def counted(freshness: Freshness) -> Steps[Answer]:
+            revision = self._state.revision
+            answer = yield from build()
+            if is_asked:
+                answer = answer._replace(ext_fields={**(answer.ext_fields or {}), **freshness_fields(freshness, revision)})
+            return self._counted(answer, freshness)
+
+        barrier = self._service.barrier(level, max_staleness_ms)
+        return then(barrier, lambda freshness: self._long.build(request, counted(freshness)))
 
     def _counted(self, answer: Answer, freshness: Freshness) -> Answer:
         self._metrics.count_reads(freshness.level)

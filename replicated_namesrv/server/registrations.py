@@ -59,10 +59,10 @@ from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.server.turn_shares import TurnShares
 from replicated_namesrv.service import Connection
 from replicated_namesrv.settings import Settings
+from replicated_namesrv.steps import finish
 from replicated_namesrv.wire.bodies import encode_kv_table
 from replicated_namesrv.wire.codes import ResponseCode
 from replicated_namesrv.wire.crc32 import VariedCrc
-from replicated_namesrv.wire.fastjson import finish
 from replicated_namesrv.wire.frame import MAX_TOTAL
 from replicated_namesrv.wire.registration_body import RegisterBrokerBody, decode_register_body, without_meaning
 

@@ -44,11 +44,11 @@ class AnswerTooLargeError(NamesrvError):
 
 class Deferred(NamedTuple):
     """A later answer. ``convert`` makes it from the result of ``future``, in the turn of the loop in which the future
-    completes.
+    completes. Its result may be deferred again.
     """
 
     future: Future[Any]
-    convert: Callable[[Any], Answer]
+    convert: "Callable[[Any], Outcome]"
 
 
 Outcome = Answer | Deferred
@@ -95,7 +95,7 @@ class Request:
         return bytes(self.data[self.bounds.body_start : self.bounds.end])
 
 
-def then(outcome: T | Future[T], convert: Callable[[T], Answer]) -> Outcome:
+def then(outcome: T | Future[T], convert: Callable[[T], Outcome]) -> Outcome:
     """Convert the result of a service call into an answer. The result may be the value itself or a Future."""
     return Deferred(outcome, convert) if isinstance(outcome, Future) else convert(outcome)
 
@@ -108,7 +108,7 @@ def settle(done: Future[Answer], outcome: Outcome) -> None:
 
     def settled(future: Future[object]) -> None:
         try:
-            done.set_result(outcome.convert(future.result()))
+            settle(done, outcome.convert(future.result()))
         except CancelledError:
             done.cancel()
         except Exception as error:

@@ -138,19 +138,15 @@ class RouteAnswers:
         self._bodies: GenerationCache[tuple[str, Hashable], Body] = GenerationCache(limit_bytes // 2)
         self._prepared: GenerationCache[bytes | tuple[bytes, bytes], Prepared] = GenerationCache(limit_bytes // 2)
 
-    def body(self, topic: str, variant: Hashable, encode: Callable[[], bytes]) -> bytes:
-        """The encoded route of ``topic``, which must have a route, in a variant (dialect, zone). ``encode`` makes it if it is not
-        cached.
-        """
-        key = (topic, variant)
-        revision = self._revisions[topic]
-        found = self._bodies.find(key)
-        if found is not None and found.revision == revision:
-            return found.data
-        data = encode()
-        self._bodies.put(key, Body(revision, data), len(data) + len(topic) + ENTRY_OVERHEAD_BYTES)
+    def find_body(self, topic: str, variant: Hashable) -> bytes | None:
+        """The encoded route of ``topic``, which must have a route, in a variant (dialect, zone). None: it is not cached."""
+        found = self._bodies.find((topic, variant))
+        return found.data if found is not None and found.revision == self._revisions[topic] else None
+
+    def put_body(self, topic: str, variant: Hashable, revision: int, data: bytes) -> None:
+        """Store the encoded route of ``topic`` as it was when the topic had this revision."""
+        self._bodies.put((topic, variant), Body(revision, data), len(data) + len(topic) + ENTRY_OVERHEAD_BYTES)
         self._count()
-        return data
 
     def remember(self, data: bytes, start: int, end: int, topic: str, parts: AnswerParts) -> None:
         """Store ``parts`` for frames equal to ``data[start:end]`` except for the opaque, if its place is certain."""

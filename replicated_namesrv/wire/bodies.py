@@ -6,11 +6,13 @@ Java HashMap in the default dialect, and ascending order in the standard one. On
 dialect. All other bodies are in the default one, with whole-number keys unquoted, which all clients can read.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, TypeVar, cast
 
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import BrokerData, ClusterInfo, DataVersion, QueueData, TopicQueueMappingInfo, TopicRouteData
+from replicated_namesrv.steps import Steps, finish
 from replicated_namesrv.wire.fastjson import MalformedJsonError, decode_utf8, loads, members, to_int, to_list, to_object, to_text
 from replicated_namesrv.wire.fastjson_writer import dump_alike, hash_order, integer, quote, quote_standard
 from replicated_namesrv.wire.registration_values import data_version_of, interned
@@ -26,7 +28,12 @@ MAX_QUOTED_CHARACTERS: Final = 256
 _QUEUE_DATA_MEMBERS = frozenset(("brokerName", "perm", "readQueueNums", "topicSysFlag", "writeQueueNums"))
 _ROUTE_MEMBERS = frozenset(("brokerDatas", "filterServerTable", "orderTopicConf", "queueDatas", "topicQueueMappingByBroker"))
 K = TypeVar("K")
+T = TypeVar("T")
 V = TypeVar("V")
+
+ITEMS_PER_STEP: Final = 256
+QUEUES_PER_STEP: Final = 1_024
+"""Number of brokers or queue entries, and of queues of a static topic mapping, that are encoded in one step."""
 
 _SMALL_HASH = 12
 """With this capacity a Java HashMap returns Long keys below 16 in ascending order."""
@@ -61,24 +68,76 @@ _broker_fragments: tuple[dict[BrokerData, str], dict[BrokerData, str]] = ({}, {}
 _queue_fragments: tuple[dict[tuple[str, QueueData], str], dict[tuple[str, QueueData], str]] = ({}, {})
 
 
+class Text:
+    """A body while it is written."""
+
+    def __init__(self, check_length: Callable[[int], None] = lambda characters: None) -> None:
+        """``check_length`` raises an error if the body has too many characters."""
+        self._parts: list[str] = []
+        self._size, self._check_length = 0, check_length
+
+    def add(self, part: str) -> None:
+        """Append a part. Raises the error of ``check_length``."""
+        self._size += len(part)
+        self._check_length(self._size)
+        self._parts.append(part)
+
+    def add_all(self, values: Iterable[T], encode: Callable[[Sequence[T]], str], at_once: int = ITEMS_PER_STEP) -> Steps[None]:
+        """Append the values, separated by commas. ``encode`` writes some of them, separated by commas."""
+        rest, before = iter(values), ""
+        while some := list(islice(rest, at_once)):
+            self.add(before + encode(some))
+            before = ","
+            yield
+
+    def encoded(self) -> bytes:
+        return "".join(self._parts).encode()
+
+
 def encode_topic_route_data(route: TopicRouteData, standard: bool) -> bytes:
-    """Body of ``GET_ROUTEINFO_BY_TOPIC`` (105). ``standard``: all keys quoted, ASCII only, for peers since 4.9.4 and those
-    that request it.
+    """Body of ``GET_ROUTEINFO_BY_TOPIC`` (105), in one step."""
+    text = Text()
+    finish(topic_route_data_steps(route, standard, text))
+    return text.encoded()
+
+
+def topic_route_data_steps(route: TopicRouteData, standard: bool, text: Text) -> Steps[None]:
+    """Write the body of ``GET_ROUTEINFO_BY_TOPIC`` (105). ``standard``: all keys quoted, ASCII only, for peers since 4.9.4 and
+    those that request it. Raises the errors of ``text``.
     """
     quoted = _STANDARD if standard else _DEFAULT
     known_brokers, known_queues = _broker_fragments[standard], _queue_fragments[standard]
-    brokers = ",".join([known_brokers.get(data) or _broker_fragment(data, standard) for data in route.broker_datas])
-    queues = ",".join([known_queues.get(entry) or _queue_fragment(entry, standard) for entry in route.queue_datas])
-    filters = order = mappings = ""
-    if route.filter_server_table:
-        filters = ",".join([f"{quoted[addr]}:{_texts(servers, quoted)}" for addr, servers in route.filter_server_table])
-    if route.order_topic_conf is not None:
-        order = f'"orderTopicConf":{quoted[route.order_topic_conf]},'
+
+    def brokers(some: Sequence[BrokerData]) -> str:
+        return ",".join([known_brokers.get(data) or _broker_fragment(data, standard) for data in some])
+
+    def queues(some: Sequence[tuple[str, QueueData]]) -> str:
+        return ",".join([known_queues.get(entry) or _queue_fragment(entry, standard) for entry in some])
+
+    def filters(some: Sequence[tuple[str, Sequence[str]]]) -> str:
+        return ",".join([f"{quoted[addr]}:{_texts(servers, quoted)}" for addr, servers in some])
+
+    order = "" if route.order_topic_conf is None else f'"orderTopicConf":{quoted[route.order_topic_conf]},'
+    rest = route.filter_server_table or route.topic_queue_mapping_by_broker is not None
+    if not rest and len(route.broker_datas) <= ITEMS_PER_STEP:  # the usual case, in a third of the time
+        body = f'{{"brokerDatas":[{brokers(route.broker_datas)}],"filterServerTable":{{}},{order}"queueDatas":['
+        text.add(f"{body}{queues(route.queue_datas)}]}}")
+        return
+    text.add('{"brokerDatas":[')
+    yield from text.add_all(route.broker_datas, brokers)
+    text.add('],"filterServerTable":{')
+    yield from text.add_all(route.filter_server_table, filters, 1)
+    text.add(f'}},{order}"queueDatas":[')
+    yield from text.add_all(route.queue_datas, queues)
+    text.add("]")
     if route.topic_queue_mapping_by_broker is not None:
-        infos = [f"{quoted[name]}:{_mapping_info(info, standard, quoted)}" for name, info in route.topic_queue_mapping_by_broker]
-        mappings = f',"topicQueueMappingByBroker":{{{",".join(infos)}}}'
-    text = f'{{"brokerDatas":[{brokers}],"filterServerTable":{{{filters}}},{order}"queueDatas":[{queues}]{mappings}}}'
-    return text.encode()
+        text.add(',"topicQueueMappingByBroker":{')
+        for number, (name, info) in enumerate(route.topic_queue_mapping_by_broker):
+            text.add(f'{"," if number else ""}{quoted[name]}:{{"bname":{quoted[info.bname]},"currIdMap":{{')
+            yield from text.add_all(*_curr_ids(info, standard), QUEUES_PER_STEP)
+            text.add(f"}},{_mapping_rest(info, standard, quoted)}")
+        text.add("}")
+    text.add("}")
 
 
 def encode_cluster_info(info: ClusterInfo) -> bytes:
@@ -229,15 +288,19 @@ def _in_hash_order(pairs: Sequence[tuple[int, V]]) -> Sequence[tuple[int, V]]:
     return [(key, table[key]) for key in hash_order(table)]
 
 
-def _mapping_info(info: TopicQueueMappingInfo, standard: bool, quoted: _Quoted) -> str:
+def _curr_ids(info: TopicQueueMappingInfo, standard: bool) -> tuple[Iterable[tuple[int, int]], Callable[[Any], str]]:
+    """The members of ``currIdMap`` in order, and their encoder."""
     if standard:
-        ids = ",".join([f'"{global_id}":{local_id}' for global_id, local_id in info.curr_id_map])
-    else:
-        ids = ",".join([f"{global_id}:{local_id}" for global_id, local_id in _in_hash_order(info.curr_id_map)])
+        return info.curr_id_map, lambda some: ",".join([f'"{global_id}":{local_id}' for global_id, local_id in some])
+    ordered = _in_hash_order(info.curr_id_map)
+    return ordered, lambda some: ",".join([f"{global_id}:{local_id}" for global_id, local_id in some])
+
+
+def _mapping_rest(info: TopicQueueMappingInfo, standard: bool, quoted: _Quoted) -> str:
+    """The members of a static topic mapping after ``currIdMap``."""
     return (
-        f'{{"bname":{quoted[info.bname]},"currIdMap":{{{ids}}},"dirty":{"true" if info.dirty else "false"},'
-        f'"epoch":{integer(info.epoch, standard)},"scope":{quoted[info.scope]},"topic":{quoted[info.topic]},'
-        f'"totalQueues":{info.total_queues}}}'
+        f'"dirty":{"true" if info.dirty else "false"},"epoch":{integer(info.epoch, standard)},"scope":{quoted[info.scope]},'
+        f'"topic":{quoted[info.topic]},"totalQueues":{info.total_queues}}}'
     )
 
 

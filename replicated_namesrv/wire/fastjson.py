@@ -17,12 +17,13 @@ default.
 """
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
-from typing import Final, TypeVar
+from typing import Final
 
 import orjson
 
+from replicated_namesrv.steps import Steps, finish
 from replicated_namesrv.wire.fastjson_writer import dumps, hash_order, quote
 
 MAX_BYTES_AT_ONCE: Final = 1 << 20
@@ -33,8 +34,6 @@ SLICE_WORK: Final = 60_000
 """Characters read between two yields of ``parse_steps``, where each member counts as 20 characters. Takes about 3 ms."""
 MAX_ESCAPES: Final = 50_000
 """Maximum number of escapes in one string, and of consecutive comments, because both are read in one step."""
-
-Result = TypeVar("Result")
 
 
 class MalformedJsonError(ValueError):
@@ -94,17 +93,7 @@ def decode_utf8(data: bytes | bytearray | memoryview) -> str:
         raise MalformedJsonError(f"not UTF-8: {error.reason} at byte {error.start}") from None
 
 
-def finish(steps: Generator[None, None, Result]) -> Result:
-    """Run a sliced computation to its end in one step."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            result: Result = stop.value
-            return result
-
-
-def parse_steps(text: str, max_members: int | None = None) -> Generator[None, None, object]:
+def parse_steps(text: str, max_members: int | None = None) -> Steps[object]:
     """Read one JSON text, yielding after every ``SLICE_WORK``; returns its value.
 
     Raises MalformedJsonError, also when there are more than ``max_members`` keys, items and closing brackets.

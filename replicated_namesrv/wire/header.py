@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from replicated_namesrv.errors import FrameError
+from replicated_namesrv.steps import finish
 from replicated_namesrv.wire.codes import RESPONSE_FLAG, SERVER_VERSION, LanguageCode, SerializeType
 from replicated_namesrv.wire.fastjson import (
     INT_MAX,
@@ -25,7 +26,6 @@ from replicated_namesrv.wire.fastjson import (
     MAX_ESCAPES,
     MalformedJsonError,
     decode_utf8,
-    finish,
     members,
     parse_steps,
     to_int,

@@ -33,6 +33,7 @@ from typing import Final
 
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import TOPICS_MAX, DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.steps import Steps
 from replicated_namesrv.wire.codes import V3_0_11
 from replicated_namesrv.wire.fastjson import (
     MAX_BYTES_AT_ONCE,
@@ -57,7 +58,7 @@ from replicated_namesrv.wire.registration_values import (
     work_of,
 )
 
-__all__ = ["MAX_INFLATED_BYTES", "RegisterBrokerBody", "Steps", "decode_register_body"]
+__all__ = ["MAX_INFLATED_BYTES", "RegisterBrokerBody", "decode_register_body"]
 
 MAX_INFLATED_BYTES: Final = 64 << 20
 """Default limit on the inflated size of a compressed body."""
@@ -70,10 +71,10 @@ _WRAPPER_MEMBERS = frozenset(
     ("dataVersion", "mappingDataVersion", "topicConfigTable", "topicQueueMappingDetailMap", "topicQueueMappingInfoMap")
 )
 
-Steps = Generator[None, None, RegisterBrokerBody]
 
-
-def decode_register_body(body: bytes, version: int, compressed: bool, max_inflated_bytes: int = MAX_INFLATED_BYTES) -> Steps:
+def decode_register_body(
+    body: bytes, version: int, compressed: bool, max_inflated_bytes: int = MAX_INFLATED_BYTES
+) -> Steps[RegisterBrokerBody]:
     """Decode the body of a registration in slices: yields None between them and returns a RegisterBrokerBody.
 
     ``version`` and ``compressed`` are the header's. An empty body means no body. Raises BodyError.
@@ -95,7 +96,7 @@ def decode_register_body(body: bytes, version: int, compressed: bool, max_inflat
         raise BodyError(f"Failed to decode RegisterBrokerBody: {error}") from None
 
 
-def decode_general(body: bytes) -> Steps:
+def decode_general(body: bytes) -> Steps[RegisterBrokerBody]:
     """The general decoder, for any JSON body. Raises MalformedJsonError."""
     value = to_object((yield from _read(body)), "body")
     if value is None:
@@ -118,7 +119,7 @@ def _read(body: bytes) -> Generator[None, None, object]:
     return (yield from parse_steps(text, MAX_MEMBERS))
 
 
-def _decode_wrapper(value: object, filter_servers: tuple[str, ...] | None) -> Steps:
+def _decode_wrapper(value: object, filter_servers: tuple[str, ...] | None) -> Steps[RegisterBrokerBody]:
     """A TopicConfigSerializeWrapper, which is the whole body before 3.0.11."""
     wrapper = to_object(value, "topicConfigSerializeWrapper")
     if wrapper is None:

@@ -23,9 +23,9 @@ from replicated_namesrv.raft.snapshots import BLOCK, HEADER, Reader
 from replicated_namesrv.raft.transport import unpack_names
 from replicated_namesrv.routes.backup import BackupError, BackupReader
 from replicated_namesrv.routes.snapshot import SnapshotReader
+from replicated_namesrv.steps import finish
 from replicated_namesrv.wire.bodies import decode_data_version, decode_queue_datas
 from replicated_namesrv.wire.codes import LanguageCode
-from replicated_namesrv.wire.fastjson import finish
 from replicated_namesrv.wire.frame import missing_bytes, next_frame
 from replicated_namesrv.wire.header import decode_binary_header, decode_json_header, encode_binary_header, encode_json_header
 from replicated_namesrv.wire.properties import load_properties, store_properties

@@ -154,12 +154,11 @@ def test_an_answer_that_cannot_fit_is_not_encoded(tmp_path: Path, monkeypatch: p
     def encode(*arguments: object) -> bytes:
         raise AssertionError("encoded")
 
-    encoders = ("encode_topic_list", "encode_kv_table", "encode_cluster_info", "encode_topic_route_data")
+    encoders = ("encode_topic_list", "encode_kv_table", "encode_cluster_info")
     for name in encoders:
         monkeypatch.setattr(bodies, name, encode)
     monkeypatch.setattr(registrations, "encode_kv_table", encode)
     monkeypatch.setattr(query_handlers, "MAX_TOTAL", MAX_TOTAL)
-    monkeypatch.setattr(query_handlers, "MANY_BROKERS", 1)
     with live_server(tmp_path) as server, Peer(server.port) as peer:
         for number in range(2):
             topics = dict.fromkeys(["T", *long_names(f"{number}-", 90)], QueueData(6, 8, UNIT | number * UNIT_SUB, 8))

@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 
-from replicated_namesrv.wire.fastjson import MalformedJsonError, finish, parse_steps
+from replicated_namesrv.steps import finish
+from replicated_namesrv.wire.fastjson import MalformedJsonError, parse_steps
 from tests.support.remoting_server import Answer, Peer, live_server, request
 
 CASES = Path(__file__).parents[1] / "data" / "remoting_cases.jsonl"

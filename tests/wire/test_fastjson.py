@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicated_namesrv.steps import finish
 from replicated_namesrv.wire.fastjson import (
     MAX_BYTES_AT_ONCE,
     MAX_DEPTH,
     MAX_ESCAPES,
     MalformedJsonError,
     decode_utf8,
-    finish,
     loads,
     parse_steps,
     to_bool,

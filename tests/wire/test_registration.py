@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import TOPICS_MAX, DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.steps import Steps, finish
 from replicated_namesrv.wire import registration_body, registration_compressed, registration_values
-from replicated_namesrv.wire.fastjson import MalformedJsonError, finish
+from replicated_namesrv.wire.fastjson import MalformedJsonError
 from replicated_namesrv.wire.registration_body import (
     RegisterBrokerBody,
-    Steps,
     decode_canonical,
     decode_general,
     decode_register_body,
@@ -50,7 +50,7 @@ def canonical(body: bytes) -> RegisterBrokerBody | None:
         return None
 
 
-def in_slices(steps: Steps) -> tuple[RegisterBrokerBody, int]:
+def in_slices(steps: Steps[RegisterBrokerBody]) -> tuple[RegisterBrokerBody, int]:
     """The result and the number of slices."""
     slices = 1
     while True:
