@@ -30,6 +30,10 @@ class MalformedError(RaftError):
     """Bytes or a message that no node of this version sends. It is dropped and counted."""
 
 
+class TransportError(RaftError):
+    """The transport cannot be started as configured; the text says what to change."""
+
+
 class UnknownCommandError(RaftError):
     """A state machine raises it from ``apply`` for a command of a newer version. The node stops before the command counts as
     applied, and continues from there when it runs the newer version. The ``version`` of a proposal prevents this during a

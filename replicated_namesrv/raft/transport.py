@@ -20,7 +20,7 @@
   when they change; existing connections keep the old ones.
 - Without secret and TLS, peers are not authenticated. Then only a loopback address may be bound.
 - Limits: bytes of a frame (small before authentication), time for a hello, bytes waiting for a slow reader, connections not
-  yet authenticated.
+  yet authenticated, also those whose TLS handshake is in progress.
 
 The acceptor of a connection decides by the first row that matches. H1 and H3 to H8 increment ``PeerTransport.refused_count``:
 
@@ -76,16 +76,17 @@ import secrets
 import socket
 import ssl
 import struct
+from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
-from pathlib import Path
 from random import Random
 from typing import cast
 
 from replicated_namesrv.listening import stop_listening
-from replicated_namesrv.raft.raft_errors import MalformedError, RaftError
+from replicated_namesrv.raft.peer_tls import Tls, TlsFiles
+from replicated_namesrv.raft.raft_errors import MalformedError, TransportError
 from replicated_namesrv.raft.raft_messages import Message, decode, encode
 
 LENGTH = struct.Struct("<I")
@@ -114,7 +115,7 @@ COUNT = struct.Struct("<Q")
 # bound to names of this module, because each is used for every frame
 _pack_length, _pack_count, _equal = LENGTH.pack, COUNT.pack, hmac.compare_digest
 HELLO_BYTES_MAX = 1024
-HELLO_SECONDS = 3.0
+HELLO_SECONDS = 3
 DIAL_SECONDS = 2.0
 DIAL_PAUSE_MIN_SECONDS, DIAL_PAUSE_MAX_SECONDS = 0.05, 1.0
 EAGER_SECONDS = LIVE_SECONDS + 1
@@ -123,22 +124,6 @@ UNACKNOWLEDGED_MS_MAX = 3_000
 """TCP closes a connection when sent bytes are unacknowledged for this long. After a cut, a new connection is faster than TCP's
 retries."""
 UNAUTHENTICATED_MAX = 64
-
-
-class TransportError(RaftError):
-    """The transport cannot be started as configured; the text says what to change."""
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM files for mutual TLS. To renew them, replace them in place: they are checked before every handshake."""
-
-    certificate: Path
-    key: Path
-    authority: Path
-    """File with the authorities that may sign certificates of peers."""
-    password: str = field(default="", repr=False)
-    """Password of the private key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,64 +142,6 @@ class TransportSettings:
     accepted_secrets: tuple[bytes, ...] = ()
     """Other secrets that a dialler may use, while the secret of a cluster is replaced. The connection then uses the secret of the
     dialler."""
-
-
-class Tls:
-    """SSL contexts of the files of a node.
-
-    If the files change, ``refresh`` makes new contexts: a context never forgets an authority, and after a failed load a context
-    may hold a part of the old files and a part of the new ones.
-    """
-
-    def __init__(self, files: TlsFiles) -> None:
-        self._files = files
-        self._seen: tuple[tuple[int, int, int], ...] = ()
-        self.refresh()
-        self.server = self._load(ssl.PROTOCOL_TLS_SERVER)
-        """The context for listening; each handshake continues with the newest context."""
-        self.server.sni_callback = self._choose
-
-    def _load(self, protocol: int) -> ssl.SSLContext:
-        context = ssl.SSLContext(protocol)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.verify_mode = ssl.CERT_REQUIRED
-        if protocol == ssl.PROTOCOL_TLS_SERVER:
-            context.num_tickets = 0  # no session tickets, because a resumed session would not show its certificate again
-        context.load_cert_chain(self._files.certificate, self._files.key, password=self._files.password)
-        context.load_verify_locations(self._files.authority)
-        return context
-
-    def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = self._newest_server
-
-    def refresh(self) -> None:
-        """Load the files if they have changed. TransportError if they cannot be used."""
-        files = self._files
-        try:
-            states = [os.stat(path) for path in (files.certificate, files.key, files.authority)]
-            seen = tuple((state.st_mtime_ns, state.st_ino, state.st_size) for state in states)
-            if seen == self._seen:
-                return
-            server, client = self._load(ssl.PROTOCOL_TLS_SERVER), self._load(ssl.PROTOCOL_TLS_CLIENT)
-        except (OSError, ssl.SSLError) as error:
-            raise TransportError(f"TLS files {files.certificate}, {files.key}, {files.authority}: {error}") from None
-        self._seen, self._newest_server, self.client = seen, server, client
-
-    def check(self, node_id: str) -> None:
-        """Make a handshake of ``node_id`` with itself, in memory. ssl.SSLError: its peers would refuse its certificate, too."""
-        client_side, server_side = (ssl.MemoryBIO(), ssl.MemoryBIO()), (ssl.MemoryBIO(), ssl.MemoryBIO())
-        client = self.client.wrap_bio(*client_side, server_side=False, server_hostname=node_id)
-        server = self._newest_server.wrap_bio(*server_side, server_side=True)
-        waiting = [client, server]
-        while waiting:
-            for end in tuple(waiting):
-                try:
-                    end.do_handshake()
-                    waiting.remove(end)
-                except ssl.SSLWantReadError:
-                    pass
-                server_side[0].write(client_side[1].read())
-                client_side[0].write(server_side[1].read())
 
 
 def is_loopback(host: str) -> bool:
@@ -378,18 +305,8 @@ class _Accepted(_Frames):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         owner = self.owner
-        if owner.is_stopped:  # the system accepted the connection before the listener was closed
-            self.abort()
+        if not owner.admit(self):
             return
-        name = transport.get_extra_info("peername")
-        self.host = str(name[0]) if name else ""
-        if len(owner.unauthenticated) >= UNAUTHENTICATED_MAX:  # H1
-            owner.refused("connection closed: too many are not authenticated yet")
-            hosts = Counter(each.host for each in owner.unauthenticated)
-            oldest = next(each for each in owner.unauthenticated if hosts[each.host] == max(hosts.values()))
-            del owner.unauthenticated[oldest]
-            oldest.abort()
-        owner.unauthenticated[self] = None
         self._timer = asyncio.get_running_loop().call_later(HELLO_SECONDS, self.abort)  # H2
         self.send_frame(MAGIC + self._nonce)
 
@@ -481,6 +398,37 @@ class _Accepted(_Frames):
         self.owner.unauthenticated.pop(self, None)
         if self.peer is not None and self.owner.accepted.get(self.peer) is self:
             del self.owner.accepted[self.peer]
+
+
+class _Handshake(asyncio.Protocol):
+    """A connection that a peer dialled, until its TLS handshake is done. It counts as not authenticated."""
+
+    def __init__(self, owner: "PeerTransport", tls: Tls) -> None:
+        self._owner, self._tls = owner, tls
+        self.transport: asyncio.Transport | None = None
+        self.host = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin TLS at once, because ``start_tls`` would lose bytes that arrive before it takes effect."""
+        self.transport = cast(asyncio.Transport, transport)
+        if not self._owner.admit(self):
+            return
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        done.add_done_callback(self._done)
+        accepted = _Accepted(self._owner)
+        protocol = SSLProtocol(loop, accepted, self._tls.server, done, server_side=True, ssl_handshake_timeout=HELLO_SECONDS)
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+
+    def _done(self, done: "asyncio.Future[None]") -> None:
+        self._owner.unauthenticated.pop(self, None)
+        if not done.cancelled():
+            done.exception()  # a failed handshake has closed the connection
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
 
 
 class _Dialled(_Frames):
@@ -578,7 +526,7 @@ class PeerTransport:
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._warn = warn
         self.accepted: dict[str, _Accepted] = {}
-        self.unauthenticated: dict[_Accepted, None] = {}
+        self.unauthenticated: dict[_Accepted | _Handshake, None] = {}
         """Connections without a valid hello, in the order in which they were accepted."""
         self.addresses = {peer: address for peer, address in settings.addresses.items() if peer != settings.node_id}
         """Address at which each peer is dialled now."""
@@ -606,8 +554,6 @@ class PeerTransport:
                 self._accept,
                 host,
                 port,
-                ssl=self.tls.server if self.tls else None,
-                ssl_handshake_timeout=HELLO_SECONDS if self.tls else None,
                 reuse_address=True,
             )
         except OSError as error:
@@ -644,9 +590,28 @@ class PeerTransport:
         """The bound port, even after listening has ended. The kernel chooses it if port 0 was requested."""
         return self._port
 
-    def _accept(self) -> _Accepted:
+    def _accept(self) -> "_Accepted | _Handshake":
+        if self.tls is None:
+            return _Accepted(self)
         self._refresh_tls()
-        return _Accepted(self)
+        return _Handshake(self, self.tls)
+
+    def admit(self, connection: "_Accepted | _Handshake") -> bool:
+        """Count a connection that is not authenticated yet. False: it was closed."""
+        if self.is_stopped:  # the system accepted the connection before the listener was closed
+            connection.abort()
+            return False
+        assert connection.transport is not None
+        name = connection.transport.get_extra_info("peername")
+        connection.host = str(name[0]) if name else ""
+        if len(self.unauthenticated) >= UNAUTHENTICATED_MAX:  # H1
+            self.refused("connection closed: too many are not authenticated yet")
+            hosts = Counter(each.host for each in self.unauthenticated)
+            oldest = next(each for each in self.unauthenticated if hosts[each.host] == max(hosts.values()))
+            del self.unauthenticated[oldest]
+            oldest.abort()
+        self.unauthenticated[connection] = None
+        return True
 
     def _refresh_tls(self) -> None:
         if self.tls is not None:

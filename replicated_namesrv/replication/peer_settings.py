@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from replicated_namesrv.errors import SettingError
-from replicated_namesrv.raft.transport import Tls, TlsFiles, TransportError, TransportSettings, is_loopback
+from replicated_namesrv.raft.peer_tls import Tls, TlsFiles
+from replicated_namesrv.raft.raft_errors import TransportError
+from replicated_namesrv.raft.transport import TransportSettings, is_loopback
 from replicated_namesrv.settings import Settings, parse_address
 
 MEMBERS_MAX = 5

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.raft_errors import TransportError
 from replicated_namesrv.raft.raft_service import RaftService
-from replicated_namesrv.raft.transport import TransportError, TransportSettings
+from replicated_namesrv.raft.transport import TransportSettings
 from tests.support.raft_world import Machine
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.raft import transport
+from replicated_namesrv.raft.peer_tls import TlsFiles
+from replicated_namesrv.raft.raft_errors import TransportError
 from replicated_namesrv.raft.raft_messages import Append, HigherTerm, Message, encode
 from replicated_namesrv.raft.transport import (
     LENGTH,
@@ -24,8 +26,6 @@ from replicated_namesrv.raft.transport import (
     SEAL_BYTES,
     SEALING_MARK,
     PeerTransport,
-    TlsFiles,
-    TransportError,
     TransportSettings,
     pack_names,
     proof,

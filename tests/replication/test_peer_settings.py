@@ -10,7 +10,8 @@ import pytest
 from replicated_namesrv.cli.cluster import PEER_SECRET, create_peer_secret, plan_nodes
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.process import ServingNode, shared_authority
-from replicated_namesrv.raft.transport import TlsFiles, TransportSettings
+from replicated_namesrv.raft.peer_tls import TlsFiles
+from replicated_namesrv.raft.transport import TransportSettings
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.settings_sources import load_settings
 from tests.support.authority import Authority

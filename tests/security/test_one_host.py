@@ -1,6 +1,7 @@
 """One hostile host, 127.0.0.2: other hosts still find resources at the node."""
 
 import contextlib
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from replicated_namesrv.admin.app import ADDRESS_CONNECTIONS_MAX, CONNECTIONS_MAX
 from replicated_namesrv.raft.transport import UNAUTHENTICATED_MAX
 from tests.security.attacked import MODES, AttackedNode, attacked
+from tests.support.authority import Authority
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
@@ -84,6 +86,24 @@ def test_silent_peers_of_one_host_do_not_keep_a_node_out(tmp_path: Path) -> None
         connection(node.port + 2, "127.0.0.1") as peer,
     ):
         assert peer.recv(4), "the greeting that a hello answers"
+
+
+def test_tls_handshakes_with_the_peer_port_are_limited(tmp_path: Path) -> None:
+    """In an earlier version, each silent connection kept a descriptor until its handshake timed out, however many there were."""
+    files = Authority(tmp_path).files("n1")
+    paths = (f"peerTlsKeyPath={files.key}", f"peerTlsCertPath={files.certificate}", f"peerTlsTrustCertPath={files.authority}")
+    count = 3 * UNAUTHENTICATED_MAX
+
+    def descriptors() -> int:
+        return len(os.listdir(f"/proc/{one.command.process.pid}/fd"))
+
+    with attacked(tmp_path, "cp", *paths) as one:
+        before = descriptors()
+        with connections(one.port + 2, count) as held:
+            wait_until(lambda: closed(held) >= count - UNAUTHENTICATED_MAX, "all but those that may be silent")
+            assert closed(held) < count, "closed because they are too many, not because the time is over"
+            assert descriptors() - before <= UNAUTHENTICATED_MAX + 10
+            assert one.http("/v1/kv/n/k", "PUT", b"v").status == 200
 
 
 def test_proxy_headers_of_strangers_are_not_believed(node: AttackedNode) -> None:

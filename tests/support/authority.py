@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from replicated_namesrv.raft.transport import TlsFiles
+from replicated_namesrv.raft.peer_tls import TlsFiles
 
 
 class Authority:
