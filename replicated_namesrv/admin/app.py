@@ -11,6 +11,7 @@ import ssl
 import time
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from replicated_namesrv.address_list import checked_list, unit_lists
 from replicated_namesrv.admin.access import ACCESS, Access, AccessError, Handler, read_token
@@ -61,6 +62,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
     )
 )
 """Headers for the console's pages: a page loads only files of the console. The import map is the only inline script."""
+BODY_ERROR_CHARACTERS = 80
 KEEPALIVE_TIMEOUT_S = 15.0
 """Time limit for the whole head of a request, also of the first one on a connection."""
 
@@ -112,6 +114,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return json_error(413, str(error), "send a smaller request")
     except web.HTTPException:
         raise
+    except (ConnectionResetError, HttpProcessingError, web.RequestPayloadError) as error:  # its body is cut off or malformed
+        return json_error(400, f"the body cannot be read: {str(error)[:BODY_ERROR_CHARACTERS]}", "send the whole body")
     except Exception:
         log.exception("unexpected error", extra={"method": request.method, "path": request.path})
         return json_error(500, "an unexpected error; see the node's log", "report it", "unknown")

@@ -16,5 +16,8 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 def json_error(
     status: int, error: str, remedy: str, outcome: str = "not done", headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """An error as JSON. ``outcome``: "not done", or "unknown" if a change may have happened."""
+    """An error as JSON. ``outcome``: "not done", or "unknown" if a change may have happened.
+
+    ``error`` can contain a header of the request. Bytes in it that are not UTF-8 become ``?``."""
+    error = error.encode(errors="replace").decode()
     return json_response({"error": error, "remedy": remedy, "outcome": outcome}, status, headers)

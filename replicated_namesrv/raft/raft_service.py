@@ -23,9 +23,10 @@ from replicated_namesrv.raft.file_storage import FileStorage
 from replicated_namesrv.raft.interfaces import FOREVER, Observer, Outcome, ReadOutcome, StateMachine
 from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.raft_errors import TransportError
 from replicated_namesrv.raft.raft_messages import ApplicationData, Message, ReadAck, ReadProbe, ReadReply, ReadRequest
 from replicated_namesrv.raft.raft_node import RaftNode
-from replicated_namesrv.raft.transport import PeerTransport, TransportError, TransportSettings
+from replicated_namesrv.raft.transport import PeerTransport, TransportSettings
 
 logger = logging.getLogger(__name__)
 READ_MESSAGES = (ReadProbe, ReadAck, ReadRequest, ReadReply, ApplicationData)
@@ -69,6 +70,12 @@ class Syncer:
                 return  # the loop is closed, so no caller waits for this sync any more
 
 
+def _warn(reason: str) -> None:
+    """Log a reason that may contain text of a stranger. The text must not be the message: each message has a throttle of its own
+    (``admin/logs.py``)."""
+    logger.warning("%s", reason)
+
+
 class RaftService:
     """One node: ``await start()``, then propose and read from the same loop, ``await stop()``."""
 
@@ -101,7 +108,7 @@ class RaftService:
         self.rng: Random = SystemRandom()
         self.jitter = Random()
         self.now = boot_clock()
-        self.transport = PeerTransport(settings, self._on_message, self._on_connected, self._on_disconnected, logger.warning)
+        self.transport = PeerTransport(settings, self._on_message, self._on_connected, self._on_disconnected, _warn)
         self.transport.on_arriving = lambda peer, size: self.node.on_arriving(peer, size)
         self.transport.accepts_strangers = lambda: self.node.group.accepts_strangers
         self.node: RaftNode

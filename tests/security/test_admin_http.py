@@ -1,6 +1,7 @@
 """The admin port: the rights of each caller, and attacks by a hostile caller."""
 
 import asyncio
+import socket
 import zlib
 from collections.abc import Iterator
 from time import monotonic
@@ -114,3 +115,21 @@ def test_malformed_requests_do_not_fill_the_log(node: AttackedNode) -> None:
     written = node.log[before:]
     assert "Traceback" not in written
     assert len(written) < LOG_BYTES_MAX
+
+
+def test_bytes_that_are_no_text_and_bodies_that_end_early_leave_no_tracebacks(open_node: AttackedNode) -> None:
+    """In an earlier version, each of these requests added a traceback to the log."""
+    head = b"PUT /v1/kv/n/k HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    requests = {
+        b"GET /v1/status HTTP/1.1\r\nHost: \xff\r\n\r\n": b"HTTP/1.1 403",
+        head + b"Content-Length: 100\r\n\r\nv": b"",
+        head + b"Transfer-Encoding: chunked\r\n\r\nnone\r\n": b"HTTP/1.",
+    }
+    for request, answer in requests.items():
+        with socket.create_connection(("127.0.0.1", open_node.admin_port), DEADLINE_S) as peer:
+            peer.sendall(request)
+            if answer:
+                assert peer.recv(1000).startswith(answer), request
+    assert open_node.http("/livez").status == 200
+    open_node.stop()
+    assert "Traceback" not in open_node.log

@@ -11,6 +11,7 @@ import pytest
 from replicated_namesrv.raft.message_bounds import KINDS, NUMBER_MAX
 from replicated_namesrv.raft.raft_messages import encode
 from replicated_namesrv.raft.transport import LENGTH, TransportSettings
+from tests.security.attacked import attacked
 from tests.support.extreme_messages import OF_LEADERS, Facts, at_bounds, contradicts, plausible
 from tests.support.nodes import http
 from tests.support.peer_hello import hello, raw_hello
@@ -18,6 +19,7 @@ from tests.support.relay import Change
 from tests.support.replicated_processes import ReplicatedProcesses, eventually, replicated_processes
 
 pytestmark = pytest.mark.slow
+HELLOS = 400
 GENUINE, FORGED = b"genuine-value", b"forged!-value"
 ATTACKS = ("altered", "repeated", "left out", "reordered", "of another connection", "of another direction")
 
@@ -181,3 +183,22 @@ async def test_numbers_at_their_bounds_stop_neither_a_node_nor_the_cluster(tmp_p
             assert "rejoined" not in status["raft"]["counters"], "a false report took its vote"
         logs = "".join(cluster.nodes[name].plan.log_file.read_text() for name in cluster.names)
         assert re.search(r"message of n\d dropped: \w+\.term=18446744073709551614 is beyond what elections can reach", logs)
+
+
+def test_names_in_hellos_do_not_fill_the_log(tmp_path: Path) -> None:
+    """In an earlier version, hellos with different names counted as different kinds of warnings, each with its own throttle."""
+    with attacked(tmp_path, "cp") as node:
+
+        async def attack() -> None:
+            settings = TransportSettings("n1", "another", {}, ("127.0.0.1", node.port + 2))
+            for number in range(HELLOS):
+                name = "".join(chr(ord("a") + int(digit)) for digit in str(number))
+                reader, writer, nonce = await raw_hello(settings)
+                writer.write(hello(settings, nonce, name))
+                assert not await reader.read()
+                writer.close()
+
+        asyncio.run(attack())
+        assert node.http("/readyz").status == 200
+        node.stop()
+        assert 0 < node.log.count("belongs to cluster 'another'") < HELLOS - 100
