@@ -19,7 +19,7 @@ from replicated_namesrv.address_list import advertised_host
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.health import LAYER_TIMEOUT_S, as_json, readiness
 from replicated_namesrv.admin.other_nodes import OTHER_NODES
-from replicated_namesrv.admin.paging import Page, PageRequest, build_rows, cut, page_request
+from replicated_namesrv.admin.paging import ANSWER_BYTES, Page, PageRequest, build_rows, cut, is_number, page_request, sized_rows
 from replicated_namesrv.admin.responses import json_error, json_response
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import MASTER_ID, BrokerData, TopicRouteData
@@ -36,6 +36,8 @@ NO_VALUE = 1e15
 """Value for sorting that is greater than every real value."""
 KV_ENTRIES_PER_TURN = 1_000
 """Number of KV entries that are searched in one turn of the loop: about a millisecond of work."""
+ROUTE_COST_MAX = ANSWER_BYTES
+"""Maximum size of a route that is shown. A larger one would be encoded in a long turn of the event loop."""
 SUSPECTED_SHOWN_MAX = 100
 """Maximum number of suspected brokers in the status. ``/v1/brokers`` shows all of them."""
 DIGEST_TOPICS_PER_TURN = 5_000
@@ -83,7 +85,7 @@ async def status(request: web.Request) -> web.Response:
     cannot serve.
     """
     wait = request.query.get("waitMs", str(int(LAYER_TIMEOUT_S * 1000)))
-    if not wait.isascii() or not wait.isdigit() or not 1 <= int(wait[:9]) <= LAYER_TIMEOUT_S * 1000:
+    if not is_number(wait, 1, int(LAYER_TIMEOUT_S * 1000)):
         raise BodyError(f"waitMs={wait[:40]}: give 1 to {LAYER_TIMEOUT_S * 1000:g}, the time that a readiness check may take")
     fields = await status_fields(request.app[CONTEXT], int(wait) / 1000)
     return json_response(fields | {"otherAdminAddresses": request.app[OTHER_NODES].trusted_addresses()})
@@ -201,8 +203,10 @@ async def brokers(request: web.Request) -> web.Response:
         return NO_VALUE if value is None else float(value)
 
     page = await cut(list(by_key), wanted, rank)
-    rows = await build_rows(page.keys, lambda key: _broker_row(context, by_key[key], suspected))
-    return json_response({"brokers": rows, "next": page.next, "total": page.total, "revision": revision}, headers=freshness)
+    rows, following = await sized_rows(
+        page, lambda key: _broker_row(context, by_key[key], suspected), lambda built: sum(map(len, built["filterServers"]))
+    )
+    return json_response({"brokers": rows, "next": following, "total": page.total, "revision": revision}, headers=freshness)
 
 
 def _broker_key(registration: Registration) -> str:
@@ -259,7 +263,17 @@ async def route(request: web.Request) -> web.Response:
     if found is None:
         remedy = "create it (mqadmin updateTopic) or see /v1/topics"
         return json_error(404, f"no broker serves topic '{topic}'", remedy, headers=freshness)
+    if _cost(found) > ROUTE_COST_MAX:
+        remedy = "use the RocketMQ port (namesrv route), or unregister brokers that are gone"
+        return json_error(413, f"the route of topic '{topic}' is too large to be shown", remedy, headers=freshness)
     return json_response({"topic": topic, "revision": state.topic_revisions[topic], **_route_fields(found)}, headers=freshness)
+
+
+def _cost(found: TopicRouteData) -> int:
+    """The size of a route: its brokers and queues, at 30 bytes each, and its filter servers."""
+    queues = sum(len(info.curr_id_map) for _, info in found.topic_queue_mapping_by_broker or ())
+    servers = sum(30 + len(server) for _, some in found.filter_server_table for server in some)
+    return 30 * (queues + sum(len(broker.broker_addrs) for broker in found.broker_datas)) + servers
 
 
 def _route_fields(found: TopicRouteData) -> dict[str, Any]:
@@ -316,9 +330,15 @@ async def kv(request: web.Request) -> web.Response:
     else:
         index = state.kv_index
         page = Page.of(index.page(wanted.after, wanted.limit + 1, only), wanted.limit, index.count(only))
-    entries = ((namespace, key, state.kv_view(namespace)) for namespace, key in map(entry_of, page.keys))
-    rows = [{"namespace": namespace, "key": key, "value": view[key]} for namespace, key, view in entries if view and key in view]
-    return json_response({"entries": rows, "next": page.next, "total": page.total, "revision": state.revision}, headers=freshness)
+    revision = state.revision
+
+    def row(name: str) -> dict[str, Any] | None:
+        namespace, key = entry_of(name)
+        view = state.kv_view(namespace)
+        return {"namespace": namespace, "key": key, "value": view[key]} if view and key in view else None
+
+    rows, following = await sized_rows(page, row, lambda built: len(built["value"] or ""))
+    return json_response({"entries": rows, "next": following, "total": page.total, "revision": revision}, headers=freshness)
 
 
 async def kv_namespaces(request: web.Request) -> web.Response:

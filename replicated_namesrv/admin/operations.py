@@ -14,6 +14,7 @@ from replicated_namesrv.access.identities import shown
 from replicated_namesrv.admin.access import ORIGIN
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.json_views import state_for
+from replicated_namesrv.admin.paging import is_number
 from replicated_namesrv.admin.responses import json_error, json_response
 from replicated_namesrv.errors import BodyError, NamesrvError, OutcomeUnknownError, UnavailableError
 from replicated_namesrv.routes import backup as backups
@@ -194,7 +195,7 @@ async def drain(request: web.Request) -> web.Response:
     """
     context = request.app[CONTEXT]
     text = request.query.get("withinSeconds", str(DRAIN_S))
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= DRAIN_S_MAX:
+    if not is_number(text, 1, DRAIN_S_MAX):
         raise BodyError(f"withinSeconds={text[:40]}: give 1 to {DRAIN_S_MAX}")
     force = request.query.get("force") == "true"
     knows_others = context.service.replication_status() is not None  # an AP node does not know other nodes

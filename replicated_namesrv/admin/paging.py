@@ -11,11 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import nsmallest
 from itertools import chain
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from aiohttp import web
 
 from replicated_namesrv.errors import BodyError
+
+T = TypeVar("T")
 
 ROWS_DEFAULT, ROWS_MAX = 200, 1000
 RANKED_PER_TURN = 1_000
@@ -23,6 +25,8 @@ KEYS_PER_TURN = 5_000
 """Number of keys that are compared before other tasks run: some milliseconds of work."""
 SLICE_S = 0.003
 """Time for which rows are built before other tasks run."""
+ANSWER_BYTES = 4 << 20
+"""A page ends after the row with which it has this size, so that neither its encoding nor its memory is large."""
 
 
 class PageRequest(NamedTuple):
@@ -45,6 +49,8 @@ class Page(NamedTuple):
     """Value of ``after`` for the next page; None on the last page."""
     total: int
     """Number of keys on all pages."""
+    marks: Sequence[str] = ()
+    """The value of ``after`` for a page that begins after each of ``keys``. Empty: the keys themselves."""
 
     @classmethod
     def of(cls, keys: Sequence[str], limit: int, total: int) -> "Page":
@@ -53,12 +59,17 @@ class Page(NamedTuple):
         return cls(chosen, chosen[-1] if len(keys) > limit else None, total)
 
 
+def is_number(text: str, least: int, most: int) -> bool:
+    """Whether a parameter is a whole number in these bounds, of at most nine digits."""
+    return text.isascii() and text.isdigit() and len(text) <= 9 and least <= int(text) <= most
+
+
 def page_request(request: web.Request, sorts: Collection[str] = ()) -> PageRequest:
     """Read the query string. ``sorts``: names of the numbers by which rows can be sorted. Raises BodyError naming a bad
     parameter.
     """
     text = request.query.get("limit", str(ROWS_DEFAULT))
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= ROWS_MAX:
+    if not is_number(text, 1, ROWS_MAX):
         raise BodyError(f"limit={text[:40]}: give 1 to {ROWS_MAX}, and follow 'next' for more")
     sort = request.query.get("sort", "")
     name = sort.removeprefix("-")
@@ -93,20 +104,21 @@ async def _cut_ranked(keys: Sequence[str], wanted: PageRequest, rank: Callable[[
         after = (float(number), key) if wanted.after else None
     except ValueError:
         raise BodyError(f"after={wanted.after[:40]}: give the 'next' of a page with the same sort") from None
+
+    def ranked(key: str) -> tuple[float, str] | None:
+        return None if wanted.search and wanted.search not in key.lower() else (sign * rank(key), key)
+
     total, found = 0, list[tuple[float, str]]()
     for start in range(0, len(keys), RANKED_PER_TURN):
-        if start:
-            await asyncio.sleep(0)
-        part = [key for key in keys[start : start + RANKED_PER_TURN] if not wanted.search or wanted.search in key.lower()]
+        part = await build_rows(keys[start : start + RANKED_PER_TURN], ranked)
         total += len(part)
-        ranked = ((sign * rank(key), key) for key in part)
-        found = nsmallest(wanted.limit + 1, chain(found, (each for each in ranked if after is None or each > after)))
+        found = nsmallest(wanted.limit + 1, chain(found, (each for each in part if after is None or each > after)))
     chosen = found[: wanted.limit]
-    following = f"{chosen[-1][0]!r}|{chosen[-1][1]}" if len(found) > wanted.limit else None
-    return Page([key for _, key in chosen], following, total)
+    marks = [f"{number!r}|{key}" for number, key in chosen]
+    return Page([key for _, key in chosen], marks[-1] if len(found) > wanted.limit else None, total, marks)
 
 
-async def build_rows(keys: Iterable[str], row: Callable[[str], Any]) -> list[Any]:
+async def build_rows(keys: Iterable[T], row: Callable[[T], Any]) -> list[Any]:
     """``row(key)`` of each key. Rows that are None are left out: these keys were removed in between."""
     rows = []
     turn_ends = perf_counter() + SLICE_S
@@ -118,3 +130,22 @@ async def build_rows(keys: Iterable[str], row: Callable[[str], Any]) -> list[Any
             await asyncio.sleep(0)
             turn_ends = perf_counter() + SLICE_S
     return rows
+
+
+async def sized_rows(page: Page, row: Callable[[str], Any], size: Callable[[Any], int]) -> tuple[list[Any], str | None]:
+    """``row(key)`` of the keys of a page, as in ``build_rows``, until they have ``ANSWER_BYTES``; and ``next``. ``size``: the
+    approximate number of bytes of a row."""
+    held = 0
+
+    def counted(key: str) -> Any:
+        nonlocal held
+        if held >= ANSWER_BYTES:
+            return None
+        built = row(key)
+        held += 0 if built is None else size(built)
+        return built, key
+
+    done = [(built, key) for built, key in await build_rows(page.keys, counted)]
+    rows = [built for built, _ in done if built is not None]
+    last = len(done) - 1
+    return rows, page.next if len(done) == len(page.keys) else (page.marks or page.keys)[last]

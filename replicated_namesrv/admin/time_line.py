@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from replicated_namesrv.admin.paging import ANSWER_BYTES, build_rows, is_number
 from replicated_namesrv.admin.responses import json_response
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import ChangeOrigin
@@ -179,7 +180,7 @@ async def time_line(request: web.Request) -> web.Response:
     ``?limit=`` bounds them."""
     found = request.app[TIMELINE]
     limit = request.query.get("limit", "1000")
-    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= ENTRIES_MAX:
+    if not is_number(limit, 1, ENTRIES_MAX):
         raise BodyError(f"limit={limit[:40]}: give 1 to {ENTRIES_MAX}")
     for _ in range(BATCHES_MAX):
         if not found.catch_up():
@@ -187,7 +188,13 @@ async def time_line(request: web.Request) -> web.Response:
         await asyncio.sleep(0)
     entries, removals = found.latest(), found.removals()
     if search := request.query.get("q", "").lower():
-        entries = [entry for entry in entries if search in orjson.dumps(entry).decode().lower()]
-        removals = [row for row in removals if search in orjson.dumps(row).decode().lower()]
-    shown = {"entries": entries[: int(limit)], "removals": removals[: int(limit)]}
+        entries = await build_rows(entries, lambda entry: entry if search in orjson.dumps(entry).decode().lower() else None)
+        removals = await build_rows(removals, lambda row: row if search in orjson.dumps(row).decode().lower() else None)
+    listed, held = list[dict[str, Any]](), 0
+    for entry in entries[: int(limit)]:
+        held += sum(map(len, entry.get("topics") or ()))
+        if held > ANSWER_BYTES:
+            break
+        listed.append(entry)
+    shown = {"entries": listed, "removals": removals[: int(limit)]}
     return json_response({**shown, "total": len(entries), "flapping": found.flapping()})

@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 WATCHERS_MAX = 128
 """Maximum number of open streams, half of the admin connections. A further request is answered with 503."""
+ADDRESS_WATCHERS_MAX = 64
+"""Maximum number of open streams from one address, so that other hosts can still watch."""
 KEEP_ALIVE_S = 10.0
 """After this time without an event a comment is sent. So proxies keep the stream open, and the node notices when a watcher has
 left."""
@@ -52,7 +54,9 @@ _SLOW = "this watcher reads nothing"
 class Watcher:
     """One stream: its position, and the other events to send."""
 
-    def __init__(self, position: int) -> None:
+    def __init__(self, position: int, host: str) -> None:
+        self.host = host
+        """Address of the client."""
         self.position = position
         """Revision of the last change that was sent."""
         self.notices: list[str] = []
@@ -107,7 +111,9 @@ class Watchers:
 
     async def stream(self, request: web.Request, context: AdminContext, position: int) -> web.StreamResponse:
         """Send hello and then the changes after ``position`` until either side ends the stream."""
-        watcher, history = Watcher(position), context.service.history
+        watcher, history = Watcher(position, request.remote or ""), context.service.history
+        if sum(other.host == watcher.host for other in self._open) >= ADDRESS_WATCHERS_MAX:
+            return json_error(503, f"this host has {ADDRESS_WATCHERS_MAX} watchers already", "close one, or watch another node")
         if len(self._open) >= WATCHERS_MAX:
             return json_error(503, f"there are {WATCHERS_MAX} watchers already", "close one, or watch another node")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})

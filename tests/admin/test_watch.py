@@ -150,9 +150,22 @@ async def test_watchers_are_limited(node: tuple[ServingNode, int], monkeypatch: 
         assert "1 watchers already" in answer.json["error"]
 
 
+async def test_watchers_of_one_host_leave_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 < watch_module.ADDRESS_WATCHERS_MAX < WATCHERS_MAX
+    monkeypatch.setattr(watch_module, "ADDRESS_WATCHERS_MAX", 1)
+    async with running_node(tmp_path, adminListen="0.0.0.0:0") as (_, port), watching(port) as stream:
+        await stream.next()
+        refused = await http(port, "/v1/watch")
+        assert (refused.status, "this host has 1 watchers already" in refused.json["error"]) == (503, True)
+        with socket.create_connection(("127.0.0.1", port), 60, ("127.0.0.2", 0)) as other:
+            other.sendall(b"GET /v1/watch HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert (await asyncio.to_thread(other.recv, 12)) == b"HTTP/1.1 200"
+
+
 async def test_watching_is_documented_as_it_is() -> None:
     text = " ".join((Path(__file__).parents[2] / "docs" / "admin-http.md").read_text().split())
     assert f"At most {WATCHERS_MAX} watchers" in text
+    assert f"at most {watch_module.ADDRESS_WATCHERS_MAX} of them from one address" in text
     assert f"reads nothing for {watch_module.WRITE_TIMEOUT_S:g} s" in text
     assert f"comment every {watch_module.KEEP_ALIVE_S:g} s" in text
 
