@@ -7,7 +7,9 @@ limited for each address, as on the remoting port.
 import asyncio
 import errno
 import logging
+import resource
 import ssl
+import sys
 import time
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
@@ -26,6 +28,9 @@ LINGERING_S = 1.0
 """Time for which the rest of an unread request body is received and dropped. If the connection were closed at once, it would be
 reset before the client has the answer."""
 CAUSE_CHARACTERS_MAX = 80
+FILES_PER_CONNECTION = 32
+"""A port has at most one connection for this number of descriptors that the process may have. So if it may have few, enough of
+them remain for files and peers."""
 HANDSHAKE_TIMEOUT_S = 10
 """A TLS handshake that takes longer is aborted."""
 
@@ -62,7 +67,9 @@ class HttpListener:
         self._tls, self._shares = tls, shares
         self._handshakes: dict[asyncio.Future[None], str] = {}
         """TLS handshakes in progress, by source address."""
-        self._connections_max, self._address_connections_max = connections_max, address_connections_max
+        most = _file_limit() // FILES_PER_CONNECTION
+        self._connections_max = min(connections_max, most)
+        self._address_connections_max = min(address_connections_max, (most + 1) // 2)
         self._on_refused = on_refused
         self._runner = web.AppRunner(
             app,
@@ -178,3 +185,9 @@ class _Gate(asyncio.Protocol):
 def _host_of(transport: asyncio.BaseTransport) -> str:
     name = transport.get_extra_info("peername")
     return str(name[0]) if name else ""
+
+
+def _file_limit() -> int:
+    """Number of descriptors that the process may have. The soft limit is raised to it when the node starts."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
