@@ -64,7 +64,7 @@ class Round:
         self.sent_at = now
 
 
-class Request:
+class IndexRequest:
     """A follower's request for an index that the leader has not answered."""
 
     __slots__ = ("batches", "sent_at", "sequence")
@@ -73,7 +73,7 @@ class Request:
         self.sequence, self.batches, self.sent_at = sequence, batches, now
 
 
-def may_start(in_flight: Sequence[Round | Request], now: float) -> bool:
+def may_start(in_flight: Sequence[Round | IndexRequest], now: float) -> bool:
     """Whether the next round or request may start beside those in flight."""
     if not in_flight:
         return True
@@ -110,7 +110,7 @@ class ReadIndex:
         self._askers: list[Asking] = []
         self._rounds: list[Round] = []
         """The leader's confirmations in progress, oldest first."""
-        self._requests: list[Request] = []
+        self._requests: list[IndexRequest] = []
         """A follower's requests without an answer, oldest first."""
         self._ready: deque[tuple[int, Batch]] = deque()
         """(index, reads): reads that can be answered when this index is applied."""
@@ -194,7 +194,7 @@ class ReadIndex:
             wake_at = self._batches[0].deadline
         if self._ready:
             wake_at = min(wake_at, self._ready[0][1].deadline)
-        in_flight: Sequence[Round | Request] = self._rounds or self._requests
+        in_flight: Sequence[Round | IndexRequest] = self._rounds or self._requests
         if in_flight:
             waits = (self._batches or self._askers) and len(in_flight) < IN_FLIGHT_MAX
             wake_at = min(wake_at, in_flight[-1].sent_at + (PIPELINE_SECONDS if waits else self._context.heartbeat_seconds))
@@ -260,7 +260,7 @@ class ReadIndex:
         if self._batches and may_start(requests, now):
             self._sequence += 1
             self._measure(self._batches, 0)
-            requests.append(Request(self._sequence, self._batches, now))
+            requests.append(IndexRequest(self._sequence, self._batches, now))
             self._batches = []
         elif requests and now - requests[-1].sent_at >= self._context.heartbeat_seconds:
             for request in requests:
