@@ -432,8 +432,8 @@ def test_a_leader_that_rejoins_leads_no_more_at_once() -> None:
 
 
 def test_late_copies_do_not_make_a_node_look_as_if_it_was_reset() -> None:
-    """A peer restarts and cannot hear the node. Late copies of an introduction of its earlier process, and of the first one of
-    the new process, reach the node. Then the node's introduction from before these copies arrives, after a newer one."""
+    """A peer restarts and cannot hear the node. Late copies of an introduction of its earlier process, and of an older one
+    of the new process, reach the node. Then the node's introduction from before these copies arrives, after a newer one."""
     world, _, peer, host = three_nodes()
     assert host.node is not None
     node, to_node, to_peer = host.node, (peer.name, host.name), (host.name, peer.name)
@@ -448,14 +448,17 @@ def test_late_copies_do_not_make_a_node_look_as_if_it_was_reset() -> None:
     world.drop = drop
     world.run_until(lambda: lost[to_node])
     earlier = lost[to_node].pop()
-    lossy = {to_peer}
+    lossy, under_way = {to_peer}, lost[to_peer][-1]
     peer.crash()
     restarted = peer.start()
-    world.run_until(lambda: len(lost[to_node]) > 3)
+    world.run_until(lambda: host.name in restarted.membership._greetings)
+    restarted.on_message(host.name, under_way)
+    sent = len(lost[to_node])
+    world.run_until(lambda: len(lost[to_node]) > sent + 3)
     world.run(0.1)
     before = lost[to_peer][-1]
     assert before.echo_process == restarted.membership.process
-    for late in (earlier, lost[to_node][0]):
+    for late in (earlier, lost[to_node][sent]):
         node.on_message(peer.name, late)
     lossy = {to_node}
     world.run_until(lambda: restarted.membership.standing_now(host.name) is Standing.ACCEPTED)
