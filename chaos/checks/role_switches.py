@@ -75,11 +75,11 @@ def _wrong_masters(story: Story, writes: Mapping[str, Sequence[Op]]) -> tuple[in
         last = max((op for op in mine if op.ok and op.end_ns < read.start_ns), key=lambda op: op.end_ns, default=None)
         if last is None:
             continue
-        when = f"{story.ms(read.start_ns)}: {read.node} tells {read.client} that"
+        when = f"{story.ms(read.start_ns)}: {read.node} reports to {read.client} that"
         if read.value is not None:
             looked_at += 1
             if overtaken(read, mine):
-                wrong.append(f"{when} its master is {read.value}, which another one had replaced")
+                wrong.append(f"{when} its master is {read.value}, which another broker had replaced")
             continue
         of_last = [op for op in writes[str(last.value)] if story.mode == "cp" or op.node == read.node]
         since = (op for op in of_last if op.start_ns < read.end_ns and op.end_ns > last.start_ns)

@@ -132,7 +132,7 @@ def _independent(admin: Admin, addresses: tuple[str, ...]) -> tuple[str, ...]:
     if "ap" not in modes.values():
         return ()
     if silent:
-        raise AdminError(f"nothing was changed, because each independent node gets its own copy: {silent[0]}")
+        raise AdminError(f"nothing was changed: each independent node gets its own copy, so all of them must answer; {silent[0]}")
     return addresses
 
 

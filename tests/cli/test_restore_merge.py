@@ -97,7 +97,7 @@ async def test_an_independent_node_that_does_not_answer_is_named(tmp_path: Path)
     async with operated(tmp_path, 1, "ap") as nodes:
         refused = await run("restore", "--merge", str(file), "-a", f"{nodes.admin};127.0.0.1:1")
         assert (refused.code, kv(nodes.nodes[0])) == (2, {})
-        assert "nothing was changed, because each independent node gets its own copy: 127.0.0.1:1: no answer" in refused.err
+        assert "each independent node gets its own copy, so all of them must answer; 127.0.0.1:1: no answer" in refused.err
 
 
 async def test_an_empty_cluster_is_restored_as_a_whole(tmp_path: Path) -> None:
