@@ -328,7 +328,7 @@ class ProcessCluster:
         return await self.get_json(name, "/v1/status")
 
     async def ask(self, name: str, request: RemotingCommand, timeout_s: float) -> RemotingCommand | None:
-        """The node's answer by remoting, past Toxiproxy; None if there is none in time."""
+        """The node's answer by remoting, without Toxiproxy in between; None if there is none in time."""
         node = self.nodes[name]
         if node.process.state != "running":
             return None

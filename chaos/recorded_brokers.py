@@ -2,9 +2,9 @@
 
 Each registration of a broker's topics uses a new queue number, so that a route identifies the registration that it shows. A
 change is one ``register`` operation, from the first request to the first acknowledgement in any round. In addition every
-single request is a ``register-copy`` or ``unregister-copy`` operation, and each oneway heartbeat is a ``heartbeat``. If a node
-closes a connection that a silent death left open, this is a ``hung-up`` operation. The answer to a registration of a slave names
-its master: a ``master`` operation.
+single request is a ``register-copy`` or ``unregister-copy`` operation, and each oneway heartbeat is a ``heartbeat`` operation. A
+``hung-up`` operation records that a node closed a connection that a silent death had left open. A ``master`` operation records
+the master that the answer to a slave's registration names.
 """
 
 import random
@@ -81,7 +81,7 @@ class ChaosBroker:
         self._open: dict[str, _Announcement] = {}
         self._copies: dict[int, int] = {}
         self._questions: dict[int, int] = {}
-        """Registrations of a slave without an answer yet, as questions for its master."""
+        """The open ``master`` operations: their numbers, by the sequence number of the slave's registration."""
         self.processes: Mapping[str, str] = {}
         """The first names of the brokers of the run, by address."""
         self._held_by: set[str] = set()
@@ -123,7 +123,7 @@ class ChaosBroker:
         self._follows = master
 
     def use_nodes(self, nodes: Sequence[str]) -> None:
-        """Take another list of name servers."""
+        """Replace the list of name servers."""
         self.agent.update_name_servers([self._addresses[node] for node in nodes])
 
     async def start(self) -> None:

@@ -32,8 +32,8 @@ from replicated_namesrv.child_process import ChildProcess
 from replicated_namesrv.errors import SettingError
 
 LIMIT_FACTOR, LIMIT_S = 6.0, 240.0
-"""An attempt is stopped after this many times its expected length, plus this many seconds: a busy machine, or the first download
-of a foreign name server."""
+"""An attempt is stopped when it has taken LIMIT_FACTOR times its expected length, plus LIMIT_S. This leaves time for a busy
+machine and for the first download of a foreign name server."""
 OUTPUT_FILE = "output.txt"
 PACKED_TRACE_FILE = f"{TRACE_FILE}.gz"
 ROOM_BYTES = 500_000_000

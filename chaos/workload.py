@@ -31,7 +31,8 @@ from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVers
 PAIR_TOPIC, CHURN_TOPIC, MORTAL_TOPIC = "topic-pair", "topic-churn", "topic-mortal"
 LOCKED_TOPIC, FICKLE_TOPIC = "topic-locked", "topic-fickle"
 HEARTBEATS = {"beat/0": Heartbeat.BROKER_HEARTBEAT, "query/0": Heartbeat.QUERY_DATA_VERSION}
-"""Brokers that send heartbeats. Between two registrations passes more than their time-out, so only heartbeats keep them."""
+"""Brokers that send heartbeats. The time between two of their registrations exceeds their time-out, so only heartbeats keep them
+registered."""
 HEARTBEAT_TOPIC = "topic-beat"
 RECONNECTING = "g2/0"
 """Before the faults, and after them, this broker registers over new connections and then closes the old ones."""
@@ -41,7 +42,7 @@ silently."""
 WEAK_LEVELS = ("lease", "stale")
 CHURN_PERIOD_S = 1.2
 RECONNECT_AFTER_S = 1.5
-"""Time after the faults at which a broker reconnects: all nodes have accepted a registration of it again."""
+"""Time after the faults at which a broker reconnects. By then, all nodes have accepted a registration of it again."""
 MQADMIN_PER_S = 1.0
 ROLES_PER_S = 2.0
 _BROKER_PORT = 10_911

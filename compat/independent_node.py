@@ -68,8 +68,8 @@ DUMPED_CHARACTERS = 1_000
 """Maximum length of a value in a log line."""
 NO_RESTORE = "this is an independent node (mode=ap): take KV config and settings of the backup with 'namesrv restore --merge'"
 REMOVALS_PER_TURN, TOPICS_PER_TURN = 100, 20_000
-"""Maximum number of brokers that are removed in one turn of the loop, and of the topics of their groups. A single broker may have
-more topics. Removing one with 10,000 topics takes about 3 ms."""
+"""Maximum number of brokers that one turn of the loop removes, and maximum number of topics of their groups. A single broker may
+have more topics. Removing one with 10,000 topics takes about 3 ms."""
 DUMPED_PER_TURN = 100
 """Number of KV entries that are written to the log in one turn of the loop: a few milliseconds."""
 

@@ -196,7 +196,7 @@ def described(found: Estimate | None, unit: str, *, signed: bool = False) -> str
 
 
 def number(value: float, *, signed: bool = False) -> str:
-    """Two digits, three near 100, without a misleading zero."""
+    """A number as text: two significant digits, three between 90 and 100. Values below 0.005 are 0."""
     sign = "+" if signed and value > 0 else ""
     if abs(value) < 0.005:
         return "0"

@@ -18,7 +18,7 @@ AP, CP = "ap", "cp-linearizable"
 COMPARED = ((CP, AP), (AP, "java"), ("cp-lease", CP), ("cp-stale", CP))
 """Pairs of arms that the page compares, if the study has them."""
 MAIN_STUDY, MAIN_PAGE = "primary", "README.md"
-"""The page of this study is the page of its folder; those of other studies have the names of the studies."""
+"""The page of the main study is MAIN_PAGE. The page of any other study has the name of the study."""
 WIDTH = 130
 _BY_COLUMN = {figure.column: figure for figure in FIGURES}
 READ_LEVELS = (
@@ -285,7 +285,7 @@ def _bullet(text: str) -> str:
 
 
 def _wrapped(section: str) -> str:
-    """Text anew in lines; headings, tables, pictures, lists and commands as they are."""
+    """Wrap the text of a section. Headings, tables, pictures, lists and commands stay unchanged."""
     blocks = []
     for block in section.split("\n\n"):
         if block.startswith(("#", "|", "!", "    ", "- ")):

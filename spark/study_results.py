@@ -30,7 +30,7 @@ from replicated_namesrv.spark.storage import LocalFiles
 
 RESULTS = "results"
 PROCESSES_FROM = 12
-"""Number of new runs from which two processes compute the results."""
+"""Two processes compute the results if there are at least this many new runs."""
 COARSER = (2, 4, 8)
 """Divergence is computed again as if the nodes had been asked only at every second, fourth and eighth time."""
 
@@ -191,8 +191,8 @@ def coarse_divergence(records: RunRecords, factor: int) -> float | None:
 
 
 def _thinned(looks: Iterable[Row], interval_ns: int) -> Iterator[Row]:
-    """One look at each multiple of ``interval_ns``, for each node and key. Within a series of equal answers, each moment has the
-    same answer; between two series the next look counts."""
+    """The looks that remain if each node and key is looked at only once per ``interval_ns``. A time within a series of
+    equal answers has the answer of this series. A time between two series has the first answer of the next one."""
     series: dict[tuple[str, str], list[Row]] = {}
     for row in looks:
         series.setdefault((row["key"], row["node"]), []).append(row)

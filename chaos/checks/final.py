@@ -191,8 +191,8 @@ def _back_ns(story: Story, broker: str, gone: BrokerState) -> int:
 
 
 def _listed_until_ns(story: Story, broker: str, gone: BrokerState) -> Callable[[int], int]:
-    """Returns a function: given a time, it returns until when a gone broker may be listed, according to the events before the
-    given time.
+    """A function of a time. It returns the end of the period in which a gone broker may be listed, according to the events
+    before the given time.
 
     The time-out runs from the broker's end, or from the last moment that extends it (``_renewing_ns``), whichever is later. A new
     leader may add a third of the time-out; nodes look for silent brokers once per ``scanNotActiveBrokerInterval``. A broker whose

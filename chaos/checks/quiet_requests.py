@@ -1,4 +1,4 @@
-"""The check that nodes serve their clients while nothing is wrong: they refuse no request, and close no connection.
+"""The check that nodes serve their clients while there is no fault: they refuse no request, and close no connection.
 
 The other checks judge the content of answers, and accept that a request fails. So they do not notice a node that, for example,
 fences itself for a moment every few seconds.
@@ -21,7 +21,8 @@ def check_quiet_requests(story: Story) -> CheckResult:
     """Before the faults, and at the end when all nodes have agreed again, every request of a client is answered. Requests near an
     election are left out.
 
-    The first report of a leader is in ``settle``. It names the leader at that time, and is no election."""
+    The first report of a leader belongs to the phase ``settle``. It names the leader at that time, so it does not count as an
+    election."""
     elections = (record for record in story.trace.records if isinstance(record, Election))
     elections_ns = [record.time_ns for record in elections if record.time_ns >= story.judged.start_ns]
     wrong: list[str] = []

@@ -16,7 +16,7 @@ REPORTED_NS = 3_000_000_000
 QUIET_NS = 1_000_000_000
 """Minimum time without a fault before the death. After it, all nodes are known to be in contact with the broker."""
 CAUSES = {"silent": "expired", "dead": "lost"}
-"""From the death of a broker to the cause of its removal, if no fault is near."""
+"""The cause of a removal, by the state of the dead broker. Valid if no fault is active near that time."""
 
 
 def check_removal_reports(story: Story) -> CheckResult:
@@ -67,8 +67,8 @@ def _was_listed_in_this_life(story: Story, seen: SeenRemoval) -> bool:
 
 
 def _is_touched(story: Story, seen: SeenRemoval, until_ns: int) -> bool:
-    """Whether a fault may have changed why or how the broker was removed. In CP this can be any fault, because the leader removes
-    the broker by the reports of all nodes."""
+    """Whether a fault may have changed why or how the broker was removed. In CP this can be any fault, because the leader
+    decides from the reports of all nodes."""
     link = f"{seen.broker}>{seen.node}"
     return any(
         story.mode == "cp" or link in fault.links or (not fault.links and seen.node in fault.nodes)

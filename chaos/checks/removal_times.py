@@ -53,7 +53,7 @@ def earliest_removal_ns(story: Story, broker: str, gone: BrokerState) -> int:
 
 
 def _closed_until_ns(story: Story, gone: BrokerState) -> int:
-    """Until when a broker is kept whose connections have closed."""
+    """The end of the period in which a broker is kept after its connections have closed."""
     return gone.start_ns + (story.setting_ms("connectionLossGraceMs", GRACE_MS) * 1_000_000 if story.mode == "cp" else 0)
 
 

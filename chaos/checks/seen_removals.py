@@ -27,7 +27,7 @@ class SeenRemovals(NamedTuple):
 
 
 class SeenRemoval(NamedTuple):
-    """A node no longer listed a broker."""
+    """The removal of a broker, as seen in two successive answers of a node."""
 
     node: str
     broker: str

@@ -29,8 +29,8 @@ LINGERING_S = 1.0
 reset before the client has the answer."""
 CAUSE_CHARACTERS_MAX = 80
 FILES_PER_CONNECTION = 32
-"""A port has at most one connection for this number of descriptors that the process may have. So if it may have few, enough of
-them remain for files and peers."""
+"""The descriptor limit of the process, divided by this number, bounds the connections of a port. So if the limit is low, enough
+descriptors remain for files and peers."""
 HANDSHAKE_TIMEOUT_S = 10
 """A TLS handshake that takes longer is aborted."""
 

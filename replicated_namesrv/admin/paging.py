@@ -26,7 +26,7 @@ KEYS_PER_TURN = 5_000
 SLICE_S = 0.003
 """Time for which rows are built before other tasks run."""
 ANSWER_BYTES = 4 << 20
-"""A page ends after the row with which it has this size, so that neither its encoding nor its memory is large."""
+"""A page ends after the row with which it reaches this size. This bounds its memory and the time to encode it."""
 
 
 class PageRequest(NamedTuple):
@@ -50,7 +50,7 @@ class Page(NamedTuple):
     total: int
     """Number of keys on all pages."""
     marks: Sequence[str] = ()
-    """The value of ``after`` for a page that begins after each of ``keys``. Empty: the keys themselves."""
+    """For each of ``keys``: the value of ``after`` for a page that begins after this key. Empty: the values are the keys."""
 
     @classmethod
     def of(cls, keys: Sequence[str], limit: int, total: int) -> "Page":

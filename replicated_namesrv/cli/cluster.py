@@ -255,7 +255,7 @@ class Cluster:
                 keepers.create_task(self._report_leaders())
 
     async def _report_leaders(self) -> None:
-        """Report each new leader, as the nodes' status says."""
+        """Print each new leader that the status of the nodes shows."""
         newest = 0
         while True:
             known = await asyncio.gather(*(leadership(node.plan.admin, self._access) for node in self.nodes))

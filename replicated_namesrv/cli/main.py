@@ -23,8 +23,8 @@ EXIT_BAD = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a redirected stdout (``namesrv topics > file``). Commands turn those of the files that they write into errors of
-``errors``."""
+"""Error numbers of a full disk behind a redirected stdout (``namesrv topics > file``). If a command writes a file itself, it
+raises one of the exceptions in ``errors`` instead."""
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Run name servers": ("cluster", "serve", "mqnamesrv"),

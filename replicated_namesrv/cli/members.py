@@ -232,7 +232,8 @@ class _Change:
         return {row["nodeId"]: row for row in self._rows()}.get(name)
 
     def _add(self, name: str, address: str, *, observer: bool, may_vote: bool = False) -> list[dict[str, Any]]:
-        """Add a node, unless an earlier command has added it at this address and it does not vote yet. ``may_vote``: or votes."""
+        """Add a node, unless an earlier command has added it at this address and it does not vote yet. ``may_vote``: a node that
+        already votes is not added again either."""
         row, found_as = self._row(name), {"observer" if observer else "learner", *(("voter", "leader") if may_vote else ())}
         if row is not None and _is_at(row, address) and row["role"] in found_as:
             self._tell(f"{name} is a member at {address} already: {row['role']}")

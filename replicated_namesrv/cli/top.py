@@ -58,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code."""
     admin = admin_of(arguments)
     addresses = admin_addresses(arguments, admin)
-    before = read(admin, addresses)  # later only at nodes that answered, so that a paused node delays a frame by one time-out
+    # Later frames read only nodes that answered, so that a paused node delays each of them by one time-out, not two.
+    before = read(admin, addresses)
     shown = 0
     while True:
         try:

@@ -194,9 +194,9 @@ class Log:
         return first > expected and any(self._synced_behind(self._storage.read(name), 0) >= first - 1 for name in names)
 
     def _leave_out_reappeared(self) -> None:
-        """Leave out the segments that were opened so far. They had been deleted and reappeared after a power loss, but segments
-        between them and the next one did not. Or a segment between them is missing, and an operator may put it back. So they are
-        removed only when a snapshot has taken their place."""
+        """Leave out the segments that were opened so far, because segments between them and the next one are missing. There are
+        two possible causes. Deleted segments reappeared after a power loss, but not all of them. Or a segment was lost, and an
+        operator may put it back. Because of the second cause, these segments are removed only when a snapshot replaces them."""
         self._reappeared += [segment.name for segment in self._segments]
         self._segments, self._entries, self.base_index = [], [], 0
 

@@ -139,8 +139,8 @@ class Group:
             self._is_due = True
 
     def member(self, peer: str) -> RaftMember | None:
-        """``peer`` as a member, from the newest source: the hint or the log. None: neither knows it. An entry after the index of
-        the hint may have changed the address, and without this address the entry could perhaps never be applied."""
+        """``peer`` as a member, from the newest source: the hint or the log. None: neither knows it. An entry
+        after the index of the hint may have changed the address. Without the new address this node may never apply the entry."""
         configuration, (log_index, hinted) = self._configuration, self.hint
         sources = [hinted, configuration.members, configuration.applied_members]
         if configuration.last_change > log_index:

@@ -181,7 +181,7 @@ class ReadReady(NamedTuple):
 
 
 class ApplyFailed(NamedTuple):
-    """Result of a command whose ``apply`` raised against its contract: the type of the exception."""
+    """Result of a command whose ``apply`` raised an exception, which its contract forbids. ``error``: type of the exception."""
 
     error: str
 

@@ -224,8 +224,8 @@ class Membership:
         return self._is_new
 
     def _may_introduce(self, peer: str) -> bool:
-        """Whether there is contact with ``peer``, and it may yet introduce itself. Peers of protocol 0 do not. A peer that has
-        not accepted this process greets it in each heartbeat."""
+        """Whether ``peer`` has contact with this node and may still introduce itself. Peers of protocol 0 never do. A peer that
+        has not accepted this process greets it in each heartbeat."""
         if peer in self._foreign or self.greeted_protocol(peer) == 0:
             return False
         progress = self._followers.progress.get(peer)

@@ -102,7 +102,7 @@ def pack_entries(entries: Iterable[Entry]) -> bytes:
 
 
 def unpack_entries(data: bytes, first_index: int, least_term: int = 0, greatest_term: int = (1 << 64) - 1) -> list[Entry]:
-    """The entries of ``pack_entries``. MalformedError also if terms fall, or one is out of bounds."""
+    """The entries that ``pack_entries`` encoded. Raises MalformedError, also if a term decreases or is out of bounds."""
     entries: list[Entry] = []
     offset, end = 0, len(data)
     while offset < end:

@@ -185,8 +185,8 @@ class IncarnationRecord:
         return Standing.ACCEPTED  # S2, S6
 
     def newest_of(self, process: int) -> int:
-        """The number of the newest introduction of ``process``. It never decreases, also if late copies of other processes
-        arrive in between: a peer takes a lower number, and then a late copy of the greater one, for a reset (S7)."""
+        """The number of the newest introduction of ``process``. It never decreases, even if late copies of other processes arrive
+        in between. If a peer received a lower number and then a late copy of the greater one, it would detect a reset (S7)."""
         return self._processes[process].newest
 
     @property

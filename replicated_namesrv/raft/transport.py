@@ -119,7 +119,8 @@ HELLO_SECONDS = 3
 DIAL_SECONDS = 2.0
 DIAL_PAUSE_MIN_SECONDS, DIAL_PAUSE_MAX_SECONDS = 0.05, 1.0
 EAGER_SECONDS = LIVE_SECONDS + 1
-"""Time after the start with the minimum pause, because peers may refuse a process for ``LIVE_SECONDS`` (row H8)."""
+"""For this time after the start, the dialler uses the minimum pause, because peers may refuse a process for ``LIVE_SECONDS``
+(row H8)."""
 UNACKNOWLEDGED_MS_MAX = 3_000
 """TCP closes a connection when sent bytes are unacknowledged for this long. After a cut, a new connection is faster than TCP's
 retries."""

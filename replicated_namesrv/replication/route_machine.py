@@ -460,7 +460,7 @@ class RouteStateMachine:
         self.on_settings()
 
     def mark_of_backup(self, revision: int) -> Mark:
-        """The mark that all brokers of a backup get, if the next command makes it the state, at ``revision``."""
+        """The mark that all brokers of a backup get if the next command replaces the state by the backup, at ``revision``."""
         return Mark(revision, self.serial + 1, "")
 
     def take_over(self, reader: SnapshotReader, revisions_skipped: int, marks: MarksOfBackup) -> None:

@@ -87,8 +87,8 @@ def cluster_info(tables: Tables) -> ClusterInfo:
 
 
 def topics_by_cluster(tables: Tables, cluster: str) -> Steps[list[str]]:
-    """Code 224 (``getTopicsByCluster``): topics of all broker names listed in the cluster, each once. They are those of the first
-    step, even if the state changes between the steps."""
+    """Code 224 (``getTopicsByCluster``): topics of all broker names listed in the cluster, each once. The result is that of the
+    state at the first step, even if the state changes between the steps."""
     names = sorted(tables.cluster_names.get(cluster, ()))
     views = [(group, group.share()) for name in names if (group := tables.groups.get(name)) is not None]
     count, topics = len(tables.topic_revisions), dict[str, None]()
@@ -134,12 +134,12 @@ def has_unit_sub_un_unit_topics(tables: Tables) -> Steps[list[str]]:
 
 
 def _topics_by_flag(tables: Tables, judge: Callable[[int], bool]) -> Steps[list[str]]:
-    """Topics selected by the queue entry of their first broker name. Java uses an arbitrary one. They are those of the first
-    step, even if the state changes between the steps."""
+    """Topics selected by the queue entry of their first broker name. Java uses an arbitrary one. The result is
+    that of the state at the first step, even if the state changes between the steps."""
     kinds = [group.kinds for group in tables.groups.values()]
     is_quick = sum(map(len, kinds)) <= len(tables.topic_revisions)
     if is_quick and not any(judge(kind.topic_sys_flag) for kind in chain.from_iterable(kinds)):
-        return []  # the usual case, without a step for each topic
+        return []  # the usual case: no topic has to be visited
     topics = list(tables.topic_revisions)
     views = [(group, group.share()) for group in map(tables.groups.__getitem__, sorted(tables.groups))]
     judged: dict[str, QueueData] = {}

@@ -274,7 +274,7 @@ class RouteInfoManager:
         return finish(self.topics_by_cluster_steps(cluster))
 
     def topics_by_cluster_steps(self, cluster: str) -> Steps[list[str]]:
-        """The same in steps, between which the state may change."""
+        """``topics_by_cluster`` in steps, between which the state may change."""
         return lookups.topics_by_cluster(self._tables, cluster)
 
     def system_topics(self) -> TopicList:
@@ -286,7 +286,7 @@ class RouteInfoManager:
         return finish(self.unit_topics_steps())
 
     def unit_topics_steps(self) -> Steps[list[str]]:
-        """The same in steps, between which the state may change."""
+        """``unit_topics`` in steps, between which the state may change."""
         return lookups.unit_topics(self._tables)
 
     def has_unit_sub_topics(self) -> list[str]:
@@ -294,7 +294,7 @@ class RouteInfoManager:
         return finish(self.has_unit_sub_topics_steps())
 
     def has_unit_sub_topics_steps(self) -> Steps[list[str]]:
-        """The same in steps, between which the state may change."""
+        """``has_unit_sub_topics`` in steps, between which the state may change."""
         return lookups.has_unit_sub_topics(self._tables)
 
     def has_unit_sub_un_unit_topics(self) -> list[str]:
@@ -303,7 +303,7 @@ class RouteInfoManager:
         return finish(self.has_unit_sub_un_unit_topics_steps())
 
     def has_unit_sub_un_unit_topics_steps(self) -> Steps[list[str]]:
-        """The same in steps, between which the state may change."""
+        """``has_unit_sub_un_unit_topics`` in steps, between which the state may change."""
         return lookups.has_unit_sub_un_unit_topics(self._tables)
 
     def kv_get(self, namespace: str, key: str) -> str | None:

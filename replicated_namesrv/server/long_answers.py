@@ -1,9 +1,9 @@
 """LongAnswers: builds answers that may be large in steps, within the share of the event loop's time that an address may use.
 
 One answer can consist of a million names, which takes seconds. In CP, so long a turn of the event loop would cost a leader its
-leadership. An answer of a few steps, or one that is built in ``SHARE_NS``, is sent at once. Otherwise the rest of its steps are
-work of the address for later (``turn_shares.py``). Only one answer of an address is begun at a time, which bounds the memory for
-incomplete ones. An answer is dropped when its connection closes.
+leadership. An answer of a few steps, or one that is built in ``SHARE_NS``, is sent at once. Otherwise its remaining steps run
+later, within the share of the address (``turn_shares.py``). Only one answer of an address is begun at a time, which bounds the
+memory for incomplete ones. An answer is dropped when its connection closes.
 """
 
 import asyncio

@@ -272,7 +272,7 @@ class Queries:
         return then(self._service.barrier(level, max_staleness_ms), lambda freshness: self._with_freshness(build(), freshness))
 
     def _read_long(self, request: Request, build: Callable[[], Steps[Answer]]) -> Outcome:
-        """Like ``_read``, for an answer that may take long. It is that of the state at the first step."""
+        """Like ``_read``, for an answer that may take long. The answer shows the state at the first step."""
         level, max_staleness_ms = wanted_consistency(request.fields)
         is_asked = level is not None or max_staleness_ms is not None
 

@@ -294,7 +294,7 @@ class Memo(NamedTuple):
 
 
 class Registrations:
-    """Handler of code 103."""
+    """Handler of ``REGISTER_BROKER`` (103)."""
 
     def __init__(
         self,

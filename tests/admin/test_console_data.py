@@ -172,7 +172,7 @@ def test_differences_name_the_time_at_which_they_began() -> None:
 
 
 async def test_contents_have_the_first_topics_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are sorted in parts."""
+    """The names of the topics are sorted in parts."""
     monkeypatch.setattr(contents_module, "TOPICS_MAX", 5)
     monkeypatch.setattr(contents_module, "KEYS_PER_TURN", 3)
     async with running_node(tmp_path) as (node, port):

@@ -409,7 +409,7 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
         registered().truth(1000, "g2/0", "silent", version=2).dropped(3000, "g2/0"),
         registered().dropped(3000, "g2/0"),
     ),
-    "that a node tells of a removal late is no removal": (
+    "a late report of a removal is not another removal": (
         check_live_kept,
         registered()
         .truth(1000, "g2/0", "dead", version=2)

@@ -152,7 +152,7 @@ async def test_the_only_node_is_not_drained_by_mistake(tmp_path: Path) -> None:
 
 
 async def test_a_drained_node_does_not_become_leader_by_the_drain_of_another(tmp_path: Path) -> None:
-    """It will be restarted next. Of equal logs, a transfer without a target takes the last name."""
+    """A drained node will be restarted soon. Among equal logs, a transfer without a target chooses the last name, here n3."""
     async with operated(tmp_path) as cluster:
         await lists_become(cluster, {node.listen_address for node in cluster.nodes})
         if (await cluster.elected()) is cluster.named("n3"):

@@ -148,7 +148,7 @@ def test_output_that_cannot_be_written_is_one_line_and_an_exit_code(unbuffered: 
     ],
 )
 def test_a_folder_of_another_user_is_one_line_and_an_exit_code(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    """As a folder of systemd in /var/lib/private is for every user but root."""
+    """For example, folders in /var/lib/private, which systemd creates, can be opened only by root."""
     folder = tmp_path / "private"
     folder.mkdir(mode=0)
     unprivileged = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()

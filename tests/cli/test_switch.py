@@ -96,7 +96,7 @@ async def test_a_log_with_newer_entries_than_the_backup_is_refused(tmp_path: Pat
 
 
 async def test_the_folder_of_an_independent_node_that_runs_is_refused(tmp_path: Path) -> None:
-    """Entries that it writes later would be lost."""
+    """Otherwise entries that the node writes after the switch would be lost."""
     file, data = tmp_path / "a.backup", tmp_path / "n1"
     async with operated(tmp_path, 1, "ap") as nodes:
         assert (await http(nodes.admin_ports[0], "/v1/kv/N/k", "PUT", b"v")).status == 200

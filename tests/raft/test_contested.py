@@ -432,8 +432,8 @@ def test_a_leader_that_rejoins_leads_no_more_at_once() -> None:
 
 
 def test_late_copies_do_not_make_a_node_look_as_if_it_was_reset() -> None:
-    """A peer restarts and cannot hear the node. Late copies of an introduction of its earlier process, and of an older one
-    of the new process, reach the node. Then the node's introduction from before these copies arrives, after a newer one."""
+    """A peer restarts and receives nothing from the node. Late copies of an introduction of its earlier process, and of an older
+    one of the new process, reach the node. Then the node's introduction from before these copies arrives, after a newer one."""
     world, _, peer, host = three_nodes()
     assert host.node is not None
     node, to_node, to_peer = host.node, (peer.name, host.name), (host.name, peer.name)

@@ -72,7 +72,7 @@ def test_the_only_voter_waits_for_what_an_observer_remembers(defended: bool) -> 
 
 
 def test_the_only_voter_waits_a_limited_time_for_an_observer() -> None:
-    """The observer has contact, and nothing that it sends arrives. Or it is down."""
+    """Two faults: nothing that the observer sends arrives, although it is connected; or the observer is down."""
     world = World(1)
     world.start_all()
     commit(world, world.elect(), b"a")

@@ -12,7 +12,7 @@ from tests.support.raft_world import World
 
 ONE_WAY_SECONDS = 0.030
 SPARE_SECONDS = 0.005
-"""For ticks and the delays of the test's clock."""
+"""Tolerance for the ticks of the nodes and the steps of the test's clock."""
 
 
 def slow_world() -> tuple[World, RaftNode]:

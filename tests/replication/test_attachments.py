@@ -269,7 +269,7 @@ def test_a_cleanly_closed_connection_is_not_the_newest_that_was_released() -> No
 
 
 def test_the_age_of_a_connection() -> None:
-    """An open connection has an age whenever its last contact was. The age is at least 0. A lost connection has none."""
+    """The age of an open connection does not depend on its last contact, and is at least 0. A lost connection has no age."""
     attachments = attached(1)
     for clock_ms, age_ms in ((3 * RETURN_MS, int(3 * RETURN_MS) - 100), (50.0, 0)):
         entry = attachments.entry(KEY, clock_ms)

@@ -242,7 +242,7 @@ def test_contact_before_the_registration_was_read() -> None:
 
 
 def test_another_registration_before_the_first_was_read_has_its_whole_time_out() -> None:
-    """``contact`` was not called for it yet."""
+    """``contact`` has not been called for the second registration yet."""
     silence, lease = unread([Lease(KEY, 7, T, 2)]), Lease(KEY, 8, T, 0)
     assert silence.due(lambda key: lease, 2_000) == []
     assert silence.age_ms(KEY, 2_000) == 0

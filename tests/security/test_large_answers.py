@@ -65,7 +65,7 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def exchanges_during(node: AttackedNode, request: RemotingCommand) -> int:
-    """The number of queries that the node answered before it answered ``request`` of a hostile host, which has no debts."""
+    """The number of queries that the node answered before it answered ``request`` of a hostile host that has no debt yet."""
     query = encode_command(route_request("none")._replace(opaque=1))
     with connection(node.port, f"127.0.0.{request.code - 90}") as hostile, connection(node.port, "127.0.0.1") as other:
         other.sendall(query)

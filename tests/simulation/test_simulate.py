@@ -169,7 +169,8 @@ def test_the_world_is_unkind_enough_to_need_this_defence(defence: str, seed: int
 
 @pytest.mark.slow
 def test_the_world_is_unkind_enough_for_the_only_voter_of_a_cluster_with_observers() -> None:
-    """Its disk goes back. Observers and learners remember more, and it must not serve before it has heard them."""
+    """The disk of the voter is rolled back. Observers and learners remember more, so the voter must not serve before they have
+    introduced themselves."""
     scenarios = [Scenario(seed, nodes=1, spares=2) for seed in (900_004, *range(900_000, 900_020))]
     judge([run(scenarios[0])])
     assert any(run(replace(scenario, off="introduced_first")).violation for scenario in scenarios)

@@ -252,7 +252,7 @@ def test_numbers_do_not_pretend() -> None:
 
 
 def test_cp_is_cheaper_exactly_above_the_threshold() -> None:
-    """Both costs, written out, by trial of random inputs."""
+    """Compute both costs from their definition, with random inputs, and compare them."""
     rng = random.Random(1)
     for _ in range(200):
         inputs = DecisionInputs(rng.uniform(-0.1, 0.3), rng.uniform(0.01, 0.5), rng.uniform(0, 0.02))

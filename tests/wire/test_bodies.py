@@ -139,7 +139,7 @@ def test_a_route_can_be_read_again(value: TopicRouteData, standard: bool) -> Non
     "character", ["x", '"', "\\", "/", "\n", "\x00", "\x1f", "\x7f", "\x9f", "\u00b7", "\u2028", "\u20ac", "\U0001f600"]
 )
 def test_long_lists_and_tables_are_written_like_their_items(character: str) -> None:
-    """Long ones are usually written by orjson, which has other escapes."""
+    """orjson usually writes long lists and tables. It escapes some characters in another way than ``quote``."""
     texts = [f"t{number}" for number in range(300)]
     texts[7] = f"a{character}b"
     assert bodies.encode_topic_list(texts) == f'{{"topicList":[{",".join(map(quote, texts))}]}}'.encode()

@@ -257,7 +257,7 @@ def _decode(reader: _Reader) -> Message:
         case 1:
             _, session, sequence, term, is_full, count, told_term, place, running_ms, _ = reader.take(_REPORT)
             _check(count, is_full)
-            part = ALONE if told_term or place < AGE_MAX - LAST else AGE_MAX - place  # 0.1 sends an age
+            part = ALONE if told_term or place < AGE_MAX - LAST else AGE_MAX - place  # version 0.1.0 sends an age
             if is_full and part == LAST:
                 raise MalformedError("a whole list begins and ends with the same part")
             entries = tuple(_entry(reader) for _ in range(count))
