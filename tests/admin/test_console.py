@@ -22,6 +22,7 @@ from tests.support.ports import free_port
 from tests.support.replicated_processes import ReplicatedProcesses, eventually, replicated_processes
 
 PAGES = ("cluster", "topics", "topics/T1", "brokers", "brokers/broker-a", "clusters", "kv", "settings", "timeline", "charts")
+HOUR_MS = 3_600_000
 MARKUP = '<img src=x onerror="alert(1)">&amp;'
 MARKUP_TOKEN = "the token of an identity with an odd name"
 TOPICS = 20_000
@@ -174,7 +175,7 @@ async def test_actions_preview_and_ask_for_confirmation(tmp_path: Path) -> None:
         await page.goto(console(port, "brokers/broker-a"))
         await page.get_by_role("button", name="Wipe write permission").click()
         dialog = page.locator("dialog[open]")
-        await shows(page, "Producers stop to use broker-a for 2 topics", "dialog[open]")
+        await shows(page, "Producers stop using broker-a for 2 topics", "dialog[open]")
         assert await dialog.locator("button.danger").is_disabled()
         await dialog.get_by_label("to confirm").fill("broker-a")
         await dialog.locator("button.danger").click()
@@ -213,6 +214,22 @@ async def test_flapping_broker_is_named_on_the_first_page(tmp_path: Path) -> Non
         await page.route("**/v1/timeline?*", lambda route: route.fulfill(status=403, json={"error": "wrong token"}))
         await page.reload()
         await shows(page, "Whether it flaps is not known: wrong token.", ".summary")
+
+
+async def test_contacts_of_brokers_are_read_again_without_a_change(tmp_path: Path) -> None:
+    async with running_node(tmp_path, nodeId="first") as (node, port), browser_page() as page:
+        given = registration("broker-a", {"T1": QUEUES, "T2": QUEUES})
+        propose(node, replace(given, heartbeat_timeout_ms=HOUR_MS))  # the broker is not suspected, which would be a change
+        await page.goto(console(port, "brokers"))
+        await shows(page, "broker-a", "tbody")
+        await shows(page, "live", ".stream")
+        looks: list[str] = []
+        page.on("request", lambda request: looks.append(request.url) if "/v1/brokers?" in request.url else None)
+
+        async def looked_often() -> bool:
+            return len(looks) > 2
+
+        await eventually(looked_often, "the list is read again and again")
 
 
 @pytest.mark.slow

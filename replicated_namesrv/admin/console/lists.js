@@ -4,7 +4,7 @@ import { useData, useLive } from "./live.js";
 import { Action, Pager, Problem, Search, Table, change } from "./parts.js";
 import { link, read } from "./route.js";
 
-const ROWS = 100;
+const ROWS = 100, AGES_MS = 5000; // a heartbeat is no change, so the ages of contacts are read regularly
 const PERMISSIONS = (perm) => [perm & 4 ? "read" : "", perm & 2 ? "write" : "", perm & 1 ? "inherit" : ""].filter(Boolean).join(", ") || "none";
 const encoded = (name) => encodeURIComponent(name);
 const together = (...names) => JSON.stringify(names); // a name can contain any separator
@@ -73,7 +73,7 @@ const BROKER_COLUMNS = [
 
 export function Brokers() {
   const { cluster } = useLive();
-  const { data, error } = useData(cluster && ofMode(paged("v1/brokers"), cluster.mode));
+  const { data, error } = useData(cluster && ofMode(paged("v1/brokers"), cluster.mode), AGES_MS);
   return html`<h1>Brokers</h1><${Search} label="Search brokers" /><${Problem} error=${error} />
     ${data && html`<${Table} caption="Brokers" columns=${BROKER_COLUMNS} rows=${data.brokers} keyOf=${(row) => together(row.clusterName, row.brokerAddr)} empty=${read().fields.q ? "No broker matches." : "No broker is registered."} />`}
     <${Pager} answer=${data} shown=${data?.brokers.length} />`;
@@ -87,7 +87,7 @@ export function Broker({ name }) {
 
 function BrokerFacts({ name, cluster }) {
   const path = `brokers${query({ q: `|${name}|`, limit: 1000, readConsistency: cluster.mode === "cp" ? "stale" : "" })}`;
-  const { data, error, reload } = useData(`v1/${path}`, 5000);
+  const { data, error, reload } = useData(`v1/${path}`, AGES_MS);
   const line = useData(`v1/timeline${query({ q: name, limit: 200 })}`);
   const rows = data?.brokers.filter((row) => row.brokerName === name) ?? [];
   const flaps = line.data?.flapping.filter((row) => row.brokerName === name) ?? [];
@@ -109,7 +109,7 @@ function BrokerFacts({ name, cluster }) {
     <p><a href=${link("timeline", "", { q: name })}>Time line of this broker</a></p>
     ${rows.length > 0 && html`<div class="actions">
       <${Action} label="Wipe write permission" title=${`Wipe the write permission of ${name}`} confirm=${name} done=${reload}
-        preview=${html`<p>Producers stop to use ${name} for ${plural(topics, "topic")}. Consumers continue. Restore it with “Restore write permission”.</p>`}
+        preview=${html`<p>Producers stop using ${name} for ${plural(topics, "topic")}. Consumers continue. Restore it with “Restore write permission”.</p>`}
         run=${() => change("POST", `v1/brokers/${encoded(name)}/write-permission?writable=false`)} />
       <${Action} label="Restore write permission" title=${`Restore the write permission of ${name}`} done=${reload}
         preview=${html`<p>Sets the permission of ${plural(topics, "topic")} on ${name} to read and write, also of topics that were read-only before.</p>`}
@@ -118,7 +118,7 @@ function BrokerFacts({ name, cluster }) {
 
 function Contact({ node, cluster, path, name }) {
   const own = node.nodeId === cluster.asked;
-  const { data, error } = useData(node.answers ? (own ? `v1/${path}` : `v1/nodes/${encoded(node.nodeId)}/${path}`) : null, 5000);
+  const { data, error } = useData(node.answers ? (own ? `v1/${path}` : `v1/nodes/${encoded(node.nodeId)}/${path}`) : null, AGES_MS);
   const rows = data?.brokers.filter((row) => row.brokerName === name);
   const text = !node.answers ? "does not answer" : error && !rows ? error.message : !rows ? "…" : rows.length === 0 ? "not registered there"
     : rows.map((row) => `${row.brokerAddr} ${row.heartbeatAgeMs === null ? "no contact with this node" : `${duration(row.heartbeatAgeMs)} ago`}`).join("; ");
