@@ -7,6 +7,7 @@ import pytest
 from playwright.async_api import Route
 
 from replicated_namesrv import __version__
+from replicated_namesrv.admin import watch as watch_module
 from replicated_namesrv.routes.commands import PutKVConfig
 from tests.admin.test_console import admin_port, console, node_row, one_node
 from tests.admin.test_http import QUEUES, propose, registration
@@ -194,6 +195,20 @@ async def test_answers_and_pages_of_other_versions(tmp_path: Path) -> None:
         await page.get_by_role("button", name="Reload").click()
         await shows(page, "a value to find", "tbody")
         assert await page.get_by_role("button", name="Reload").count() == 0
+
+
+async def test_page_without_a_stream_says_why_and_still_shows_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_module, "ADDRESS_WATCHERS_MAX", 0)
+    async with one_node(tmp_path) as (node, port), browser_page() as page:
+        await page.goto(console(port, "topics"))
+        await shows(page, "Changes are not shown at once: this host has 0 watchers already")
+        await shows(page, "T1", "tbody")
+        propose(node, registration("broker-c", {"T0": QUEUES, "T1": QUEUES}))
+        await shows(page, "T0", "tbody")
+        assert await page.get_by_label("Token").count() == 0
+        monkeypatch.setattr(watch_module, "ADDRESS_WATCHERS_MAX", 1)
+        await shows(page, "live", ".stream")
+        assert await page.locator("text=Changes are not shown at once").count() == 0
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ export const live = {
   failingSince: 0,
   version: 0, // increases when lists should be read again
   stream: "connecting", // open, connecting, refused
-  refusal: "",
+  refusal: "", // why the node does not send the stream
   loadedFrom: null, // version of the node when this page was loaded
 };
 export const versionOf = (cluster) => cluster?.nodes.find((node) => node.nodeId === cluster.asked)?.status?.version ?? null;
@@ -89,7 +89,7 @@ async function follow() {
         continue;
       }
       if (!answer.ok) throw new ApiError(answer.status, await answer.json().catch(() => ({})));
-      live.stream = "open";
+      Object.assign(live, { stream: "open", refusal: "" });
       changed();
       poll();
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -107,14 +107,14 @@ async function follow() {
       live.stream = "connecting";
     } catch (error) {
       live.stream = error instanceof ApiError && [401, 403].includes(error.status) ? "refused" : "connecting";
-      live.refusal = live.stream === "refused" ? `${error.message}; ${error.remedy}` : "";
+      live.refusal = error instanceof ApiError ? `${error.message}; ${error.remedy}` : "";
     } finally {
       clearTimeout(silence);
     }
     tell();
     if (session !== token.session) continue;
-    if (live.stream === "refused") changed();
-    await pause(live.stream === "refused" ? WITHOUT_STREAM_MS : RETRY_MS);
+    if (live.refusal) changed();
+    await pause(live.refusal ? WITHOUT_STREAM_MS : RETRY_MS);
   }
 }
 

@@ -80,6 +80,12 @@ function Fenced({ own }) {
   return html`<p class="bad" role="status">This node is fenced. Its state, which is shown here, was ${age}. <a href=${link("cluster")}>What is wrong</a></p>`;
 }
 
+// A node that has too many watchers, for example, sends no stream. A token would not help.
+function Unstreamed() {
+  const { stream, refusal } = useLive();
+  return stream === "connecting" && refusal && html`<p class="warn" role="status">Changes are not shown at once: ${refusal}</p>`;
+}
+
 function App() {
   const { page, name } = useRoute();
   const { cluster, stream, error } = useLive();
@@ -94,7 +100,7 @@ function App() {
       <${FindTopic} />
       <span class="weak stream">${error?.status === 0 ? "disconnected" : { open: "live", connecting: "connecting", refused: "not live" }[stream]}</span></header>
     <nav aria-label="Pages"><ul>${PAGES.map(([each, label]) => html`<li key=${each}><a href=${link(each)} aria-current=${each === id ? "page" : undefined}>${label}</a></li>`)}</ul></nav>
-    <${Token} /><${Outdated} />${id !== "cluster" && html`<${Fenced} own=${own} />`}
+    <${Token} /><${Unstreamed} /><${Outdated} />${id !== "cluster" && html`<${Fenced} own=${own} />`}
     <main id="main" tabindex="-1">${error && error.status !== 0 && error.status !== 401 && html`<${Problem} error=${error} />`}<${Shown} key=${`${token.session}/${id}/${name}`} Page=${Page} name=${name} /></main>`;
 }
 
