@@ -55,6 +55,7 @@ class ChildProcess:
         self._process: asyncio.subprocess.Process | None = None
         self.paused = False
         self._told_to_end = False
+        self._log_from = 0  # where the output of the latest process begins
 
     @property
     def pid(self) -> int | None:
@@ -94,6 +95,7 @@ class ChildProcess:
         try:
             self.log_file.parent.mkdir(parents=True, exist_ok=True)
             with self.log_file.open("ab") as log:
+                self._log_from = log.tell()
                 self._process = await asyncio.create_subprocess_exec(*self._command, env=self._environment, **_spawn_options(log))
         except OSError as cause:
             raise ProcessError(f"{self.name} cannot be started: {cause}; check {self.log_file.parent}") from cause
@@ -106,9 +108,9 @@ class ChildProcess:
             raise ProcessError(f"{self.name} ended (exit status {self.exit_code}), see {self.log_file}: {words}")
 
     def last_lines(self, count: int = 3) -> list[str]:
-        """The last lines of its output; long lines are cut."""
+        """The last lines of the latest process's output; long lines are cut."""
         with contextlib.suppress(OSError), self.log_file.open("rb") as log:
-            log.seek(max(0, self.log_file.stat().st_size - 8192))
+            log.seek(max(self._log_from, self.log_file.stat().st_size - 8192))
             lines = log.read().decode(errors="replace").splitlines()[-count:]
             return [line if len(line) <= LOG_LINE_CHARACTERS else line[:LOG_LINE_CHARACTERS] + " …" for line in lines]
         return []

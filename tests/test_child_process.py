@@ -1,4 +1,5 @@
-"""Child processes: how they ended if this process did not end them, and that a script's program ends with the script."""
+"""Child processes: how they ended if this process did not end them, that a script's program ends with the script, and their
+last lines."""
 
 from pathlib import Path
 
@@ -34,6 +35,18 @@ async def test_what_is_ended_here_has_not_crashed_and_takes_along_what_it_starte
         await end()
         assert (child.ended, child.state) == (None, "dead")
         await gone(group)
+
+
+async def test_the_last_lines_are_those_of_the_latest_process(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("a refused option of an earlier start\n")
+    child = ChildProcess("child", ["sh", "-c", "echo started"], log)
+    await child.start()
+    await child.wait()
+    assert child.last_lines() == ["started"]
+    await child.start()
+    await child.wait()
+    assert child.last_lines() == ["started"]
 
 
 async def gone(group: int) -> None:
