@@ -209,8 +209,9 @@ class _Report:
         terminal = sys.stderr.isatty()
         if now - self._reported_at > (0.5 if terminal else PROGRESS_S):
             self._reported_at = now
-            rate = self._virtual_s / (now - self._started)
-            text = f"{self.done}/{self._total} seeds, {len(self.failures)} failed, {rate:.0f} virtual seconds a second"
+            taken_s = now - self._started
+            rate = self._virtual_s / taken_s
+            text = f"{taken_s:.0f} s: {self.done}/{self._total} seeds, {len(self.failures)} failed, {rate:.0f} virtual seconds a second"
             print(f"\r{text}\x1b[K" if terminal else text, end="" if terminal else "\n", file=sys.stderr, flush=True)
 
     def _clear(self) -> None:
@@ -228,7 +229,7 @@ class _Report:
         else:
             print(
                 f"{self.done} seeds, {self._virtual_s:.0f} virtual seconds in {wall_s:.1f} s: "
-                + (f"{len(self.failures)} failed ({_listed(names)})" if self.failures else "no violation")
+                + (f"{len(self.failures)} failed ({_listed(names)})" if self.failures else "no violation" if self.done else "nothing checked")
             )
             if self._catch_ups:
                 print(
@@ -237,7 +238,8 @@ class _Report:
                 )
             for name, seeds in sorted(self._tolerated.items()):
                 print(f"counted only, no failure here: {name} broken {self._counts[f'tolerated {name}']} times, in {seeds} seeds")
-            print(f"seen: {_listed(self._counts)}")
+            if self._counts:
+                print(f"seen: {_listed(self._counts)}")
             if self.failures and self._shrink and shrink:
                 self._explain_first()
         return 1 if self.failures else 0

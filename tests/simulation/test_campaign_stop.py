@@ -1,5 +1,6 @@
 """Ctrl-C ends a campaign at once, with a summary of the seeds that had ended."""
 
+import re
 import signal
 import subprocess
 
@@ -26,3 +27,22 @@ def test_ctrl_c_ends_a_campaign_with_a_summary() -> None:
     assert '"summary": true' in rest
     assert "stopped after" in errors
     assert "Traceback" not in errors
+
+
+def test_ctrl_c_before_a_first_seed_has_ended_does_not_report_success() -> None:
+    arguments = command("simulate", "--seeds", "0:2", "--duration-s", "3600", "--processes", "1")
+    with subprocess.Popen(
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(),
+        text=True,
+        start_new_session=True,
+    ) as campaign:
+        assert campaign.stderr is not None
+        progress = campaign.stderr.readline()
+        campaign.send_signal(signal.SIGINT)
+        told, errors = campaign.communicate(timeout=DEADLINE_S)
+    assert campaign.returncode == 130, errors
+    assert re.match(r"\d+ s: 0/2 seeds, 0 failed, ", progress)
+    assert re.fullmatch(r"0 seeds, 0 virtual seconds in [\d.]+ s: nothing checked\n", told)
