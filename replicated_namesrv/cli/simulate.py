@@ -211,7 +211,8 @@ class _Report:
             self._reported_at = now
             taken_s = now - self._started
             rate = self._virtual_s / taken_s
-            text = f"{taken_s:.0f} s: {self.done}/{self._total} seeds, {len(self.failures)} failed, {rate:.0f} virtual seconds a second"
+            counts = f"{self.done}/{self._total} seeds, {len(self.failures)} failed"
+            text = f"{taken_s:.0f} s: {counts}, {rate:.0f} virtual seconds a second"
             print(f"\r{text}\x1b[K" if terminal else text, end="" if terminal else "\n", file=sys.stderr, flush=True)
 
     def _clear(self) -> None:
@@ -227,10 +228,7 @@ class _Report:
         if self._json:
             print(json.dumps(self._summary(names, wall_s)))
         else:
-            print(
-                f"{self.done} seeds, {self._virtual_s:.0f} virtual seconds in {wall_s:.1f} s: "
-                + (f"{len(self.failures)} failed ({_listed(names)})" if self.failures else "no violation" if self.done else "nothing checked")
-            )
+            print(f"{self.done} seeds, {self._virtual_s:.0f} virtual seconds in {wall_s:.1f} s: {self._outcome(names)}")
             if self._catch_ups:
                 print(
                     f"catch-up after the last heal: median {statistics.median(self._catch_ups):.2f} s, "
@@ -243,6 +241,11 @@ class _Report:
             if self.failures and self._shrink and shrink:
                 self._explain_first()
         return 1 if self.failures else 0
+
+    def _outcome(self, names: Counter[str]) -> str:
+        if self.failures:
+            return f"{len(self.failures)} failed ({_listed(names)})"
+        return "no violation" if self.done else "nothing checked"
 
     def _summary(self, names: Counter[str], wall_s: float) -> dict[str, object]:
         return {
