@@ -1,6 +1,6 @@
 // Charts of the last hour or day, each with a line for every node.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { bytes, html, repeatedly } from "./api.js";
+import { bytes, clock, html, repeatedly } from "./api.js";
 import { useLive } from "./live.js";
 import { read, setFields } from "./route.js";
 
@@ -27,26 +27,27 @@ const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [4, 2]];
 
 // Keeps the answers of each node and asks only for newer samples. Earlier samples of a node that does not answer are kept.
 function useSamples(nodes, asked, span) {
-  const [kept, set] = useState({}), present = useRef(nodes);
+  const [kept, set] = useState({ samples: {}, errors: {} }), present = useRef(nodes);
   present.current = nodes;
   useEffect(() => {
     if (!asked) return undefined;
     let own = {}, timer = 0;
     const ends = new AbortController(), asks = {};
-    set(own);
+    set({ samples: own, errors: {} });
     const look = async () => {
+      const errors = {};
       await Promise.all(present.current.filter((node) => node.answers).map(async ({ nodeId }) => {
         const before = own[nodeId];
         const since = before?.timesMs.at(-2) ?? 0; // the newest may have been incomplete
         const path = `${nodeId === asked ? "v1" : `v1/nodes/${encodeURIComponent(nodeId)}`}/samples?span=${span}&since=${since}`;
         try {
           own[nodeId] = merged(before, await (asks[nodeId] ??= repeatedly())(path, { signal: ends.signal }), span);
-        } catch {
-          // the node's line ends
+        } catch (error) {
+          errors[nodeId] = error; // the node's line ends
         }
       }));
       if (ends.signal.aborted) return;
-      set(own = { ...own });
+      set({ samples: own = { ...own }, errors });
       timer = setTimeout(look, document.hidden ? 10 * POLL_MS[span] : POLL_MS[span]);
     };
     look();
@@ -79,6 +80,13 @@ function lines(samples, names, of) {
   return [times.map((time) => time / 1000), ...columns];
 }
 
+// A value between two gaps has no line, so it is drawn as a point.
+function isolated({ data }, series) {
+  const values = data[series], isGap = (at) => (values[at] ?? null) === null;
+  return [...values.keys()].filter((at) => !isGap(at) && isGap(at - 1) && isGap(at + 1));
+}
+const hours = (_, times, _axis, _space, step) => times.map((time) => clock(1000 * time).slice(0, step < 60 ? 8 : 5));
+
 function Chart({ title, data, labels, show }) {
   const box = useRef(null), drawn = useRef(null);
   const key = labels.join("\n");
@@ -92,10 +100,10 @@ function Chart({ title, data, labels, show }) {
       const axis = { stroke: colour("--text"), grid: { stroke: colour("--border"), width: 1 }, ticks: { stroke: colour("--border") } };
       drawn.current = new UPlot({
         width: Math.max(240, box.current.clientWidth), height: 170, legend: { live: true }, cursor: { sync: { key: "time" } },
-        axes: [axis, { ...axis, size: 72, values: (_, values) => values.map(show) }],
+        axes: [{ ...axis, values: hours }, { ...axis, size: 72, values: (_, values) => values.map(show) }],
         scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? high * 1.1 : 1] } },
         series: [{ value: (_, value) => (value ? new Date(value * 1000).toLocaleTimeString("en-GB") : "–") },
-          ...labels.map((label, at) => ({ label, stroke: colour(COLOURS[at % 5]), dash: DASHES[at % 5], width: 1.5, spanGaps: false, points: { show: false }, value: (_, value) => show(value) }))],
+          ...labels.map((label, at) => ({ label, stroke: colour(COLOURS[at % 5]), dash: DASHES[at % 5], width: 1.5, spanGaps: false, points: { show: false, filter: isolated, size: 4 }, value: (_, value) => show(value) }))],
       }, data.current, box.current);
       watch?.disconnect();
       // The page may have been left: then its elements are gone before this effect ends.
@@ -120,13 +128,16 @@ function Plot({ title, samples, names, of, labels, show }) {
 export function Charts() {
   const { cluster } = useLive();
   const { span = "hour" } = read().fields;
-  const samples = useSamples(cluster?.nodes ?? [], cluster?.asked, span === "day" ? "day" : "hour");
+  const { samples, errors } = useSamples(cluster?.nodes ?? [], cluster?.asked, span === "day" ? "day" : "hour");
   const names = cluster?.nodes.map((node) => node.nodeId) ?? [];
+  const silent = cluster?.nodes.filter((node) => !node.answers) ?? [];
   const has = (name) => names.some((node) => samples[node]?.series[name]);
   const requests = [...new Set(names.flatMap((node) => Object.keys(samples[node]?.series ?? {}).filter((name) => name.startsWith("request:"))))].sort();
   return html`<h1>Charts</h1>
     <fieldset class="choice"><legend>Span</legend>${["hour", "day"].map((each) => html`<label key=${each}><input type="radio" name="span" checked=${span === each} onChange=${() => setFields({ span: each })} /> last ${each === "hour" ? "hour" : "24 hours"}</label>`)}</fieldset>
+    ${silent.map((node) => html`<p class="warn" role="status" key=${node.nodeId}>${node.nodeId} does not answer, so its values are not the present ones.</p>`)}
+    ${Object.entries(errors).map(([node, error]) => html`<p class="warn" role="status" key=${node}>There are no new samples of ${node}: ${error.message}.</p>`)}
     <div class="charts">${requests.map((name) => html`<${Plot} key=${name} title=${`Requests: ${name.slice(8)}`} samples=${samples} names=${names} labels=${names} of=${names.map((node) => ({ node, series: name }))} show=${perSecond} />`)}
     ${CHARTS.filter(([, [name]]) => has(name)).map(([title, [name], show]) => html`<${Plot} key=${title} title=${title} samples=${samples} names=${names} labels=${names} of=${names.map((node) => ({ node, series: name }))} show=${show} />`)}</div>
-    ${requests.length === 0 && !has("memory") && html`<p>The first sample comes within some seconds.</p>`}`;
+    ${requests.length === 0 && !has("memory") && Object.keys(errors).length === 0 && html`<p>The first sample comes within some seconds.</p>`}`;
 }
