@@ -70,6 +70,7 @@ class LeaderPreference:
     """Decides, on a node that leads, when and to which node to transfer leadership."""
 
     def __init__(self, node_id: str, preferred: Sequence[str]) -> None:
+        self.names = preferred
         self._before_us = list(preferred[: preferred.index(node_id)]) if node_id in preferred else list(preferred)
         self._term: int | None = None
         self._look_at_ms = 0.0

@@ -191,8 +191,7 @@ class ReplicatedNode:
             defences,
         )
         self._addresses = NodeAddresses(settings.node_id, members, lambda peer, data: self.consensus.tell(peer, data), now_ms)
-        self._preferred = preferred_leaders(settings, members)
-        self._preference = LeaderPreference(settings.node_id, self._preferred)
+        self._preference = LeaderPreference(settings.node_id, preferred_leaders(settings, members))
         self._applied = AppliedCommands(self._machine, self.liveness, self.broker_calls.removed, consensus)
         self._config = ConfigUpdates(settings, self._propose_plain, self._confirm_majority)
         self._machine.on_settings = lambda: self._config.show(self.state.settings)
@@ -274,7 +273,7 @@ class ReplicatedNode:
     def _warn_of_unknown_names(self) -> None:
         """Settings may name nodes that will be added later, so unknown names are no error. They may be wrong, too."""
         dialled = parse_peers("peerDial", self._settings.peer_dial)
-        for setting, names in (("peerDial", dialled), ("leaderPriority", self._preferred)):
+        for setting, names in (("peerDial", dialled), ("leaderPriority", self._preference.names)):
             if unknown := sorted(set(names) - set(self._members)):
                 log.warning(
                     "%s names nodes that are not members: it applies to them once they are added; correct the names if they are "

@@ -646,15 +646,14 @@ def test_a_heartbeat_is_recorded_again(recording: Scene) -> None:
 
 def test_a_heartbeat_is_recorded_again_although_more_silence_became_due(recording: Scene) -> None:
     """The second third of the time-out passes while the record of the heartbeat is in progress."""
-    scene = recording
-    scene.silent(THIRD_MS + 100)
-    scene.commit()
-    scene.report("n2", scene.entry(False))
-    scene.silent(THIRD_MS + 100)
-    scene.lose()
-    scene.silent(100)
-    scene.commit()
-    assert scene.suspicion == 0
+    recording.silent(THIRD_MS + 100)
+    recording.commit()
+    recording.report("n2", recording.entry(False))
+    recording.silent(THIRD_MS + 100)
+    recording.lose()
+    recording.silent(100)
+    recording.commit()
+    assert recording.suspicion == 0
 
 
 def test_contact_that_is_not_known_to_be_recorded_is_recorded_again(recording: Scene) -> None:
