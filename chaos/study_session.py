@@ -36,6 +36,9 @@ LIMIT_FACTOR, LIMIT_S = 6.0, 240.0
 machine and for the first download of a foreign name server."""
 OUTPUT_FILE = "output.txt"
 PACKED_TRACE_FILE = f"{TRACE_FILE}.gz"
+FAILURES_MAX = 4
+"""A study stops after this many attempts in a row without a verdict, because then the runs are not the cause. It is more than the
+attempts of one run."""
 ROOM_BYTES = 500_000_000
 """Free disk space below which no run is started. The nodes of a run need a part of it."""
 
@@ -77,6 +80,8 @@ class StudySession:
         self._began = time.monotonic()
         self._running: dict[asyncio.Task[None], StudyRun] = {}
         self._made = 0
+        self._failures = 0
+        """Attempts without a verdict since the last one with a verdict."""
 
     def run(self) -> SessionEnd:
         """Make the runs that are due. Raises KeyboardInterrupt, SettingError, StorageError. The ledger then has every attempt
@@ -179,6 +184,11 @@ class StudySession:
         self._ledger.append(entry)
         self._made += 1
         self._report(run, entry)
+        self._failures = 0 if verdict is not None else self._failures + 1
+        if self._failures >= FAILURES_MAX:
+            raise SettingError(
+                f"{FAILURES_MAX} attempts in a row failed, the last with {entry['reason']}; correct it, then resume"
+            )
 
     def _report(self, run: StudyRun, entry: dict[str, Any]) -> None:
         attempts, total = self._ledger.attempts(), len(self._plan.runs)

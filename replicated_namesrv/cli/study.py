@@ -32,7 +32,8 @@ examples:
 
 A plan is a TOML file (chaos/studies; copy one). A study has a folder with its plan, its ledger (ledger.jsonl, one line for each
 attempt of a run) and the compressed trace of each run. It can be stopped at any time, also by kill -9. Then only the runs in
-progress are made again. Runs whose verdict is unknown, and failed runs, are repeated at most twice.
+progress are made again. Runs whose verdict is unknown, and failed runs, are repeated at most twice. After four failed attempts in
+a row, the study stops.
 
 Exit 0: done, or stopped by --hours. 1: a run broke a promise of its mode. 2: wrong usage, or nothing to publish.
 """
@@ -89,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (NamesrvError, ProvisionError) as error:
         print(f"namesrv study {arguments.command}: {error}", file=sys.stderr)
     except ModuleNotFoundError as missing:
-        extra = "chaos" if arguments.command != "publish" else "spark"
+        extra = "chaos" if arguments.command != "publish" else "chaos,spark"
         advice = f"{missing.name} is not installed: pip install 'replicated-namesrv[{extra}]'"
         print(f"namesrv study {arguments.command}: {advice}", file=sys.stderr)
     return EXIT_UNKNOWN

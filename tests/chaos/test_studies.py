@@ -24,7 +24,7 @@ from replicated_namesrv.chaos.study_ledger import (
     published_runs,
 )
 from replicated_namesrv.chaos.study_plan import StudyPlan, available_studies, load_study, study_file
-from replicated_namesrv.chaos.study_session import SessionOptions, StudySession, outlook, run_slowdown
+from replicated_namesrv.chaos.study_session import FAILURES_MAX, SessionOptions, StudySession, outlook, run_slowdown
 from replicated_namesrv.errors import SettingError, StorageError
 
 HEAD = 'title = "t"\nquestion = "q"\ntimers = "as in production"\n'
@@ -277,6 +277,19 @@ def test_a_valid_run_of_a_busy_machine_is_unknown_and_repeated(tmp_path: Path) -
     assert all("at most 0.5" in one["reason"] for one in entries)
     assert [one["attempt"] for one in entries] == [1, 2, 3]
     assert [path.name for path in sorted((tmp_path / "study").glob("attempts/*/*/*/trace.jsonl"))] == ["trace.jsonl"] * 3
+
+
+@pytest.mark.slow
+def test_a_study_stops_if_every_attempt_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOXIPROXY_SERVER", "/bin/false")
+    (tmp_path / "quick.toml").write_text(QUICK_SCENARIO)
+    path = tmp_path / "failing.toml"
+    path.write_text(QUICK)
+    session = StudySession(tmp_path / "study", create(tmp_path / "study", path), SessionOptions(), lambda _: None)
+    with pytest.raises(SettingError, match=f"{FAILURES_MAX} attempts in a row failed, the last with exit status 2: .*/bin/false"):
+        session.run()
+    assert [one["verdict"] for one in StudyLedger(tmp_path / "study").entries] == ["failed"] * FAILURES_MAX
+    assert FAILURES_MAX > 1 + REPEATS_MAX
 
 
 @pytest.mark.slow
