@@ -248,7 +248,9 @@ class Simulation:
         target = self.invariants.highest_committed
         end_ns = max(self.world.now_ns, self.network.last_repeat_ns) + self._application.catch_up_ns
         able = self._able(target)
-        self._application.provoke(next(m for m in self.members() if m not in self.nemesis.down), SECOND // 4)
+        if (up := next((machine for machine in self.members() if machine not in self.nemesis.down), None)) is None:
+            return  # the members changed while the processes connected, and all members are down now
+        self._application.provoke(up, SECOND // 4)
         while self.world.now_ns < end_ns and not self._stopped() and self.invariants.highest_committed <= target:
             self._run(10 * MS)
         able = able and self._able(target)  # a process whose disk was rolled back or copied may have rejoined in this time
