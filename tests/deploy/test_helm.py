@@ -19,9 +19,8 @@ from replicated_namesrv.settings_sources import load_settings
 from tests.packaging.test_deploy import image_environment, probes_use_the_health_port
 from tests.packaging.tree import ROOT
 from tests.support.authority import Authority
-from tests.support.helm import TEST_TIMEOUT_S, run_helm
+from tests.support.helm import run_helm
 
-pytestmark = pytest.mark.timeout(TEST_TIMEOUT_S)
 CHART = ROOT / "deploy" / "helm" / "namesrv"
 KUBERNETES = ("1.28.0", "1.32.0", "1.37.0")
 """An old, a middle and a new version: those whose schemas are checked."""
