@@ -19,8 +19,8 @@ from replicated_namesrv.simulation.campaign import cores, run_all
 from replicated_namesrv.simulation.simulation import RunResult, Scenario
 from replicated_namesrv.simulation.subjects import run
 
-FIXED_SEEDS = 100
-FRESH_SEEDS = 30
+FIXED_SEEDS = 60
+FRESH_SEEDS = 20
 MEMBER_SEEDS = 6
 
 
@@ -51,8 +51,8 @@ def test_fixed_seeds() -> None:
     scenarios = [Scenario(seed, nodes=5 if seed % 5 == 4 else 3) for seed in range(FIXED_SEEDS)]
     results = list(run_all(scenarios, cores()))
     judge(results)
-    assert sum(result.counts["snapshots installed"] for result in results) > 60, "the world has become too kind"
-    assert sum(result.counts["truncations"] for result in results) > 100, "the world has become too kind"
+    assert sum(result.counts["snapshots installed"] for result in results) > 36, "the world has become too kind"
+    assert sum(result.counts["truncations"] for result in results) > 60, "the world has become too kind"
 
 
 @pytest.mark.slow
@@ -145,15 +145,15 @@ def test_an_unknown_defence_lists_the_known_ones(capsys: pytest.CaptureFixture[s
     ("defence", "seed"),
     [
         ("pre_vote", 0),
-        ("stickiness", 6),
+        ("stickiness", 10),
         ("check_quorum", 1),
-        ("idempotent_append", 1),
-        ("durable_acks", 46),
-        ("read_index", 1),
-        ("read_term_commit", 14),
+        ("idempotent_append", 3),
+        ("durable_acks", 29),
+        ("read_index", 5),
+        ("read_term_commit", 8),
         ("at_most_once", 0),
-        ("incarnations", 12),
-        ("tail_rewrite", 14),
+        ("incarnations", 32),
+        ("tail_rewrite", 19),
     ],
 )
 def test_the_world_is_unkind_enough_to_need_this_defence(defence: str, seed: int) -> None:
