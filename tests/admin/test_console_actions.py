@@ -1,5 +1,6 @@
 """The console's actions, sort orders and links between pages, in a real browser against real nodes."""
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Literal
 
 import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]  # it declares no types
-from playwright.async_api import Page, expect
+from playwright.async_api import Locator, Page, TimeoutError, expect
 
 from replicated_namesrv.access.roles import Role
 from replicated_namesrv.cli.children import NodePlan, PlannedNode
@@ -246,6 +247,14 @@ async def test_members_are_added_moved_promoted_and_removed_and_all_nodes_are_on
             await add.wait_for()
             return leader if await add.get_attribute("aria-disabled") == "false" else None
 
+        async def press_on_leader(button: Locator) -> bool:
+            """Click on the leader's page. A leader that has changed in the meantime disables the button."""
+            with contextlib.suppress(TimeoutError):
+                if await open_leader():
+                    await button.click(timeout=10_000)
+                    return True
+            return False
+
         async def open_follower() -> bool:
             leader = await cluster.leader()
             await page.goto(console(admin_port(cluster, cluster.others(leader)[0])))
@@ -253,8 +262,7 @@ async def test_members_are_added_moved_promoted_and_removed_and_all_nodes_are_on
             return await page.locator(".why", has_text=f"Only the leader can: open the console of {leader}.").count() > 0
 
         assert await eventually(open_follower, "a follower's page, where members cannot be changed")
-        await eventually(open_leader, "the leader's page, where they can")
-        await add.click()
+        await eventually(lambda: press_on_leader(add), "the leader's page, where they can")
         await page.locator(OPEN_DIALOG).locator("textarea").fill("n4")
         await page.locator(OPEN_DIALOG).locator("button.danger").click()
         await shows(page, "Not done: this is not NAME=HOST:PORT", OPEN_DIALOG)
@@ -284,19 +292,21 @@ async def test_members_are_added_moved_promoted_and_removed_and_all_nodes_are_on
         await cluster.kill("n4")
         moved = await joining(cluster, "n4")  # with its disk, at other ports
         await shows(page, "n4 does not answer", ".findings")
-        await page.get_by_role("button", name="Move a member").click()
+        move = page.get_by_role("button", name="Move a member")
+        await eventually(lambda: press_on_leader(move), "the leader's page, where members can be moved")
         await shows(page, "Start it there with the same disk", OPEN_DIALOG)
         address = f"127.0.0.1:{moved.plan.listen[1] + 2}"
         await perform(page, value=f"n4={address}")
         await shows(page, address, row)
         await shows(page, "All 4 nodes answer", ".summary")
 
-        await eventually(open_leader, "the leader's page")
-        await page.locator(row).get_by_role("button", name="Promote").click()
+        promote = page.locator(row).get_by_role("button", name="Promote")
+        await eventually(lambda: press_on_leader(promote), "the leader's page, where members can be promoted")
         await shows(page, "A majority then needs 3 voters", OPEN_DIALOG)
         await perform(page)
         await shows(page, "voter", row)
-        await page.locator(row).get_by_role("button", name="Remove").click()
+        remove = page.locator(row).get_by_role("button", name="Remove")
+        await eventually(lambda: press_on_leader(remove), "the leader's page, where members can be removed")
         await shows(page, "3 voters remain, of which 1 may fail", OPEN_DIALOG)
         await perform(page, "n4")
         await page.locator(row).wait_for(state="detached")
