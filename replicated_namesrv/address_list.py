@@ -10,6 +10,7 @@ import socket
 from replicated_namesrv.errors import SettingError
 
 WILDCARD_HOSTS = frozenset({"0.0.0.0", "::", ""})
+_HOST = re.compile(r"[\w.:%-]+")
 _ZONE = re.compile(r"[A-Za-z0-9._-]{0,100}")
 _ENTRY = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:;,=\[\]]+):([0-9]{1,5})")
 
@@ -24,6 +25,15 @@ def advertised_host(bind_host: str) -> str:
             return str(chooser.getsockname()[0])
         except OSError:
             return "127.0.0.1"
+
+
+def is_host(text: str) -> bool:
+    """Whether ``text`` can be a host name or address. For other texts, connecting can raise ValueError instead of OSError."""
+    try:
+        text.encode("idna")
+    except UnicodeError:  # a part between dots is empty, or longer than 63 characters
+        return False
+    return _HOST.fullmatch(text) is not None
 
 
 def checked_list(key: str, text: str) -> str:

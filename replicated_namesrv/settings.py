@@ -15,7 +15,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
 
-from replicated_namesrv.address_list import check_change
+from replicated_namesrv.address_list import check_change, is_host
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.wire.properties import dump_properties
 
@@ -24,6 +24,9 @@ Value = str | int | bool
 RUN_TIME_FILE = "runtime.properties"
 """File in ``dataDir`` that contains only the run-time changes. The file given with -c is never written."""
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+_PORT = re.compile(r"[0-9]{1,5}")
+_SHOWN_CHARACTERS = 300
+"""Number of characters of a malformed address in an error."""
 
 
 def setting(default: Value, group: str, meaning: str, *, name: str = "", live: bool = False, replicated: bool = False) -> Any:
@@ -544,7 +547,8 @@ ROWS: dict[str, Row] = {row.name: row for row in _rows()}
 
 def parse_address(key: str, text: str) -> tuple[str, int]:
     """HOST:PORT to its parts. Raises SettingError naming the key."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise SettingError(f"{key}={text}: not HOST:PORT; give for example 127.0.0.1:9876")
-    return host.strip("[]"), int(port)
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]")
+    if not is_host(host) or not _PORT.fullmatch(port) or int(port) > 65535:
+        raise SettingError(f"{key}={text[:_SHOWN_CHARACTERS]}: not HOST:PORT; give for example 127.0.0.1:9876")
+    return host, int(port)

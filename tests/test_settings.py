@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from replicated_namesrv.client.remoting import parse_address as address_of_client
 from replicated_namesrv.errors import SettingError
-from replicated_namesrv.settings import ROWS, RUN_TIME_FILE, Settings, camel_case
+from replicated_namesrv.settings import ROWS, RUN_TIME_FILE, Settings, camel_case, parse_address
 from replicated_namesrv.settings_sources import load_settings
 
 
@@ -142,6 +143,24 @@ def test_a_boolean_that_is_none_counts_as_false_as_in_java_but_is_told(tmp_path:
     settings = load_settings(file, {}, {})
     assert (settings.enable_topic_list, settings.support_acting_master) == (False, True)
     assert settings.warnings == [f"enableTopicList=yes ({file}): neither true nor false; it counts as false"]
+
+
+ADDRESSES = {"h:1": ("h", 1), "[::1]:9896": ("::1", 9896), "n-1.my_site.example:0": ("n-1.my_site.example", 0), "ä:1": ("ä", 1)}
+NO_ADDRESSES = (
+    *("", "h", "h:", ":1", "[]:1", "h:65536", "h:-1", "h:+1", "h: 1", "h:\u0663", "h:\u00b2", f"h:{'1' * 5000}"),
+    *("a\0b:1", "a\nb:1", "a b:1", "\x1b[2J:1", "a,b:1", "a=b:1", "a..b:1", f"{'x' * 64}:1", "\ud800:1"),
+)
+
+
+def test_an_address_has_a_host_and_a_port_that_sockets_accept() -> None:
+    """In an earlier version, ValueError ended the request, or the task that connects to the address."""
+    for text, parts in ADDRESSES.items():
+        assert parse_address("listen", text) == parts
+    for text in NO_ADDRESSES:
+        with pytest.raises(SettingError, match=r"(?s)listen=.*not HOST:PORT"):
+            parse_address("listen", text)
+        with pytest.raises(SettingError, match="address "):
+            address_of_client(text)
 
 
 def test_the_variable_for_operators_is_no_setting() -> None:

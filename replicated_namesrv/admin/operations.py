@@ -165,7 +165,8 @@ async def _announce(request: web.Request) -> None:
         raise UnavailableError(f"not executed, because it may not be in the audit logs of the other nodes: {error}") from None
 
 
-_NAME = re.compile(r"[^\s,=]+")
+_NAME = re.compile(r"(?!\.{1,2}$)[^\s,=]+")
+"""Names that ``join=NAME=HOST:PORT,…`` and the path of a request can contain. URLs lose the segments ``.`` and ``..``."""
 MEMBER_ACTIONS = ("add", "remove", "promote", "move")
 
 
@@ -175,8 +176,11 @@ async def change_member(request: web.Request) -> web.Response:
     context, action, name = request.app[CONTEXT], request.match_info["action"], request.match_info["node"]
     if action not in MEMBER_ACTIONS:
         raise BodyError(f"{action[:40]!r} is not an action; give one of {', '.join(MEMBER_ACTIONS)}")
-    if action == "add" and not _NAME.fullmatch(name):
-        raise BodyError(f"{name[:40]!r} cannot be named in join=NAME=HOST:PORT,…; give a name without blanks, ',' and '='")
+    if action == "add" and not (_NAME.fullmatch(name) and name.isprintable()):
+        raise BodyError(
+            f"{name[:40]!r} cannot be in join=NAME=HOST:PORT,… or in a path; give a name without blanks, control characters, "
+            "',' and '='"
+        )
     given = request.query.get("address")
     if (given is not None) != (action in ("add", "move")):
         raise BodyError(f"{action} {'needs' if given is None else 'takes no'} address")

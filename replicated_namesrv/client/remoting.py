@@ -19,6 +19,7 @@ import ssl
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
+from replicated_namesrv.address_list import is_host
 from replicated_namesrv.client.credentials import NO_CREDENTIALS, Credentials
 from replicated_namesrv.errors import FrameError, OutcomeUnknownError, SettingError, UnavailableError
 from replicated_namesrv.wire.codes import ONEWAY_FLAG, RESPONSE_FLAG, V5_3_3, LanguageCode, SerializeType
@@ -31,7 +32,7 @@ CONNECT_TIMEOUT_MS = 3000
 """Time limit for opening a connection (``NettyClientConfig.connectTimeoutMillis``)."""
 PENDING_MAX = 65_535
 """Maximum number of unanswered requests on one connection (``clientAsyncSemaphoreValue``)."""
-HOST_CHARACTERS_MAX = 253
+HOST_CHARACTERS_MAX, PORT_CHARACTERS_MAX = 253, 5
 
 
 class RemotingCommand(NamedTuple):
@@ -92,12 +93,13 @@ def cut_commands(buffer: bytearray) -> list[RemotingCommand]:
 
 def parse_address(address: str) -> tuple[str, int]:
     """Split ``host:port``; an IPv6 host may be in brackets. Raises SettingError."""
-    host, separator, port = address.rpartition(":")
-    if not separator or not host or len(host) > HOST_CHARACTERS_MAX or not port.isascii() or not port.isdigit():
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if len(host) > HOST_CHARACTERS_MAX or not is_host(host) or not port.isascii() or not port.isdigit():
         raise SettingError(f"address {address!r} is not host:port, as in 127.0.0.1:9876")
-    if not 0 < int(port) <= 65_535:
+    if len(port) > PORT_CHARACTERS_MAX or not 0 < int(port) <= 65_535:
         raise SettingError(f"address {address!r} has port {port}: must be 1 to 65535")
-    return host.strip("[]"), int(port)
+    return host, int(port)
 
 
 def client_tls_context(

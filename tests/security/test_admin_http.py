@@ -4,7 +4,9 @@ import asyncio
 import socket
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from time import monotonic
+from urllib.parse import quote
 
 import pytest
 
@@ -94,6 +96,20 @@ def cpu_s(node: AttackedNode) -> float:
     with open(f"/proc/{node.command.process.pid}/stat", encoding="ascii") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
+
+
+def test_names_and_hosts_of_members_have_no_control_characters(tmp_path: Path) -> None:
+    """In an earlier version such a name was accepted, and such a host ended the task that connects to it."""
+    with attacked(tmp_path, "cp") as member:
+        for name in ("a\nb", "a\0b", "a\x1b[2J", "a\x7fb", "a\u202eb", "a\u200bb", "a b", "a,b", "a=b", ".", ".."):
+            answer = member.http(f"/v1/members/{quote(name, safe='').replace('.', '%2E')}/add?address=h:1&observer=true", "POST")
+            assert (answer.status, "give a name without blanks" in answer.json["error"]) == (400, True), (name, answer.text)
+        for address in ("a\0b:1", "a\nb:1", f"h:{'1' * 5000}", "h:\u00b2", f"{'x' * 64}:1"):
+            for action in ("add", "move"):
+                answer = member.http(f"/v1/members/n4/{action}?address={quote(address)}", "POST")
+                assert (answer.status, "not HOST:PORT" in answer.json["error"]) == (400, True), (address, answer.text)
+        assert [row["nodeId"] for row in member.http("/v1/members").json["members"]] == ["n1"]
+        assert "Traceback" not in member.log
 
 
 def test_bodies_have_limits_by_path(node: AttackedNode) -> None:
