@@ -26,7 +26,6 @@ queue (``files.FileWriter``), and each includes all earlier ones.
 
 import dataclasses
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -36,7 +35,7 @@ from replicated_namesrv.files import FileWriter, write_atomically
 from replicated_namesrv.routes.quotas import Quotas
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.state import RouteSettings
-from replicated_namesrv.settings import ROWS, Settings
+from replicated_namesrv.settings import ROWS, Settings, has_control_character
 from replicated_namesrv.wire.properties import load_properties, store_properties
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,6 @@ Done = TypeVar("Done")
 MALFORMED, NO_PERMISSION = 1, 16
 SHARED_ROWS = {row.attribute: row for row in ROWS.values() if row.replicated}
 """Shared settings by attribute. They are part of the replicated state, because answers depend on them."""
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SHOWN_CHARACTERS, _SHOWN_KEYS = 80, 10
 
 
@@ -58,7 +56,7 @@ def route_settings(settings: Settings) -> RouteSettings:
 def checked_update(settings: Settings, quotas: Quotas, values: Mapping[str, str]) -> Result | dict[str, str]:
     """The entries of ``values`` to apply, or the reason why the whole request is refused. Raises LimitError."""
     for key, text in values.items():
-        if _CONTROL.search(key) or _CONTROL.search(text):
+        if has_control_character(key) or has_control_character(text):
             return Result(code=MALFORMED, remark=f"{key[:_SHOWN_CHARACTERS]!r}: leave control characters out of key and value")
     if not settings.black_list.isdisjoint(values):
         return Result(code=NO_PERMISSION, remark="Can not update config in black list.")

@@ -24,6 +24,7 @@ Value = str | int | bool
 RUN_TIME_FILE = "runtime.properties"
 """File in ``dataDir`` that contains only the run-time changes. The file given with -c is never written."""
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PORT = re.compile(r"[0-9]{1,5}")
 _SHOWN_CHARACTERS = 300
 """Number of characters of a malformed address in an error."""
@@ -539,6 +540,11 @@ def _rows() -> Iterator[Row]:
             assert isinstance(f.default, str | int)
             name = m["name"] or camel_case(f.name)
             yield Row(f.name, name, type(f.default), f.default, m["group"], m["meaning"], m["live"], m["replicated"])
+
+
+def has_control_character(text: str) -> bool:
+    """Whether ``text`` could become more than one line of a properties file, or control a terminal."""
+    return _CONTROL.search(text) is not None
 
 
 ROWS: dict[str, Row] = {row.name: row for row in _rows()}

@@ -19,7 +19,7 @@ from replicated_namesrv.admin.responses import json_error, json_response
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.routes.commands import ChangeWritePerm, Command, DeleteKVConfig, DeleteTopic, PutKVConfig
 from replicated_namesrv.routes.results import Result
-from replicated_namesrv.settings import ROWS
+from replicated_namesrv.settings import ROWS, has_control_character
 
 BODY_TIMEOUT_S = 10.0
 BODY_BYTES_MAX = 1 << 20
@@ -28,6 +28,8 @@ CONFIG_BYTES_MAX = 1 << 18
 """Maximum size of the body of ``POST /v1/config``: a value of maximum length with its escapes."""
 DROPPED_BYTES_MAX = 1 << 20
 NAME_CHARACTERS_MAX = 1024
+CHARACTERS_SHOWN = 80
+"""Number of characters of a refused name or value in an error."""
 _STATUS_OF_CODE = {2: 503, 16: 403, 17: 404, 22: 404}
 
 
@@ -84,13 +86,15 @@ def _check_settings(values: Mapping[str, str]) -> None:
     """Refuse keys and values that code 318 would ignore, because over HTTP they are typing errors. Raises BodyError."""
     for name, text in values.items():
         if name not in ROWS:
-            near = difflib.get_close_matches(name, ROWS, n=1)
-            raise BodyError(f"unknown setting '{name}'" + (f"; did you mean {near[0]}?" if near else ""))
+            near = difflib.get_close_matches(name[:CHARACTERS_SHOWN], ROWS, n=1)
+            raise BodyError(f"unknown setting '{name[:CHARACTERS_SHOWN]}'" + (f"; did you mean {near[0]}?" if near else ""))
+        if has_control_character(text):
+            raise BodyError(f"{name}={text[:CHARACTERS_SHOWN]!r}: it has a control character; give a value without one")
         try:
             row = ROWS[name]
             (row.parse_change if row.live else row.parse_strictly)(text)
         except ValueError as cause:
-            raise BodyError(f"{name}={text}: not a value of this setting; {cause}") from cause
+            raise BodyError(f"{name}={text[:CHARACTERS_SHOWN]}: not a value of this setting; {cause}") from cause
 
 
 def _name(request: web.Request, field: str) -> str:

@@ -1,5 +1,6 @@
 """Code 318 and POST /v1/config: no accepted change adds lines to a file, prevents a start or ends the service."""
 
+import json
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,21 @@ def test_line_injection_is_refused(node: AttackedNode) -> None:
     assert node.file.read_bytes() == given
     assert not run_time_file(node).exists()
     assert node.config()["enableTopicList"] == "true"
+
+
+def test_http_names_the_setting_with_a_control_character(node: AttackedNode) -> None:
+    """In an earlier version, the answer had status 500."""
+    for name, value in (
+        ("waitSecondsForService", "7\n"),
+        ("kvConfigPath", "a\0b"),
+        ("unitNameServerAddresses", "u=h:1\r\nmode=cp"),
+    ):
+        answer = node.http("/v1/config", "POST", json.dumps({name: value}).encode())
+        told = f"{name}={value!r}: it has a control character; give a value without one"
+        assert (answer.status, answer.json) == (400, {"error": told, "remedy": "correct the request", "outcome": "not done"})
+    long = node.http("/v1/config", "POST", json.dumps({"x" * 100_000: "\n"}).encode())
+    assert (long.status, len(long.body) < 300) == (400, True)
+    assert not run_time_file(node).exists()
 
 
 def test_addresses_to_which_clients_and_tokens_go_are_refused(node: AttackedNode) -> None:
@@ -112,8 +128,9 @@ def test_only_changes_are_written(tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_half_a_character_does_not_hide_the_settings(tmp_path: Path, mode: str) -> None:
-    """In an earlier version, code 319 and /v1/config failed after this change, also after a restart."""
+def test_a_lone_surrogate_does_not_hide_the_settings(tmp_path: Path, mode: str) -> None:
+    """A surrogate without its pair cannot be written as UTF-8. In an earlier version, code 319 and /v1/config failed after this
+    change, also after a restart."""
     with attacked(tmp_path, mode, "my.own=1") as node:
         assert node.change(r"my.own=a\ud800b").code == 0
         assert node.config()["my.own"] == "a?b"
