@@ -133,6 +133,10 @@ def _may(request: web.Request) -> dict[str, str | None]:
     }
 
 
+PASSED_ON = (400, 412, 413)
+"""Statuses that say that a request is wrong."""
+
+
 async def other_view(request: web.Request) -> web.Response:
     """``GET /v1/nodes/{node}/{view}``: a view of another node, with the query string passed on."""
     view, name = request.match_info["view"], request.match_info["node"]
@@ -143,6 +147,8 @@ async def other_view(request: web.Request) -> web.Response:
     try:
         return json_response(await request.app[OTHER_NODES].ask(node, f"/v1/{view}{query}", request.headers.get("Authorization")))
     except NodeAnswerError as error:
+        if error.status is not None and error.status in PASSED_ON:
+            return json_error(error.status, f"{node.shown_name}: {error}", "correct the request")
         return json_error(
             502, f"{node.shown_name} does not answer at {node.address}: {error}", "GET /v1/cluster says what is wrong"
         )

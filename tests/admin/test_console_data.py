@@ -25,6 +25,7 @@ from replicated_namesrv.routes.history import History
 from replicated_namesrv.settings_sources import load_settings
 from tests.admin.test_http import QUEUES, propose, registration
 from tests.support.nodes import http, running_node
+from tests.support.ports import free_port
 
 VENDOR = Path(__file__).parents[2] / "replicated_namesrv" / "admin" / "console" / "vendor"
 
@@ -333,3 +334,19 @@ async def test_cluster_says_that_a_node_does_not_answer(tmp_path: Path) -> None:
             row["name"] == "orderMessageEnable" and row["atRunTime"]
             for row in (await http(port, "/v1/settings")).json["settings"]
         )
+
+
+async def test_the_error_of_another_node_is_passed_on(tmp_path: Path) -> None:
+    """In an earlier version, a wrong parameter was answered with 502 ``does not answer``."""
+    other, own = free_port(10), free_port(10)
+    ports = [{"listenPort": str(port), "adminListen": f"127.0.0.1:{port + 10}"} for port in (other, own)]
+    async with (
+        running_node(tmp_path / "other", **ports[0]),
+        running_node(tmp_path / "own", **ports[1], nameServerAddresses=f"127.0.0.1:{other}") as (_, port),
+    ):
+        assert (await http(port, "/v1/cluster")).status == 200
+        path = f"/v1/nodes/127.0.0.1:{other + 10}"
+        assert (await http(port, f"{path}/brokers?limit=1")).status == 200
+        for query, told in (("brokers?limit=0", "limit=0: give 1 to 1000"), ("samples?span=year", "span=year")):
+            answer = await http(port, f"{path}/{query}")
+            assert (answer.status, told in answer.json["error"]) == (400, True), answer.text
