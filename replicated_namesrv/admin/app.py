@@ -6,6 +6,7 @@ size, the rows of a page. Answers are JSON, except health and nsaddr (text) and 
 "remedy", "outcome"}``; ``outcome`` is "not done" or "unknown".
 """
 
+import asyncio
 import logging
 import ssl
 import time
@@ -23,12 +24,14 @@ from replicated_namesrv.admin.http_changes import BodyTooLargeError
 from replicated_namesrv.admin.http_listener import HttpListener, ListenerTls
 from replicated_namesrv.admin.json_views import advertised_address
 from replicated_namesrv.admin.open_paths import IMPORT_MAP_HASH
+from replicated_namesrv.admin.operations import BACKUPS, BACKUPS_MAX, RESTORES, RESTORES_MAX
 from replicated_namesrv.admin.other_nodes import OTHER_NODES, OtherNodes, addresses
 from replicated_namesrv.admin.paced import in_share
 from replicated_namesrv.admin.paths import HEALTH_ROUTES, ROUTES
 from replicated_namesrv.admin.responses import json_error
 from replicated_namesrv.admin.samples import SAMPLES, Samples
 from replicated_namesrv.admin.time_line import TIMELINE, TimeLine
+from replicated_namesrv.admin.unread import HttpConnections
 from replicated_namesrv.admin.watch import WATCHERS, Watchers
 from replicated_namesrv.errors import (
     BodyError,
@@ -114,7 +117,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return json_error(413, str(error), "send a smaller request")
     except web.HTTPException:
         raise
-    except (ConnectionResetError, HttpProcessingError, web.RequestPayloadError) as error:  # its body is cut off or malformed
+    except (ConnectionError, HttpProcessingError, web.RequestPayloadError) as error:  # its body is cut off or malformed
         return json_error(400, f"the body cannot be read: {str(error)[:BODY_ERROR_CHARACTERS]}", "send the whole body")
     except Exception:
         log.exception("unexpected error", extra={"method": request.method, "path": request.path})
@@ -160,6 +163,7 @@ class AdminServer:
         self._samples = app[SAMPLES] = Samples(exposition.collector.collect, time.time)
         self._others = app[OTHER_NODES] = OtherNodes()
         app[COMPARISON] = ContentComparison()
+        app[BACKUPS], app[RESTORES] = asyncio.Semaphore(BACKUPS_MAX), asyncio.Semaphore(RESTORES_MAX)
 
         def notify_leader(leader: str | None, term: int) -> None:
             watchers.notify_leader(leader, term)
@@ -185,7 +189,8 @@ class AdminServer:
             sources, contexts = Sources(Limits.of(settings)), self._contexts
             tls = ListenerTls(lambda: contexts.context, sources.may_handshake)
         limits = connections_max, address_connections_max, keepalive_timeout_s
-        self._listener = HttpListener(app, *limits, count_refused, context.remoting.shares, tls)
+        connections = HttpConnections(context.remoting.metrics.hit_limit)
+        self._listener = HttpListener(app, *limits, count_refused, context.remoting.shares, connections, tls)
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -255,7 +260,8 @@ class HealthServer:
         app.add_routes(HEALTH_ROUTES)
         limits = CONNECTIONS_MAX, ADDRESS_CONNECTIONS_MAX, KEEPALIVE_TIMEOUT_S
         # A probe may come from the address of a hostile host, so this port shares no limits with the other ports.
-        self._listener = HttpListener(app, *limits, lambda: None, TurnShares())
+        connections = HttpConnections(context.remoting.metrics.hit_limit)
+        self._listener = HttpListener(app, *limits, lambda: None, TurnShares(), connections)
 
     @property
     def address(self) -> tuple[str, int] | None:

@@ -13,12 +13,14 @@ import sys
 import time
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from replicated_namesrv.admin.paced import PacedProtocol
+from replicated_namesrv.admin.unread import HttpConnections
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.listening import stop_listening
 from replicated_namesrv.server.turn_shares import TurnShares
@@ -36,8 +38,11 @@ HANDSHAKE_TIMEOUT_S = 10
 
 
 def _shorten_protocol_errors(record: logging.LogRecord) -> bool:
-    """Log one short line without a traceback for a request that is not HTTP, because this is a mistake of the client."""
+    """Log one short line without a traceback for a request that is not HTTP, because this is a mistake of the client. Log nothing
+    if the client has left before ``100 Continue`` could be written."""
     error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, ConnectionError):
+        return False
     if isinstance(error, HttpProcessingError):
         cause = error.message.partition("\n")[0][:CAUSE_CHARACTERS_MAX]
         record.levelno, record.levelname = logging.WARNING, "WARNING"
@@ -62,9 +67,10 @@ class HttpListener:
         keepalive_timeout_s: float,
         on_refused: Callable[[], None],
         shares: TurnShares,
+        connections: HttpConnections,
         tls: "ListenerTls | None" = None,
     ) -> None:
-        self._tls, self._shares = tls, shares
+        self._tls, self._shares, self._connections = tls, shares, connections
         self._handshakes: dict[asyncio.Future[None], str] = {}
         """TLS handshakes in progress, by source address."""
         most = _file_limit() // FILES_PER_CONNECTION
@@ -106,6 +112,7 @@ class HttpListener:
             self._server = self.address = None
             await asyncio.sleep(0)  # releases the port: the sockets are closed in the next turn of the loop
         await self._runner.cleanup()
+        self._connections.stop()
 
     def admit(self, transport: asyncio.Transport) -> None:
         """Serve the new connection, or close it."""
@@ -114,12 +121,11 @@ class HttpListener:
             transport.close()
             return
         host = _host_of(transport)
-        hosts = [_host_of(each.transport) for each in server.connections if each.transport is not None]
-        hosts += self._handshakes.values()
+        hosts = [*self._connections.hosts, *self._handshakes.values()]
         if len(hosts) >= self._connections_max or hosts.count(host) >= self._address_connections_max:
             self._refuse(transport)
         elif self._tls is None:
-            self._serve(transport)
+            self._serve(transport, transport)
         elif (context := self._tls.context()) is None or not self._tls.may_handshake(host, time.monotonic()):
             self._refuse(transport)
         else:
@@ -129,9 +135,9 @@ class HttpListener:
         self._on_refused()
         transport.close()
 
-    def _serve(self, transport: asyncio.Transport) -> None:
+    def _serve(self, transport: asyncio.Transport, socket: asyncio.Transport) -> None:
         assert self._runner.server is not None
-        handler = PacedProtocol(self._runner.server(), self._shares, _host_of(transport))
+        handler = PacedProtocol(self._runner.server(), self._shares, _host_of(socket), self._connections, socket)
         transport.set_protocol(handler)
         handler.connection_made(transport)
 
@@ -141,7 +147,8 @@ class HttpListener:
         done: asyncio.Future[None] = loop.create_future()
         self._handshakes[done] = host
         done.add_done_callback(self._handshake_ended)
-        tls = SSLProtocol(loop, _Serving(self._serve), context, done, server_side=True, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S)
+        serving = _Serving(partial(self._serve, socket=transport))
+        tls = SSLProtocol(loop, serving, context, done, server_side=True, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S)
         transport.set_protocol(tls)
         tls.connection_made(transport)
 

@@ -36,12 +36,23 @@ TOLD_S = 0.5
 same time, each of them learns that no other one serves."""
 TARGET_CHARACTERS_MAX = 1_024
 """Maximum number of characters of a request in an audit log."""
-WRITE_TIMEOUT_S = 60.0
-"""A client that reads no byte of a backup for this long is disconnected, because a backup keeps the old state in memory."""
+BACKUPS_MAX, RESTORES_MAX = 4, 1
+"""Maximum number of backups that a node sends at the same time, each of which keeps the state of its beginning in memory; and of
+restores that it receives, each of which builds a second state."""
+BACKUPS = web.AppKey("backups", asyncio.Semaphore)
+RESTORES = web.AppKey("restores", asyncio.Semaphore)
 
 
 async def backup(request: web.Request) -> web.StreamResponse:
     """``GET /v1/backup``: the whole state at one revision, while changes continue. A stale backup needs no majority."""
+    if request.app[BACKUPS].locked():
+        remedy = "repeat the request when one of them has ended, or ask another node"
+        return json_error(429, f"this node sends {BACKUPS_MAX} backups at present", remedy)
+    async with request.app[BACKUPS]:
+        return await _send_backup(request)
+
+
+async def _send_backup(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     try:
         state, freshness = await state_for(request)
@@ -62,11 +73,10 @@ async def backup(request: web.Request) -> web.StreamResponse:
     }
     parts = backups.encode(origin, state.snapshot())
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream", **freshness})
-    with contextlib.suppress(ConnectionResetError):  # ConnectionResetError: the client left before it had the whole backup
+    with contextlib.suppress(ConnectionError):  # the client left, or did not read, before it had the whole backup
         await response.prepare(request)
         for part in parts:
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
-                await response.write(part)
+            await response.write(part)
             await asyncio.sleep(0)
     return response
 
@@ -75,8 +85,16 @@ async def restore(request: web.Request) -> web.Response:
     """``POST /v1/restore``: the body, a file of ``/v1/backup``, becomes the state of a fresh cluster.
 
     The whole file is read and checked before anything is proposed. The state is then encoded again, so that lines of an
-    earlier version, which have no size limit, do not enter the log.
+    earlier version, which have no size limit, do not enter the log. A node receives one backup at a time.
     """
+    if request.app[RESTORES].locked():
+        await _drop_rest(request)
+        return json_error(409, "this node receives another backup at present", "wait until that restore has ended")
+    async with request.app[RESTORES]:
+        return await _restore(request)
+
+
+async def _restore(request: web.Request) -> web.Response:
     service = request.app[CONTEXT].service
     try:
         service.check_restore()

@@ -9,14 +9,15 @@ connection of a malformed request is closed in a later turn; until then, the par
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from functools import partial
 from time import perf_counter_ns
 from types import coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from aiohttp import web
 
+from replicated_namesrv.admin.unread import HttpConnection, HttpConnections
 from replicated_namesrv.server.turn_shares import Share, TurnShares
 
 T = TypeVar("T")
@@ -28,9 +29,14 @@ PIECE_BYTES = 16 << 10
 class PacedProtocol(asyncio.Protocol):
     """Forwards a connection to ``handler``: data in pieces, within the share of the connection's address."""
 
-    def __init__(self, handler: asyncio.Protocol, shares: TurnShares, host: str) -> None:
-        self._handler, self.shares = handler, shares
+    def __init__(
+        self, handler: asyncio.Protocol, shares: TurnShares, host: str, connections: HttpConnections, socket: asyncio.Transport
+    ) -> None:
+        """``socket``: the transport below TLS, or that of the connection."""
+        self._handler, self.shares, self._host = handler, shares, host
         self.share: Share = shares.enter(host)
+        self._connections, self._socket = connections, socket
+        self._connection: HttpConnection | None = None
         self._transport: asyncio.Transport | None = None
         self._backlog = bytearray()
         """Bytes that the handler has not received yet. The connection is not read until the handler has received them."""
@@ -38,13 +44,18 @@ class PacedProtocol(asyncio.Protocol):
         """True while the handler wants no more bytes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]  # uvloop's class is not declared as a Transport
-        self._handler.connection_made(_Paused(transport, self))  # type: ignore[arg-type]  # it does what a transport does
+        self._transport = stream = cast(asyncio.Transport, transport)  # uvloop's class is not declared as a Transport
+        transports = (stream,) if stream is self._socket else (self._socket, stream)
+        self._connection = self._connections.enter(transports, self._host)
+        self._handler.connection_made(_Paused(stream, self))  # type: ignore[arg-type]  # it does what a transport does
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._backlog.clear()
         self.shares.leave(self.share)
+        if self._connection is not None:
+            self._connections.leave(self._connection)
+            self._connection = None
         self._handler.connection_lost(exc)
 
     def eof_received(self) -> bool | None:
@@ -54,7 +65,16 @@ class PacedProtocol(asyncio.Protocol):
         self._handler.pause_writing()
 
     def resume_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.look()
         self._handler.resume_writing()
+
+    def write(self, data: bytes) -> None:
+        """Write what the handler writes, and count it until the client has read it."""
+        if self._connection is not None and self._transport is not None:
+            self._connection.look()
+            self._transport.write(data)
+            self._connection.wrote(len(data))
 
     def data_received(self, data: bytes) -> None:
         is_waiting = bool(self._backlog)
@@ -99,13 +119,19 @@ class PacedProtocol(asyncio.Protocol):
 
 
 class _Paused:
-    """The transport that the handler gets. The protocol, not the handler, decides whether it is read."""
+    """The transport that the handler gets. The protocol decides whether it is read, and counts unread answers."""
 
-    def __init__(self, transport: asyncio.BaseTransport, protocol: PacedProtocol) -> None:
+    def __init__(self, transport: asyncio.Transport, protocol: PacedProtocol) -> None:
         self._transport, self.protocol = transport, protocol
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self.protocol.write(data)
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        self.protocol.write(b"".join(parts))
 
     def pause_reading(self) -> None:
         self.protocol.pause(True)

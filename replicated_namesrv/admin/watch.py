@@ -123,7 +123,7 @@ class Watchers:
             await response.prepare(request)
             await self._send(response, self._hello(context, watcher))
             await self._follow(request, response, context, watcher)
-        except ConnectionResetError:
+        except ConnectionError:
             pass
         except TimeoutError:
             self.too_slow_count += 1
@@ -148,7 +148,7 @@ class Watchers:
         return _event("hello", json.dumps(fields), _id(watcher.position, context.service.history_id))
 
     async def _follow(self, request: web.Request, response: web.StreamResponse, context: AdminContext, watcher: Watcher) -> None:
-        """Send events. Raises ConnectionResetError: the watcher has left. Raises TimeoutError: it reads too slowly."""
+        """Send events. Raises ConnectionError: the watcher has left. Raises TimeoutError: it reads too slowly."""
         history, history_id = context.service.history, context.service.history_id
         while True:
             # The connection has ended, so its certificate is unknown. A check now would refuse the caller as anonymous.
@@ -204,7 +204,7 @@ class Watchers:
         try:
             async with asyncio.timeout(0):
                 await response.write(_end("slow", _SLOW, history).encode())
-        except (TimeoutError, ConnectionResetError):
+        except (TimeoutError, ConnectionError):
             pass
         transport = request.transport
         if transport is not None:

@@ -117,9 +117,9 @@ class Holder(Protocol):
 class HeldBytes:
     """The held bytes of all connections, and for each connection since when a frame has been incomplete."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, bytes_max: int, frame_timeout_s: float) -> None:
         self.total = 0
-        self._limits = limits
+        self._bytes_max, self._frame_timeout_s = bytes_max, frame_timeout_s
         self._bytes: dict[Holder, int] = {}
         self._incomplete_since_s: dict[Holder, float] = {}
 
@@ -131,7 +131,7 @@ class HeldBytes:
             self._bytes[holder] = count
         elif before:
             del self._bytes[holder]
-        while self.total > self._limits.held_bytes and self._bytes:
+        while self.total > self._bytes_max and self._bytes:
             oldest = next(iter(self._bytes))
             self.total -= self._bytes.pop(oldest)
             oldest.close_at_limit("heldBytes")
@@ -154,7 +154,7 @@ class HeldBytes:
         """Connections whose frame has been incomplete for too long; each is returned once."""
         while self._incomplete_since_s:
             holder, since_s = next(iter(self._incomplete_since_s.items()))
-            if now_s - since_s < self._limits.frame_timeout_s:
+            if now_s - since_s < self._frame_timeout_s:
                 return
             del self._incomplete_since_s[holder]
             yield holder

@@ -72,7 +72,7 @@ class RemotingServer:
         self.metrics = metrics or ServerMetrics()
         self.settings = settings
         self.limits = Limits.of(settings)
-        self.held = HeldBytes(self.limits)
+        self.held = HeldBytes(self.limits.held_bytes, self.limits.frame_timeout_s)
         self.sources = Sources(self.limits)
         self.shares = TurnShares()
         self.now_s = now_s

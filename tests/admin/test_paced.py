@@ -11,6 +11,7 @@ from aiohttp import web
 
 from replicated_namesrv.admin.http_listener import HttpListener
 from replicated_namesrv.admin.paced import PIECE_BYTES, PacedProtocol, counted, in_share
+from replicated_namesrv.admin.unread import HttpConnections
 from replicated_namesrv.server.turn_shares import ALONE_NS, SHARE_NS, TurnShares
 
 
@@ -45,10 +46,14 @@ class Socket(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.is_closed
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
 
 def connected() -> tuple[PacedProtocol, Handler, Socket]:
     handler, socket = Handler(), Socket()
-    protocol = PacedProtocol(handler, TurnShares(), "127.0.0.2")
+    connections = HttpConnections(lambda name: None)
+    protocol = PacedProtocol(handler, TurnShares(), "127.0.0.2", connections, socket)
     protocol.connection_made(socket)
     return protocol, handler, socket
 
@@ -123,7 +128,8 @@ async def listener(handled: list[str]) -> AsyncIterator[int]:
 
     app = web.Application(middlewares=[in_share])
     app.router.add_get("/", handle)
-    serving = HttpListener(app, 100, 100, 60, lambda: None, TurnShares())
+    connections = HttpConnections(lambda name: None)
+    serving = HttpListener(app, 100, 100, 60, lambda: None, TurnShares(), connections)
     await serving.start("127.0.0.1", 0, "")
     assert serving.address is not None
     try:

@@ -146,6 +146,10 @@ def test_bytes_that_are_no_text_and_bodies_that_end_early_leave_no_tracebacks(op
             peer.sendall(request)
             if answer:
                 assert peer.recv(1000).startswith(answer), request
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", open_node.admin_port), DEADLINE_S) as peer:
+            peer.sendall(head + b"Expect: 100-continue\r\nContent-Length: 3\r\n\r\nabc")
+            peer.shutdown(socket.SHUT_WR)
     assert open_node.http("/livez").status == 200
     open_node.stop()
     assert "Traceback" not in open_node.log

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from replicated_namesrv.admin import operations, unread
 from replicated_namesrv.model import TOPICS_MAX
 from replicated_namesrv.process import OWN_MAPPING_BYTES
 from replicated_namesrv.raft import snapshots
@@ -84,6 +85,15 @@ def test_fixed_limits(row: str, told: str) -> None:
 
 def test_time_of_an_address_that_is_alone() -> None:
     assert f"the address may use {turn_shares.ALONE_NS // 1_000_000} ms of each turn of the event loop" in WORDS
+
+
+def test_answers_of_the_admin_port() -> None:
+    assert f"at most {operations.BACKUPS_MAX} backups at the same time" in WORDS
+    assert f"reads no byte of an answer for {unread.UNREAD_TIMEOUT_S:g} s" in WORDS
+    assert f"use more than {unread.UNREAD_BYTES_MAX >> 20} MiB" in WORDS
+    assert f"{unread.UNREAD_BYTES_MAX >> 20} MiB for unread answers" in WORDS
+    assert f"Up to {unread.SMALL_BYTES >> 10} KiB of each connection" in WORDS
+    assert (operations.RESTORES_MAX, unread.COPIES) == (1, 2), "the page says one, and twice"
 
 
 def test_waiting_registrations() -> None:
