@@ -75,17 +75,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trace:
         return _run_readable(scenarios)
     report = _Report(arguments, len(scenarios))
-    results = run_all(scenarios, min(arguments.processes or cores(), len(scenarios)), report.progress)
     try:
-        with _interrupts() as is_interrupted:
-            for result in results:
-                report.add(result)
-                if is_interrupted():
-                    raise KeyboardInterrupt
-                if arguments.stop_after and len(report.failures) >= arguments.stop_after:
-                    break
+        with _interrupts() as check:
+
+            def tick() -> None:
+                report.progress()
+                check()
+
+            processes = min(arguments.processes or cores(), len(scenarios))
+            with contextlib.closing(run_all(scenarios, processes, tick)) as results:
+                for result in results:
+                    report.add(result)
+                    if arguments.stop_after and len(report.failures) >= arguments.stop_after:
+                        break
+            check()
     except KeyboardInterrupt:
-        results.close()
         print(f"\nnamesrv simulate: stopped after {report.done} of {len(scenarios)} seeds", file=sys.stderr, flush=True)
         report.finish(shrink=False)
         raise
@@ -93,22 +97,29 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed. It raises KeyboardInterrupt too, but Python drops an error that is raised in a callback of the
-    garbage collector."""
+def _interrupts() -> Iterator[Callable[[], None]]:
+    """A function that raises KeyboardInterrupt if Ctrl-C was pressed.
+
+    The signal handler does not raise at the first Ctrl-C: Python drops an error that is raised in a callback of the garbage
+    collector, and the executor must not be interrupted while it starts a process."""
     seen = False
 
     def interrupt(number: int, frame: object) -> None:
         nonlocal seen
+        if seen:
+            raise KeyboardInterrupt
         seen = True
-        raise KeyboardInterrupt
+
+    def check() -> None:
+        if seen:
+            raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
-        yield lambda: seen
+        yield check
         return
     before = signal.signal(signal.SIGINT, interrupt)
     try:
-        yield lambda: seen
+        yield check
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -12,7 +12,8 @@ from multiprocessing import active_children
 from replicated_namesrv.simulation.simulation import RunResult, Scenario
 from replicated_namesrv.simulation.subjects import run
 
-TICK_S = 0.5
+TICK_S = 0.1
+"""Time between two calls of the tick, in which the caller looks whether Ctrl-C was pressed."""
 _SHRINK_RUNS = 60
 _EVENTS_SHOWN = 45
 """Maximum number of trace lines that are shown, not counting messages."""
@@ -29,8 +30,8 @@ def cores() -> int:
 def run_all(
     scenarios: Iterable[Scenario], processes: int, tick: Callable[[], None] = lambda: None
 ) -> Generator[RunResult, None, None]:
-    """Results as they arrive. Few scenarios are in flight, so an early end costs little. ``tick`` is called once a second or more
-    often."""
+    """Results as they arrive. Few scenarios are in flight, so an early end costs little. ``tick`` is called every
+    TICK_S. If it raises KeyboardInterrupt, the runs in progress are stopped."""
     left = iter(scenarios)
     others = set(active_children())
     with ProcessPoolExecutor(processes, initializer=_ignore_interrupts) as pool:
@@ -41,9 +42,9 @@ def run_all(
                 if not flying:
                     return
                 done, flying = wait(flying, TICK_S, FIRST_COMPLETED)
-                tick()
                 for future in done:
                     yield future.result()
+                tick()
         except (GeneratorExit, KeyboardInterrupt):  # stop at once, because the results of the runs in progress are not needed
             for child in set(active_children()) - others:
                 child.kill()

@@ -3,6 +3,7 @@
 import re
 import signal
 import subprocess
+import sys
 
 from tests.support.nodes import clean_environment, command
 
@@ -46,3 +47,40 @@ def test_ctrl_c_before_a_first_seed_has_ended_does_not_report_success() -> None:
     assert campaign.returncode == 130, errors
     assert re.match(r"\d+ s: 0/2 seeds, 0 failed, ", progress)
     assert re.fullmatch(r"0 seeds, 0 virtual seconds in [\d.]+ s: nothing checked\n", told)
+
+
+INTERRUPTED_IN_A_CALLBACK = """
+import gc, signal, sys
+from replicated_namesrv.cli.main import main
+
+class Terminal:
+    isatty = sys.stderr.isatty
+    flush = sys.stderr.flush
+
+    def write(self, text, write=sys.stderr.write):
+        if "0/2 seeds" in text and not gc.callbacks:
+            gc.callbacks.append(lambda phase, info: phase == "start" and signal.raise_signal(signal.SIGINT))
+            gc.collect()
+            gc.callbacks.clear()
+        return write(text)
+
+sys.stderr = Terminal()
+sys.exit(main(["simulate", "--seeds", "0:2", "--duration-s", "3600", "--processes", "1"]))
+"""
+
+
+def test_ctrl_c_in_a_callback_of_the_garbage_collector_ends_a_campaign() -> None:
+    """Python drops an error that is raised there."""
+    arguments = [sys.executable, "-c", INTERRUPTED_IN_A_CALLBACK]
+    done = subprocess.run(
+        arguments,
+        capture_output=True,
+        env=clean_environment(),
+        text=True,
+        timeout=DEADLINE_S,
+        start_new_session=True,
+        check=False,
+    )
+    assert done.returncode == 130, done.stderr
+    assert "stopped after 0 of 2 seeds" in done.stderr
+    assert "nothing checked" in done.stdout
