@@ -67,12 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
     position: str | None = arguments.position
     left = arguments.count
     answered = time.monotonic()
-    turn, reported, forbidden = 0, "", set[str]()
+    turn, failed, forbidden = 0, set[str](), set[str]()
     while True:
         address = addresses[turn % len(addresses)]
         try:
             for event in _stream(admin, address, position):
-                answered, reported = time.monotonic(), ""
+                answered = time.monotonic()
+                failed.discard(address)
                 forbidden.clear()
                 position = event.id or position
                 _show(event, address, arguments.json)
@@ -96,14 +97,24 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             reason = f"{address}: the stream ended"
         if time.monotonic() - answered > max(GIVE_UP_S, admin.timeout_s):
-            print(f"{reason}; no node sends a stream; stopped", file=sys.stderr)
+            _tell(f"no node sends a stream; stopped; the last reason: {reason}")
             return UNKNOWN
+        if address not in failed:  # once, and not at each of the next attempts
+            failed.add(address)
+            next_step = f"trying for {GIVE_UP_S:.0f} s" if failed.issuperset(addresses) else "trying the next node"
+            _tell(f"{reason}; {next_step}")
         turn += 1
         if turn % len(addresses) == 0:
-            if reason != reported:
-                print(f"{reason}; trying for {GIVE_UP_S:.0f} s", file=sys.stderr, flush=True)
-            reported = reason
             time.sleep(RECONNECT_PAUSE_S)
+
+
+def _tell(text: str) -> None:
+    """Print a line about the stream itself, with the time, on stderr."""
+    print(f"{_time_of(time.time())}  {text}", file=sys.stderr, flush=True)
+
+
+def _time_of(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).isoformat(" ", "milliseconds")
 
 
 def _stream(admin: Admin, address: str, position: str | None) -> Iterator[Event]:
@@ -133,12 +144,13 @@ def _show(event: Event, address: str, as_json: bool) -> None:
         return
     if event.kind == "hello":
         leader = f", leader {event.data['leader']} of term {event.data['term']}" if "leader" in event.data else ""
-        text = f"watching {event.data['nodeId']} ({address}) after revision {event.data['from']}{leader}"
-        print(text, file=sys.stderr, flush=True)
+        _tell(f"watching {event.data['nodeId']} ({address}) after revision {event.data['from']}{leader}")
         return
     when_s = event.data.get("timeMs", time.time() * 1000) / 1000  # without timeMs: a change of the leader has no time of its own
-    when = datetime.fromtimestamp(when_s).isoformat(" ", "milliseconds")
-    print(f"{event.data.get('revision', '-') if event.id else '-'}  {when}  {event.kind}  {_words(event)}".rstrip(), flush=True)
+    print(
+        f"{event.data.get('revision', '-') if event.id else '-'}  {_time_of(when_s)}  {event.kind}  {_words(event)}".rstrip(),
+        flush=True,
+    )
 
 
 def _words(event: Event) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -330,7 +331,7 @@ async def test_the_watch_command_outlives_its_node(tmp_path: Path) -> None:
     async with operated(tmp_path) as cluster:
         await put(cluster.nodes[0], "k0")
         command = asyncio.create_task(run("watch", "-a", cluster.admin, "--from", "0", "--count", "3", "--json"))
-        first = cluster.nodes[0]
+        first, ports = cluster.nodes[0], cluster.admin_ports
         await until(lambda: first.service.history.listeners, "the watcher")
         await put(cluster.nodes[1], "k1")
         await first.stop()
@@ -341,6 +342,12 @@ async def test_the_watch_command_outlives_its_node(tmp_path: Path) -> None:
         changes = [event for event in events if event["event"] == "kv-put"]
         assert (done.code, [change["key"] for change in changes]) == (0, ["k0", "k1", "k2"])
         assert [change["id"] for change in changes] == ["1", "2", "3"]
+        assert re.fullmatch(
+            rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{{3}}  127\.0\.0\.1:{ports[0]}: the stream ended; trying the next node\n",
+            done.err,
+        )
+        greeters = [event["node"] for event in events if event["event"] == "hello"]
+        assert greeters == [f"127.0.0.1:{port}" for port in ports[:2]]
 
 
 async def test_the_watch_command_prints_words_and_refuses_what_is_gone(tmp_path: Path) -> None:
@@ -407,7 +414,9 @@ def test_a_dead_node_is_reported_once_while_it_is_tried_again(
 ) -> None:
     monkeypatch.setattr(watch, "GIVE_UP_S", 1.0)
     assert main(["watch", "-a", f"127.0.0.1:{free_port()}", "--timeout-ms", "100"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 2, "the reason, and that it gave up"
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2, "the reason, and that it gave up"
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  ", line) for line in lines)
 
 
 @pytest.mark.parametrize(
