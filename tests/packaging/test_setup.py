@@ -2,6 +2,7 @@
 
 import importlib.machinery
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -51,9 +52,13 @@ def write_list(checkout: Path, *packages: str) -> None:
 def start(checkout: Path, *arguments: str) -> "subprocess.Popen[str]":
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     command = [SYSTEM_PYTHON, str(checkout / "namesrv"), *arguments]
-    return subprocess.Popen(
-        command, cwd="/", env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run with SIGINT ignored
+    try:
+        return subprocess.Popen(
+            command, cwd="/", env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def call(checkout: Path, *arguments: str) -> tuple[int, str, str]:
@@ -129,18 +134,42 @@ def test_a_wrong_hash_installs_nothing_and_is_told(checkout: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_killed_half_way_the_next_call_starts_over(checkout: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_call_after_an_interrupted_one_continues(checkout: Path, number: signal.Signals) -> None:
+    write_list(checkout, "prometheus-client")
     shutil.rmtree(checkout / ".venv", ignore_errors=True)
     with start(checkout, "setup") as first:
         assert first.stderr is not None
         for line in first.stderr:
             if "installing list base" in line:
                 break
-        first.send_signal(signal.SIGKILL)
+        first.send_signal(number)
+        said = first.stderr.read()
+    assert first.returncode == -number
+    assert ("interrupted; the next call continues" in said) == (number == signal.SIGINT)
     assert not (checkout / ".venv" / "installed.json").exists()
     status, _, err = call(checkout, "setup")
     assert status == 0, err
-    assert "creating .venv" in err
+    assert "continuing an interrupted set-up" in err
+    assert "creating .venv" not in err
+    assert "installing list build" not in err
+    assert installed(checkout, "prometheus_client")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_files_that_an_interrupted_call_did_not_write_are_written(checkout: Path) -> None:
+    write_list(checkout, "prometheus-client")
+    call(checkout, "setup")
+    stamp = json.loads((checkout / ".venv" / "installed.json").read_text(encoding="utf-8"))
+    stamp["begun list base"] = stamp.pop("list base")
+    (checkout / ".venv" / "partial.json").write_text(json.dumps(stamp), encoding="utf-8")
+    (checkout / ".venv" / "installed.json").unlink()
+    for lost in checkout.glob(".venv/lib/python*/site-packages/prometheus_client/__init__.py"):
+        lost.unlink()
+    status, _, err = call(checkout, "setup")
+    assert (status, "creating .venv" in err) == (0, False), err
+    assert installed(checkout, "prometheus_client.exposition")
 
 
 @pytest.mark.slow
@@ -181,6 +210,40 @@ def load_script() -> ModuleType:
     finally:
         sys.dont_write_bytecode = written
     return module
+
+
+def test_progress_of_pip_says_what_is_going_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = load_script()
+    monkeypatch.setattr(script, "VENV", str(tmp_path))
+    progress = script.PipProgress(3)
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+
+    def after(line: str) -> str:
+        progress.read(line)
+        return str(progress.doing())
+
+    def install(name: str) -> None:
+        (packages / f"{name}-1.dist-info").mkdir(parents=True)
+        (packages / f"{name}-1.dist-info" / "RECORD").touch()
+
+    install("typing_extensions")
+    os.utime(packages / "typing_extensions-1.dist-info" / "RECORD", (1, 1))  # of an earlier version
+    assert after("Looking in links: /opt/wheels") == "starting pip"
+    assert after("Collecting aiohttp==3.14.5 (from -r base.txt (line 5))") == "fetching aiohttp (1 of 3)"
+    assert after("  Downloading aiohttp-3.14.5-cp311.whl (1.9 MB)") == "downloading aiohttp, 1.9 MB (1 of 3)"
+    assert after("Collecting idna==3 (from -r base.txt (line 7))") == "fetching idna (2 of 3)"
+    reading = "; reading the index of the next package"
+    assert after("  Downloading https://index/idna-3.whl (69 kB)") == f"fetched idna, 69 kB (2 of 3){reading}"
+    assert after("  Using cached idna-3.whl (69 kB)") == f"fetched idna from pip's cache (2 of 3){reading}"
+    assert after("Collecting typing-extensions==4") == "fetching typing-extensions (3 of 3)"
+    assert after("Processing /opt/wheels/typing_extensions-4.whl") == "fetched typing_extensions (3 of 3)"
+    assert after("Building wheels for collected packages: pysyncobj") == "fetched typing_extensions (3 of 3)"
+    assert after("  Building wheel for pysyncobj (setup.py): started") == "building pysyncobj"
+    assert after("Installing collected packages: idna, typing-extensions") == "installing idna (1 of 2)"
+    install("idna")
+    assert progress.doing() == "installing typing-extensions (2 of 2)"
+    os.utime(packages / "typing_extensions-1.dist-info" / "RECORD")
+    assert progress.doing() == "ending pip"
 
 
 def test_a_python_without_ensurepip_is_told_which_package_to_install(
