@@ -4,6 +4,9 @@ Its entries are changes of the state (brokers, topics, KV, settings), changes of
 node's own readiness, and changes that were requested over HTTP at this node, with the caller. If an identity of the access file
 changed the state, the entry names this identity, and the node that received the request. Everything is bounded: the oldest
 entries are dropped.
+
+A change without an identity has no caller in the log. Only the node that received it over HTTP knows the address of the caller.
+Therefore an answer can include the requests that the other nodes received (``?requests=all``).
 """
 
 import asyncio
@@ -14,6 +17,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from replicated_namesrv.admin.other_nodes import OTHER_NODES, TIMEOUT_S, NodeAnswerError, OtherNode, OtherNodes
 from replicated_namesrv.admin.paging import ANSWER_BYTES, build_rows, is_number
 from replicated_namesrv.admin.responses import json_response
 from replicated_namesrv.errors import BodyError
@@ -31,6 +35,7 @@ NAMES_SHOWN = 5
 REMOVALS = (UNREGISTERED, EXPIRED, LOST)
 OF_BROKERS = (REGISTERED, CHANGED, *REMOVALS)
 """Changes that brokers cause. Their entries name the broker."""
+REQUESTED = "requested"
 FLAPS_MIN = 2
 """A broker that was removed at least this often in the last hour is flapping."""
 
@@ -93,7 +98,7 @@ class TimeLine:
 
     def requested(self, method: str, path: str, caller: str, status: int) -> None:
         """A change was requested over HTTP at this node."""
-        self.note("requested", method=method, path=path, by=caller, status=status)
+        self.note(REQUESTED, method=method, path=path, by=caller, status=status)
 
     def note_cause(self, revision: int, origin: ChangeOrigin) -> None:
         """An identity of the access file requested the change with this revision, at this node or another one."""
@@ -177,7 +182,8 @@ TIMELINE = web.AppKey("timeline", TimeLine)
 
 async def time_line(request: web.Request) -> web.Response:
     """``GET /v1/timeline``: the events of the last hour, newest first; ``?q=`` selects entries that contain the text,
-    ``?limit=`` bounds them."""
+    ``?kind=`` those of a kind, ``?limit=`` bounds them. With ``?requests=all`` there are also the requests that the other nodes
+    received, with ``node``, and ``notAsked`` says why a node has none."""
     found = request.app[TIMELINE]
     limit = request.query.get("limit", "1000")
     if not is_number(limit, 1, ENTRIES_MAX):
@@ -187,6 +193,12 @@ async def time_line(request: web.Request) -> web.Response:
             break
         await asyncio.sleep(0)
     entries, removals = found.latest(), found.removals()
+    missing: dict[str, Any] = {}
+    if request.query.get("requests") == "all":
+        others, missing["notAsked"] = await _requests_elsewhere(request, limit)
+        entries = sorted([*entries, *others], key=lambda entry: -entry["timeMs"])
+    if kind := request.query.get("kind"):
+        entries = [entry for entry in entries if entry["kind"] == kind]
     if search := request.query.get("q", "").lower():
         entries = await build_rows(entries, lambda entry: entry if search in orjson.dumps(entry).decode().lower() else None)
         removals = await build_rows(removals, lambda row: row if search in orjson.dumps(row).decode().lower() else None)
@@ -197,4 +209,34 @@ async def time_line(request: web.Request) -> web.Response:
             break
         listed.append(entry)
     shown = {"entries": listed, "removals": removals[: int(limit)]}
-    return json_response({**shown, "total": len(entries), "flapping": found.flapping()})
+    return json_response({**shown, "total": len(entries), "flapping": found.flapping(), **missing})
+
+
+async def _requests_elsewhere(request: web.Request, limit: str) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+    """The requests that the other nodes received, and the nodes that gave no answer."""
+    others, authorization = request.app[OTHER_NODES], request.headers.get("Authorization")
+    await others.look(authorization)
+    path = f"/v1/timeline?kind={REQUESTED}&limit={limit}"
+    answers = await asyncio.gather(*(_time_line_of(others, node, path, authorization) for node in others.nodes))
+    entries, missing = list[dict[str, Any]](), list[dict[str, str]]()
+    for node, answer in zip(others.nodes, answers, strict=True):
+        if isinstance(answer, NodeAnswerError):
+            missing.append({"node": node.shown_name, "why": str(answer)})
+            continue
+        for entry in answer:
+            if entry.get("kind") == REQUESTED and isinstance(entry.get("timeMs"), int):
+                name = node.shown_name
+                entries.append({**entry, "number": f"{name} {entry.get('number')}", "node": name})
+    return entries, missing
+
+
+async def _time_line_of(
+    others: OtherNodes, node: OtherNode, path: str, authorization: str | None
+) -> list[dict[str, Any]] | NodeAnswerError:
+    try:
+        if node.error is not None:
+            raise node.error
+        entries = (await others.ask(node, path, authorization, TIMEOUT_S)).get("entries")
+        return entries if isinstance(entries, list) else []
+    except NodeAnswerError as error:
+        return error

@@ -186,7 +186,7 @@ async def test_actions_preview_and_ask_for_confirmation(tmp_path: Path) -> None:
         await page.goto(console(port, "topics/T1"))
         await shows(page, "A broker name has no write permission", ".summary")
         await page.goto(console(port, "timeline"))
-        await shows(page, "write permission of broker-a wiped", ".timeline")
+        await shows(page, "write permission of broker-a was wiped", ".timeline")
         await shows(page, "127.0.0.1 requested POST", ".timeline")
         await page.goto(console(port))
         button = page.get_by_role("button", name="Transfer leadership")

@@ -220,6 +220,33 @@ async def test_time_line_tells_who_requested_what(tmp_path: Path) -> None:
         assert (await http(port, "/v1/timeline?limit=0")).status == 400
 
 
+async def test_time_line_includes_requests_that_other_nodes_received(tmp_path: Path) -> None:
+    base = free_port(1, 2, 3)
+    listed = f"127.0.0.1:{base};127.0.0.1:{base + 2}"
+    flags = [
+        {"listenPort": str(base + 2 * i), "adminListen": f"127.0.0.1:{base + 2 * i + 1}", "nameServerAddresses": listed}
+        for i in range(2)
+    ]
+    path = "/v1/timeline?requests=all&kind=requested&q=space"
+    async with running_node(tmp_path / "one", nodeId="one", **flags[0]) as (_, port):
+        async with running_node(tmp_path / "two", nodeId="two", **flags[1]) as (_, other):
+            assert (await http(other, "/v1/kv/SPACE/second", "PUT", b"v")).status == 200
+            assert (await http(port, "/v1/kv/SPACE/first", "PUT", b"v")).status == 200
+            found = (await http(port, path)).json
+            assert [(entry["path"], entry.get("node"), entry["by"]) for entry in found["entries"]] == [
+                ("/v1/kv/SPACE/first", None, "127.0.0.1"),
+                ("/v1/kv/SPACE/second", "two", "127.0.0.1"),
+            ]
+            assert (found["total"], found["notAsked"]) == (2, [])
+            assert len({entry["number"] for entry in found["entries"]}) == 2
+            alone = (await http(port, "/v1/timeline?kind=requested")).json
+            assert [entry["path"] for entry in alone["entries"]] == ["/v1/kv/SPACE/first"]
+            assert "notAsked" not in alone
+        found = (await http(port, path)).json
+        assert len(found["entries"]) == 1
+        assert [each["node"] for each in found["notAsked"]] == ["two"]
+
+
 async def test_time_line_counts_the_removals_of_each_broker_that_is_searched(tmp_path: Path) -> None:
     async with running_node(tmp_path) as (node, port):
         for name in ("broker-a", "broker-b"):

@@ -12,36 +12,37 @@ const kv = (entry) => html`<a href=${link("kv", "", { q: entry.key })}><bdi>${en
 const TEXTS = {
   leader: (entry) => (entry.leader ? html`<strong>${entry.leader}</strong> leads in term ${entry.term}` : html`no leader is known in term ${entry.term}`),
   fenced: () => html`<strong>this node fenced itself</strong>: it reaches no leader that has a majority`,
-  unfenced: () => "this node serves again: it reaches a leader",
+  unfenced: () => "this node serves again: it reaches a leader that has a majority",
   serving: () => "this node listens for brokers and clients",
-  "not-serving": () => "this node stopped to listen for brokers and clients",
+  "not-serving": () => "this node no longer listens for brokers and clients",
   "broker-registered": (entry) => html`broker ${broker(entry)} registered${topics(entry)}`,
-  "broker-changed": (entry) => html`broker ${broker(entry)} announced other content${topics(entry)}`,
+  "broker-changed": (entry) => html`broker ${broker(entry)} changed its registration${topics(entry)}`,
   "broker-unregistered": (entry) => html`broker ${broker(entry)} unregistered`,
   "broker-expired": (entry) => html`broker ${broker(entry)} was removed: no contact within its time-out`,
   "broker-lost": (entry) => html`broker ${broker(entry)} was removed: its connections ended`,
-  "broker-suspected": (entry) => html`broker ${address(entry)} is silent for a third of its time-out`,
-  "broker-cleared": (entry) => html`broker ${address(entry)} is no longer suspected`,
-  "broker-group-changed": (entry) => html`a refused registration changed broker <a href=${link("brokers", entry.brokerName)}><bdi>${entry.brokerName}</bdi></a>`,
-  "topic-registered": (entry) => html`topic registered${topics(entry)}`,
-  "topic-deleted": (entry) => html`topic deleted${topics(entry)}`,
-  "write-perm-wiped": (entry) => html`write permission of <a href=${link("brokers", entry.brokerName)}><bdi>${entry.brokerName}</bdi></a> wiped${topics(entry)}`,
-  "write-perm-added": (entry) => html`write permission of <a href=${link("brokers", entry.brokerName)}><bdi>${entry.brokerName}</bdi></a> restored${topics(entry)}`,
-  "kv-put": (entry) => html`KV entry ${kv(entry)} put`,
-  "kv-deleted": (entry) => html`KV entry ${kv(entry)} deleted`,
-  "settings-changed": (entry) => html`settings changed: <a href=${link("settings", "", { q: Object.keys(entry.settings ?? {})[0] })}>${Object.entries(entry.settings ?? {}).map(([name, value]) => `${name}=${value}`).join(", ")}</a>`,
-  requested: (entry) => html`<strong><bdi>${entry.by}</bdi></strong> requested ${entry.method} <bdi>${entry.path}</bdi> here: ${entry.status === 200 ? "done" : `status ${entry.status}`}`,
+  "broker-suspected": (entry) => html`broker ${address(entry)} has made no contact for a third of its time-out`,
+  "broker-cleared": (entry) => html`broker ${address(entry)} made contact again, or was removed`,
+  "broker-group-changed": (entry) => html`a registration of <a href=${link("brokers", entry.brokerName)}><bdi>${entry.brokerName}</bdi></a> was refused, but changed the brokers of this name`,
+  "topic-registered": (entry) => html`a topic was registered${topics(entry)}`,
+  "topic-deleted": (entry) => html`a topic was deleted${topics(entry)}`,
+  "write-perm-wiped": (entry) => html`the write permission of <a href=${link("brokers", entry.brokerName)}><bdi>${entry.brokerName}</bdi></a> was wiped${topics(entry)}`,
+  "write-perm-added": (entry) => html`the write permission of <a href=${link("brokers", entry.brokerName)}><bdi>${entry.brokerName}</bdi></a> was restored${topics(entry)}`,
+  "kv-put": (entry) => html`KV entry ${kv(entry)} was written`,
+  "kv-deleted": (entry) => html`KV entry ${kv(entry)} was deleted`,
+  "settings-changed": (entry) => html`settings were changed: <a href=${link("settings", "", { q: Object.keys(entry.settings ?? {})[0] })}>${Object.entries(entry.settings ?? {}).map(([name, value]) => `${name}=${value}`).join(", ")}</a>`,
+  requested: (entry) => html`<strong><bdi>${entry.by}</bdi></strong> requested ${entry.method} <bdi>${entry.path}</bdi> ${entry.node ? html`at <bdi>${entry.node}</bdi>` : "at this node"}: ${entry.status === 200 ? "done" : `refused or failed, HTTP status ${entry.status}`}`,
   restored: () => "the whole state was replaced, by a backup or the leader's snapshot",
-  "changes-missed": () => "older changes are no longer kept",
+  "changes-missed": () => "changes before this entry are missing: there were more than the node keeps (watchHistoryBytes)",
 };
 const BAD = new Set(["fenced", "not-serving", "broker-expired", "broker-lost", "broker-suspected"]);
 
 export function TimeLine() {
   const { q = "" } = read().fields;
-  const { data, error } = useData(`v1/timeline?${new URLSearchParams({ limit: 500, q })}`, 5000);
-  return html`<h1>Time line of the last hour</h1><${Search} label="Search the time line" /><${Problem} error=${error} />
+  const { data, error, at } = useData(`v1/timeline?${new URLSearchParams({ limit: 500, q, requests: "all" })}`, 5000);
+  return html`<h1>Time line of the last hour</h1><${Search} label="Search the time line" /><${Problem} error=${error} data=${data} at=${at} />
     ${data?.flapping.length > 0 && html`<div class="findings" role="status"><strong>${plural(data.flapping.length, "broker flaps", "brokers flap")}:</strong> ${data.flapping.slice(0, 10).map((row, at) => html`${at ? ", " : ""}<a href=${link("brokers", row.brokerName)}>${row.brokerName} ${row.brokerAddr}</a> (removed ${row.removals} times)`)}</div>`}
-    ${data && html`<p role="status">${count(data.entries.length)} of ${plural(data.total, "entry", "entries")}, the newest first. Leader changes, readiness and requests are those that this node saw.</p>
+    ${data && html`<p role="status">${count(data.entries.length)} of ${plural(data.total, "entry", "entries")}, the newest first. Leader changes, and that a node is fenced or serves, are as this node saw them.</p>
+    ${data.notAsked?.map(({ node, why }) => html`<p class="warn" key=${node} role="status">Requests that ${node} received are not shown: ${why}.</p>`)}
     <ol class="timeline">${data.entries.map((entry) => html`<li key=${entry.number} class=${BAD.has(entry.kind) ? "bad-mark" : ""}><time dateTime=${new Date(entry.timeMs).toISOString()}>${clock(entry.timeMs)}</time>
-      <span>${(TEXTS[entry.kind] ?? (() => entry.kind))(entry)}${entry.over && html` by <strong><bdi>${entry.by}</bdi></strong> over ${entry.over}`}${entry.revision ? html` <span class="weak">revision ${count(entry.revision)}</span>` : ""}</span></li>`)}</ol>`}`;
+      <span>${(TEXTS[entry.kind] ?? (() => entry.kind))(entry)}${entry.over && html` , by <strong><bdi>${entry.by}</bdi></strong> through ${entry.over}`}${entry.revision ? html` <span class="weak">revision ${count(entry.revision)}</span>` : ""}</span></li>`)}</ol>`}`;
 }
