@@ -28,6 +28,20 @@ MARKUP_TOKEN = "the token of an identity with an odd name"
 TOPICS = 20_000
 ROW_HEIGHT_MAX = 300
 """In pixels, in a window 390 pixels wide: columns are not squeezed until each line has one word."""
+BROKEN_WORDS = """[...document.querySelectorAll("td, th")].flatMap((cell) => {
+    const found = [], texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    for (let node = texts.nextNode(); node; node = texts.nextNode()) {
+        for (const { 0: word, index } of node.data.matchAll(/[^\\s-]+/g)) {
+            if (word.length > 30) continue;
+            const range = document.createRange();
+            range.setStart(node, index);
+            range.setEnd(node, index + word.length);
+            if (new Set([...range.getClientRects()].map((part) => Math.round(part.top))).size > 1) found.push(word);
+        }
+    }
+    return found;
+})"""
+"""The words of tables, of at most 30 characters, that are on two lines. A browser may break a word after a hyphen."""
 PAINT_LIMIT_S, SEARCH_LIMIT_S = 10.0, 5.0
 """These limits are generous, because other tests run at the same time. docs/performance.md does not quote them."""
 
@@ -232,6 +246,30 @@ async def test_contacts_of_brokers_are_read_again_without_a_change(tmp_path: Pat
         await eventually(looked_often, "the list is read again and again")
 
 
+async def test_only_warnings_have_the_colour_of_a_warning(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (_, port), browser_page() as page:
+
+        async def with_findings(route: Route) -> None:
+            answer = await route.fetch()
+            body = await answer.json()
+            body["nodes"][0]["findings"] = [{"level": level, "problem": level, "remedy": ""} for level in levels]
+            await route.fulfill(response=answer, json=body)
+
+        await page.route("**/v1/cluster", with_findings)
+        levels = ["warn"]
+        await page.goto(console(port))
+        await shows(page, "1 warning", "header .badge.warn")
+        levels = ["warn", "bad", "warn"]
+        await shows(page, "1 problem, 2 warnings", "header .badge.bad")
+
+
+async def test_a_time_has_the_date_of_the_browser(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (_, port), browser_page(timezone_id="Pacific/Kiritimati") as page:  # 14 h before UTC
+        await page.goto(console(port))
+        shown = await page.evaluate("import('/console/api.js').then((api) => api.moment(Date.UTC(2026, 0, 31, 23, 0, 5)))")
+        assert shown == "2026-02-01 13:00:05"
+
+
 @pytest.mark.slow
 async def test_many_topics_are_painted_searched_and_paged(tmp_path: Path) -> None:
     async with running_node(tmp_path, nodeId="first") as (node, port), browser_page() as page:
@@ -333,6 +371,7 @@ async def test_accessibility_checker_finds_nothing(tmp_path: Path, scheme: str) 
             assert await page.evaluate("document.documentElement.scrollWidth") <= 390, f"{name} is wider than the window"
             tallest = await page.evaluate("Math.max(0, ...[...document.querySelectorAll('tr')].map((row) => row.clientHeight))")
             assert tallest <= ROW_HEIGHT_MAX, f"{name} has a row of {tallest} pixels"
+            assert await page.evaluate(BROKEN_WORDS) == [], f"{name} breaks words in a table"
 
 
 async def test_focus_survives_a_refresh_and_the_keyboard_reaches_everything(tmp_path: Path) -> None:

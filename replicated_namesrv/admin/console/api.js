@@ -102,4 +102,5 @@ export function clock(ms) {
   const at = new Date(ms);
   return `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
 }
-export const moment = (ms) => (ms ? `${new Date(ms).toISOString().slice(0, 10)} ${clock(ms)}` : "–");
+const day = (at) => `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}`;
+export const moment = (ms) => (ms ? `${day(new Date(ms))} ${clock(ms)}` : "–");

@@ -22,8 +22,9 @@ function State() {
     return html`<span class="badge bad" role="alert">this node does not answer for ${duration(performance.now() - failingSince)}${age}</span>`;
   }
   if (!cluster || error) return null;
-  const wrong = problems(cluster).length;
-  return html`<a class=${`badge ${wrong ? "bad" : "good"}`} href=${link("cluster")}>${wrong ? plural(wrong, "problem") : "no problems"}</a>`;
+  const found = problems(cluster), warnings = found.filter(({ level }) => level === "warn").length, wrong = found.length - warnings;
+  const text = [wrong && plural(wrong, "problem"), warnings && plural(warnings, "warning")].filter(Boolean).join(", ");
+  return html`<a class=${`badge ${wrong ? "bad" : warnings ? "warn" : "good"}`} href=${link("cluster")}>${text || "no problems"}</a>`;
 }
 
 function Token() {
