@@ -125,6 +125,7 @@ def differences(by_node: Mapping[str, Mapping[str, Any]], before: ContentCompari
         "topics": [{"topic": key, "values": values, **since(f"topic {key}")} for key, values in topics[:ROWS_MAX]],
         "brokersDiffer": len(brokers),
         "topicsDiffer": len(topics),
+        "topicsLeftOut": max((part.get("topicsLeftOut", 0) for part in by_node.values()), default=0),
     }
 
 

@@ -155,16 +155,27 @@ async def test_divergent_independent_nodes_are_compared(tmp_path: Path) -> None:
     ]
     async with (
         running_node(tmp_path / "one", nodeId="one", **flags[0]) as (first, port),
-        running_node(tmp_path / "two", nodeId="two", **flags[1]) as (second, _),
+        running_node(tmp_path / "two", nodeId="two", **flags[1]) as (second, second_port),
         browser_page() as page,
     ):
         for node in (first, second):
             propose(node, registration("broker-a", {"T1": QUEUES, "T2": QUEUES}))
         await page.goto(console(port))
         await shows(page, "have the same brokers and topics")
+        await shows(page, "one, two have the same brokers and topics", ".summary")
         propose(first, registration("broker-b", {"T1": QUEUES, "T9": QUEUES}))
         await shows(page, "1 broker differs, 2 topics differ")
+        await shows(page, "The nodes differ: 1 broker, 2 topics", ".summary")
+        await shows(page, "queues A", "tr:has-text('T1')")
+        await shows(page, "queues B", "tr:has-text('T1')")
+        await page.goto(console(second_port, "topics/T9"))
+        await shows(page, "no broker serves topic 'T9'", ".problem")
+        await shows(page, "one has a route of this topic, two has none", ".agreement")
+        await page.goto(console(second_port, "topics/T2"))
+        await shows(page, "one, two have the same route", ".agreement")
+        await page.goto(console(port))
         row = page.locator("tr", has_text="broker-b")
+        await row.wait_for()
         assert "missing" in await row.inner_text()
         assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", await row.inner_text())
         propose(second, registration("broker-b", {"T1": QUEUES, "T9": QUEUES}))
@@ -244,6 +255,28 @@ async def test_contacts_of_brokers_are_read_again_without_a_change(tmp_path: Pat
             return len(looks) > 2
 
         await eventually(looked_often, "the list is read again and again")
+
+
+async def test_pages_of_a_node_that_stops_answering_say_how_old_they_are(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (_, port), browser_page() as page:
+        await page.goto(console(port))
+        await shows(page, "ready", "table.facts .good")
+        await page.route("**/v1/**", lambda route: route.abort())
+        await shows(page, "What is shown below is", "main .age")
+        await shows(page, "was ready", "table.facts .warn")
+        assert await page.locator("main .good").count() == 0
+        assert "now" not in await page.locator("table.facts tr", has_text="Age of this data").inner_text()
+        await page.unroute("**/v1/**")
+        await shows(page, "ready", "table.facts .good")
+        assert await page.locator("main .age").count() == 0
+        for place, selector in (("brokers", "main .age"), ("brokers/broker-a", "main li .bad")):
+            await page.goto(console(port, place))
+            await shows(page, "not with this node", "tbody")
+            if place == "brokers/broker-a":
+                await shows(page, "no contact with this node", "main li")
+            await page.route("**/v1/**", lambda route: route.abort())
+            await shows(page, " old", selector)
+            await page.unroute("**/v1/**")
 
 
 async def test_only_warnings_have_the_colour_of_a_warning(tmp_path: Path) -> None:

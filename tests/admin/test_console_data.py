@@ -172,6 +172,11 @@ def test_differences_name_the_time_at_which_they_began() -> None:
     assert topic["orEarlier"], "these nodes were not compared before"
 
 
+def test_differences_count_topics_that_were_not_compared() -> None:
+    found = differences({"n1": contents({}, {}), "n2": contents({}, {}) | {"topicsLeftOut": 3}}, ContentComparison(), 1)
+    assert found["topicsLeftOut"] == 3
+
+
 async def test_contents_have_the_first_topics_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The names of the topics are sorted in parts."""
     monkeypatch.setattr(contents_module, "TOPICS_MAX", 5)

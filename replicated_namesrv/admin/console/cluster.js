@@ -2,11 +2,13 @@
 import { useRef } from "preact/hooks";
 import { ask, authorized, bytes, clock, count, duration, html, moment, plural } from "./api.js";
 import { dialogIsOpen, live, poll, useData, useLive } from "./live.js";
+import { COMPARISON_MS } from "./lists.js";
 import { Action, Problem, Table, change } from "./parts.js";
 import { link } from "./route.js";
 
 const sinceFetch = () => performance.now() - live.at;
 const aged = (node) => (node.ageMs === null ? null : node.ageMs + sinceFetch());
+const isStale = (node) => live.error !== null || !node.answers; // also the facts of all nodes while the node of this page does not answer
 
 export function summary(cluster) {
   const silent = cluster.nodes.filter((node) => !node.answers);
@@ -25,8 +27,14 @@ export function summary(cluster) {
   return lines;
 }
 
+function agreement({ nodes, brokersDiffer, topicsDiffer }) {
+  if (brokersDiffer + topicsDiffer > 0) return html`<strong class="bad">The nodes differ:</strong> ${plural(brokersDiffer, "broker")}, ${plural(topicsDiffer, "topic")}, listed below.`;
+  return nodes.length > 1 ? `${nodes.join(", ")} have the same brokers and topics.` : "";
+}
+
 function standing(node) {
   if (!node.answers) return html`<span class="bad">${node.ageMs === null ? "has not answered yet" : "does not answer"}</span>`;
+  if (live.error) return html`<span class="warn">was ${node.replication?.fenced ? "fenced" : node.status.ready ? "ready" : "not ready"}</span>`;
   if (node.replication?.fenced) return html`<span class="bad">fenced</span>`;
   return node.status.ready ? html`<span class="good">ready</span>` : html`<span class="bad">not ready</span>`;
 }
@@ -43,7 +51,7 @@ function contact({ silentMs, silent }) {
 }
 const FACTS = [
   ["State", standing],
-  ["Age of this data", (node) => (node.ageMs === 0 ? "now" : node.ageMs === null ? "none" : duration(aged(node)))],
+  ["Age of this data", (node) => (node.ageMs === 0 && !live.error ? "now" : node.ageMs === null ? "none" : duration(aged(node)))],
 ];
 const STATUS_FACTS = [
   ["Brokers", (node) => count(node.status.counts.brokers)],
@@ -58,7 +66,7 @@ const STATUS_FACTS = [
   ["RocketMQ address", (node) => node.status.listen ?? html`<span class="bad">not listening</span>`],
 ];
 const RAFT_FACTS = [
-  ["Role", (node) => node.replication.role],
+  ["Role", (node) => (isStale(node) ? `was ${node.replication.role}` : node.replication.role)],
   ["Term", (node) => count(node.replication.term)],
   ["Leader known to it", (node) => node.replication.leader ?? "none"],
   ["Commit index", (node) => count(node.replication.commitIndex)],
@@ -66,7 +74,7 @@ const RAFT_FACTS = [
   ["Lag", (node, cluster) => plural(Math.max(...cluster.nodes.filter((n) => n.replication).map((n) => n.replication.commitIndex)) - node.replication.appliedIndex, "entry", "entries")],
   ["State confirmed", (node) => (node.replication.confirmedMsAgo === null || node.replication.confirmedMsAgo < 0 ? "not yet" : `${duration(node.replication.confirmedMsAgo + (aged(node) ?? 0))} ago`)],
   ["Digest", (node) => html`<code>${node.replication.digest?.slice(0, 12)}</code>`],
-  ["Fence", (node) => (node.replication.fenced ? html`<span class="bad">fenced</span>` : "open")],
+  ["Fence", (node) => (isStale(node) ? `was ${node.replication.fenced ? "fenced" : "open"}` : node.replication.fenced ? html`<span class="bad">fenced</span>` : "open")],
 ];
 const PEER_FACTS = [ // what the node of this page knows about another one, also if the other one does not answer
   ["Raft connection from here", connection],
@@ -92,7 +100,7 @@ export function problems(cluster) {
 
 function Problems({ cluster }) {
   const found = problems(cluster);
-  if (found.length === 0) return html`<p class="good">No node has a problem.</p>`;
+  if (found.length === 0) return live.error ? null : html`<p class="good">No node has a problem.</p>`;
   return html`<ul class="findings" aria-label="What is wrong">${found.map((finding) => html`<li key=${(finding.node?.nodeId ?? "") + finding.problem.slice(0, 20)} class=${finding.level}>
     ${finding.node?.answers && html`<strong>${finding.node.nodeId}</strong>: `}${finding.problem}
     ${finding.node && !finding.node.answers && (finding.node.ageMs === null ? " There is no data of it yet." : ` Its data is ${duration(aged(finding.node))} old.`)}
@@ -102,40 +110,52 @@ function Problems({ cluster }) {
 export function Cluster() {
   const { cluster } = useLive();
   const { data: line } = useData("v1/timeline?limit=1");
+  const isCompared = cluster?.mode === "ap" && cluster.nodes.length > 1;
+  const compared = useData(isCompared ? "v1/differences" : null, 5000, COMPARISON_MS);
   if (!cluster) return html`<h1>Cluster</h1><p>Asking this node …</p>`;
   const facts = [...FACTS, ...(cluster.mode === "cp" ? [...PEER_FACTS, ...RAFT_FACTS] : []), ...STATUS_FACTS];
   return html`<h1>Cluster</h1>
+    ${live.error && html`<p class="bad age">What is shown below is ${duration(sinceFetch())} old: ${live.error.message}.</p>`}
     <p class="summary" role="status">${summary(cluster).map((part) => html`<span>${part} </span>`)}
+    ${isCompared && compared.data && html`<span>${agreement(compared.data)} </span>`}
     ${line && (line.flapping.length ? html`<a href=${link("timeline", "", { q: line.flapping[0].brokerName })}>${plural(line.flapping.length, "broker flaps", "brokers flap")}.</a>` : "No broker flaps.")}</p>
     <${Problems} cluster=${cluster} />
     <div class="scroll" tabindex="0" role="region" aria-label="Facts of each node">
     <table class="facts"><caption class="hidden">Facts of each node</caption><thead><tr><th scope="col">Node</th>
-      ${cluster.nodes.map((node) => html`<th scope="col" key=${node.nodeId} class=${node.answers ? "" : "stale"}>${node.nodeId}
+      ${cluster.nodes.map((node) => html`<th scope="col" key=${node.nodeId} class=${isStale(node) ? "stale" : ""}>${node.nodeId}
         ${node.nodeId === cluster.leader && html` <span class="badge">leader</span>`}
         ${node.nodeId === cluster.asked && html` <span class="badge">this page</span>`}
         ${node.address && html` <a href=${`${location.protocol}//${node.address}/`} rel="noreferrer">console<span class="hidden"> of ${node.nodeId}</span></a>`}</th>`)}</tr></thead>
     <tbody>${facts.map((fact) => html`<tr key=${fact[0]}><th scope="row">${fact[0]}</th>
-      ${cluster.nodes.map((node) => html`<td key=${node.nodeId} class=${node.answers ? "" : "stale"}>${cell(fact, node, cluster)}</td>`)}</tr>`)}</tbody></table></div>
-    ${cluster.nodes.length > 1 && cluster.mode === "ap" && html`<${Differences} />`}
+      ${cluster.nodes.map((node) => html`<td key=${node.nodeId} class=${isStale(node) ? "stale" : ""}>${cell(fact, node, cluster)}</td>`)}</tr>`)}</tbody></table></div>
+    ${isCompared && html`<${Differences} ...${compared} />`}
     <${Nodes} cluster=${cluster} /><${Operations} cluster=${cluster} />`;
 }
 
-function Differences() {
-  const { data, error } = useData("v1/differences", 5000, 8000); // a comparison waits 5 s for a node that stops answering
+// Nodes with the same queues for a topic have the same letter.
+function valueOf(row, value) {
+  if (value === null) return "missing";
+  const [counter, timestamp] = String(value).split("/"), different = [...new Set(row.values.filter((each) => each !== null))];
+  if (row.kind === "broker") return `data version ${counter} of ${moment(Number(timestamp))}`;
+  return different.length === 1 ? "there" : `queues ${String.fromCharCode(65 + different.indexOf(value))}`;
+}
+
+function Differences({ data, error, at }) {
   if (!data) return html`<h2 id="differences">Where the nodes differ</h2>${error ? html`<${Problem} error=${error} />` : html`<p>Comparing the nodes …</p>`}`;
   const rows = [
     ...data.brokers.map((row) => ({ key: row.broker, kind: "broker", name: row.broker.split("|")[1], text: row.broker.split("|").join(" "), ...row })),
     ...data.topics.map((row) => ({ key: row.topic, kind: "topic", name: row.topic, text: row.topic, ...row })),
   ];
-  return html`<h2 id="differences">Where the nodes differ</h2>
+  return html`<h2 id="differences">Where the nodes differ</h2><${Problem} error=${error} data=${data} at=${at} />
     ${data.notCompared.map((each) => html`<p class="warn" key=${each.node}>${each.node} is not compared: ${each.why}.</p>`)}
+    ${data.topicsLeftOut > 0 && html`<p class="warn">${plural(data.topicsLeftOut, "topic is", "topics are")} not compared: a comparison covers the first topics by name.</p>`}
     ${rows.length === 0 ? html`<p class="good">${data.nodes.length > 1 ? "The nodes that answer have the same brokers and topics." : "Only one node answers, so there is nothing to compare."}</p>`
     : html`<p>${plural(data.brokersDiffer, "broker differs", "brokers differ")}, ${plural(data.topicsDiffer, "topic differs", "topics differ")}${data.brokersDiffer + data.topicsDiffer > rows.length ? `; the first ${rows.length} are shown` : ""}.</p>
     <div class="scroll" tabindex="0" role="region" aria-label="Brokers and topics that differ">
     <table><caption class="hidden">Brokers and topics that differ</caption><thead><tr><th scope="col">Broker or topic</th>
       ${data.nodes.map((node) => html`<th scope="col" key=${node}>${node}</th>`)}<th scope="col">Since</th></tr></thead>
     <tbody>${rows.map((row) => html`<tr key=${row.kind + row.key}><th scope="row">${row.kind} <a href=${link(row.kind === "topic" ? "topics" : "brokers", row.name)}>${row.text}</a></th>
-      ${row.values.map((value, at) => html`<td key=${at} class=${value === null ? "bad" : ""}>${value === null ? "missing" : row.kind === "broker" ? `data version ${value.split("/")[0]}` : "there"}</td>`)}
+      ${row.values.map((value, at) => html`<td key=${at} class=${value === null ? "bad" : ""}>${valueOf(row, value)}</td>`)}
       <td>${moment(row.sinceMs)}${row.orEarlier ? " or earlier" : ""}</td></tr>`)}</tbody></table></div>`}`;
 }
 
@@ -160,12 +180,12 @@ async function drain() {
 // The members with their addresses and progress, and what can be done with each. In CP the leader knows the progress.
 function Nodes({ cluster }) {
   const { asked, leader, mode } = cluster;
-  const { data } = useData(mode !== "cp" ? null : leader && leader !== asked ? `v1/nodes/${encodeURIComponent(leader)}/members` : "v1/members", 2000);
+  const { data, error, at } = useData(mode !== "cp" ? null : leader && leader !== asked ? `v1/nodes/${encodeURIComponent(leader)}/members` : "v1/members", 2000);
   const nodes = useRef(cluster.nodes); // while a dialog is open its row stays, also that of a member that was removed
   if (!dialogIsOpen()) nodes.current = cluster.nodes;
   const rows = nodes.current.map((node) => ({ node, member: data?.members.find((member) => member.nodeId === node.nodeId) }));
   const others = rows.filter(({ node }) => node.nodeId !== asked && node.status?.listen && node.answers).map(({ node }) => node.status.advertisedAddress);
-  const serves = ({ node, member }) => (!node.answers ? (member?.serves ? "yes, says the leader" : html`<span class="bad">not known</span>`)
+  const serves = ({ node, member }) => (!node.answers ? (member?.serves ? "did less than 4 s ago, says the leader" : html`<span class="bad">not known</span>`)
     : node.status.drained ? html`<span class="warn">drained</span>` : node.status.listen ? "yes" : html`<span class="bad">no</span>`);
   const cannot = ({ nodeId, answers, replication, peer }) => (nodeId === leader ? "It leads." : !leader ? "No node leads." : leader !== asked ? `Only the leader can: open the console of ${leader}.`
     : !answers ? "It does not answer." : peer?.silent ? "Nothing arrives from it over Raft." : replication?.fenced ? "It is fenced." : null);
@@ -204,7 +224,7 @@ function Nodes({ cluster }) {
       ${row.member && remove(row)} ${row.member?.role === "observer" && promote(row)}
       ${row.node.nodeId === asked ? ownDrain(row) : html`<${Action} label="Drain" disabled=${`Open the console of ${row.node.nodeId}.`} />`}` },
   ];
-  return html`<section class="nodes"><h2>Nodes</h2><${Table} caption="Nodes and actions" columns=${columns} rows=${rows} keyOf=${({ node }) => node.nodeId} /></section>`;
+  return html`<section class="nodes"><h2>Nodes</h2><${Problem} error=${error} data=${data} at=${at} /><${Table} caption="Nodes and actions" columns=${columns} rows=${rows} keyOf=${({ node }) => node.nodeId} /></section>`;
 }
 
 // NAME=HOST:PORT, as in the setting `peers`.

@@ -4,6 +4,7 @@ import { useData, useLive } from "./live.js";
 import { Action, Pager, Problem, Search, Table, change } from "./parts.js";
 import { link, read } from "./route.js";
 
+export const COMPARISON_MS = 8000; // a comparison waits 5 s for a node that stops answering
 const ROWS = 100, AGES_MS = 5000; // a heartbeat is no change, so the ages of contacts are read regularly
 const PERMISSIONS = (perm) => [perm & 4 ? "read" : "", perm & 2 ? "write" : "", perm & 1 ? "inherit" : ""].filter(Boolean).join(", ") || "none";
 const encoded = (name) => encodeURIComponent(name);
@@ -18,7 +19,7 @@ const ofMode = (path, mode) => (mode === "cp" ? path : path.replace(/[?&]readCon
 
 export function Topics() {
   const { cluster } = useLive();
-  const { data, error } = useData(cluster && ofMode(paged("v1/topics"), cluster.mode));
+  const { data, error, at } = useData(cluster && ofMode(paged("v1/topics"), cluster.mode));
   const columns = [
     { title: "Topic", sort: "", cell: (row) => html`<a href=${link("topics", row.topic)}>${row.topic}</a>` },
     { title: "Broker names", sort: "brokerNameCount", number: true, cell: (row) => count(row.brokerNameCount) },
@@ -26,14 +27,14 @@ export function Topics() {
     { title: "Write queues", sort: "writeQueueNums", number: true, cell: (row) => count(row.writeQueueNums) },
     { title: "Changed at revision", sort: "revision", number: true, cell: (row) => count(row.revision) },
   ];
-  return html`<h1>Topics</h1><${Search} label="Search topics" /><${Problem} error=${error} />
+  return html`<h1>Topics</h1><${Search} label="Search topics" /><${Problem} error=${error} data=${data} at=${at} />
     ${data && html`<${Table} caption="Topics" columns=${columns} rows=${data.topics} keyOf=${(row) => row.topic} empty=${read().fields.q ? "No topic matches." : "No topic is registered."} />`}
     <${Pager} answer=${data} shown=${data?.topics.length} />`;
 }
 
 export function Topic({ name }) {
   const { cluster } = useLive();
-  const { data, error, reload } = useData(cluster && consistent(`v1/routes/${encoded(name)}`, cluster.mode));
+  const { data, error, at, reload } = useData(cluster && consistent(`v1/routes/${encoded(name)}`, cluster.mode));
   const brokers = new Map(data?.brokerDatas.map((broker) => [broker.brokerName, broker]));
   const columns = [
     { title: "Broker name", cell: (row) => html`<a href=${link("brokers", row.brokerName)}>${row.brokerName}</a>` },
@@ -49,7 +50,8 @@ export function Topic({ name }) {
     ...(data.queueDatas.every((row) => row.perm & 2) ? [] : ["A broker name has no write permission for this topic, so producers do not use it."]),
     ...(data.queueDatas.every((row) => brokers.get(row.brokerName)?.brokerAddrs["0"]) ? [] : ["A broker name has no master, so nothing can be written there."]),
   ];
-  return html`<h1>Topic ${name}</h1><${Problem} error=${error} />
+  return html`<h1>Topic ${name}</h1><${Problem} error=${error} data=${data} at=${at} />
+    ${cluster?.mode === "ap" && cluster.nodes.length > 1 && html`<${Agreement} name=${name} brokers=${brokers} />`}
     ${error?.status === 404 && html`<p><a href=${link("topics", "", { q: name })}>Topics whose names contain this text</a></p>`}
     ${data && html`<p class="summary">${plural(data.queueDatas.length, "broker name serves", "broker names serve")} this topic, with ${plural(data.queueDatas.reduce((sum, row) => sum + row.writeQueueNums, 0), "write queue")}.${" "}
       ${wrong.length ? wrong.map((text) => html`<strong class="bad">${text} </strong>`) : "Every broker name has a master and permits writes."}
@@ -59,6 +61,23 @@ export function Topic({ name }) {
     <div class="actions"><${Action} label="Delete topic" title=${`Delete the route of ${name}`} confirm=${name} done=${reload}
       preview=${html`<p>Removes the route through ${data.queueDatas.map((row) => row.brokerName).join(", ")}. Clients no longer find the topic. The brokers keep it: the next registration that contains it restores the route.</p>`}
       run=${() => change("DELETE", `v1/topics/${encoded(name)}`)} /></div>`}`;
+}
+
+// In AP each node has its own route. Whether this one is right shows in the routes of the other nodes.
+function Agreement({ name, brokers }) {
+  const { data, error, at } = useData("v1/differences", AGES_MS, COMPARISON_MS);
+  if (!data) return html`<${Problem} error=${error} />`;
+  const row = data.topics.find((each) => each.topic === name);
+  const lacking = row ? data.nodes.filter((_, i) => row.values[i] === null) : [], others = data.nodes.filter((node) => !lacking.includes(node));
+  const differ = [...new Set(data.brokers.map((each) => each.broker.split("|")[1]).filter((each) => brokers.has(each)))];
+  const isPartial = data.topicsDiffer > data.topics.length || data.brokersDiffer > data.brokers.length || data.topicsLeftOut > 0;
+  const text = lacking.length ? html`<strong class="bad">The nodes differ:</strong> ${others.join(", ")} ${others.length === 1 ? "has" : "have"} a route of this topic, ${lacking.join(", ")} ${lacking.length === 1 ? "has" : "have"} none.`
+    : row ? html`<strong class="bad">The nodes differ:</strong> they have different queues or permissions for this topic.`
+    : differ.length ? html`<strong class="bad">The nodes differ</strong> in brokers of ${differ.join(", ")}.`
+    : isPartial ? "Whether the nodes have the same route is not known, because not all differences are listed."
+    : data.nodes.length > 1 ? `${data.nodes.join(", ")} have the same route.` : "No other node answers, so this route cannot be compared.";
+  return html`<${Problem} error=${error} data=${data} at=${at} /><p class="agreement">${text} ${data.notCompared.map((each) => html`<span class="warn">${each.node} is not compared: ${each.why}. </span>`)}
+    <a href=${link("cluster")}>Where the nodes differ</a></p>`;
 }
 
 const BROKER_COLUMNS = [
@@ -73,8 +92,8 @@ const BROKER_COLUMNS = [
 
 export function Brokers() {
   const { cluster } = useLive();
-  const { data, error } = useData(cluster && ofMode(paged("v1/brokers"), cluster.mode), AGES_MS);
-  return html`<h1>Brokers</h1><${Search} label="Search brokers" /><${Problem} error=${error} />
+  const { data, error, at } = useData(cluster && ofMode(paged("v1/brokers"), cluster.mode), AGES_MS);
+  return html`<h1>Brokers</h1><${Search} label="Search brokers" /><${Problem} error=${error} data=${data} at=${at} />
     ${data && html`<${Table} caption="Brokers" columns=${BROKER_COLUMNS} rows=${data.brokers} keyOf=${(row) => together(row.clusterName, row.brokerAddr)} empty=${read().fields.q ? "No broker matches." : "No broker is registered."} />`}
     <${Pager} answer=${data} shown=${data?.brokers.length} />`;
 }
@@ -87,7 +106,7 @@ export function Broker({ name }) {
 
 function BrokerFacts({ name, cluster }) {
   const path = `brokers${query({ q: `|${name}|`, limit: 1000, readConsistency: cluster.mode === "cp" ? "stale" : "" })}`;
-  const { data, error, reload } = useData(`v1/${path}`, AGES_MS);
+  const { data, error, at, reload } = useData(`v1/${path}`, AGES_MS);
   const line = useData(`v1/timeline${query({ q: name, limit: 200 })}`);
   const rows = data?.brokers.filter((row) => row.brokerName === name) ?? [];
   const flaps = line.data?.flapping.filter((row) => row.brokerName === name) ?? [];
@@ -99,7 +118,7 @@ function BrokerFacts({ name, cluster }) {
     { title: "Removals, last hour", number: true, cell: (row) => (line.data ? html`<span class=${removals(row) > 1 ? "bad" : ""}>${count(removals(row))}</span>` : "–") },
   ];
   const topics = rows[0]?.topicCount;
-  return html`<${Problem} error=${error} />
+  return html`<${Problem} error=${error} data=${data} at=${at} />
     <p class="summary">${flaps.length ? html`<strong class="bad">It flaps:</strong> removed ${Math.max(...flaps.map((row) => row.removals))} times in the last hour.` : line.data ? "It does not flap." : line.error ? `Whether it flaps is not known: ${line.error.message}.` : ""}
       ${data && rows.length === 0 && html`<strong class="bad"> It is not registered on this node.</strong>`}
       ${rows.length > 0 && !rows.some((row) => row.brokerId === 0) && html`<strong class="bad"> It has no master.</strong>`}</p>
@@ -118,29 +137,29 @@ function BrokerFacts({ name, cluster }) {
 
 function Contact({ node, cluster, path, name }) {
   const own = node.nodeId === cluster.asked;
-  const { data, error } = useData(node.answers ? (own ? `v1/${path}` : `v1/nodes/${encoded(node.nodeId)}/${path}`) : null, AGES_MS);
+  const { data, error, at } = useData(node.answers ? (own ? `v1/${path}` : `v1/nodes/${encoded(node.nodeId)}/${path}`) : null, AGES_MS);
   const rows = data?.brokers.filter((row) => row.brokerName === name);
   const text = !node.answers ? "does not answer" : error && !rows ? error.message : !rows ? "…" : rows.length === 0 ? "not registered there"
     : rows.map((row) => `${row.brokerAddr} ${row.heartbeatAgeMs === null ? "no contact with this node" : `${duration(row.heartbeatAgeMs)} ago`}`).join("; ");
-  return html`<li><strong>${node.nodeId}</strong>: ${text}</li>`;
+  return html`<li><strong>${node.nodeId}</strong>: ${text}${node.answers && error && rows && html`<span class="bad"> (${duration(performance.now() - at)} old: ${error.message})</span>`}</li>`;
 }
 
 export function Clusters() {
   const { cluster } = useLive();
-  const { data, error } = useData(cluster && `v1/clusters${cluster.mode === "cp" ? "?readConsistency=stale" : ""}`);
+  const { data, error, at } = useData(cluster && `v1/clusters${cluster.mode === "cp" ? "?readConsistency=stale" : ""}`);
   const columns = [
     { title: "Cluster", by: (row) => row.clusterName, cell: (row) => html`<a href=${link("brokers", "", { q: `${row.clusterName}|` })}>${row.clusterName}</a>` },
     { title: "Broker names", number: true, by: (row) => row.brokerNames, cell: (row) => count(row.brokerNames) },
     { title: "Brokers", number: true, by: (row) => row.brokers, cell: (row) => count(row.brokers) },
     { title: "Without a master", number: true, by: (row) => row.withoutMaster, cell: (row) => html`<span class=${row.withoutMaster ? "bad" : ""}>${count(row.withoutMaster)}</span>` },
   ];
-  return html`<h1>Broker clusters</h1><${Problem} error=${error} />
+  return html`<h1>Broker clusters</h1><${Problem} error=${error} data=${data} at=${at} />
     ${data && html`<${Table} caption="Broker clusters" columns=${columns} rows=${data.clusters} keyOf=${(row) => row.clusterName} empty="No broker is registered." />`}`;
 }
 
 export function Kv() {
   const { cluster } = useLive();
-  const { data, error, reload } = useData(cluster && ofMode(paged("v1/kv"), cluster.mode));
+  const { data, error, at, reload } = useData(cluster && ofMode(paged("v1/kv"), cluster.mode));
   const why = cluster?.may.secrets;
   const put = (namespace, key) => (value) => change("PUT", `v1/kv/${encoded(namespace)}/${encoded(key)}`, value);
   const columns = [
@@ -158,7 +177,7 @@ export function Kv() {
     if (rest.length === 0 || !namespace.trim() || !key.join("/").trim()) throw Object.assign(new Error("this is not NAMESPACE/KEY=VALUE"), { remedy: "Give for example ORDER_TOPIC_CONFIG/orders=broker-a:4" });
     return put(namespace.trim(), key.join("/").trim())(rest.join("="));
   };
-  return html`<h1>KV config</h1><${Search} label="Search namespaces, keys and values" /><${Problem} error=${error} />
+  return html`<h1>KV config</h1><${Search} label="Search namespaces, keys and values" /><${Problem} error=${error} data=${data} at=${at} />
     ${data && html`<${Table} caption="KV config" columns=${columns} rows=${data.entries} keyOf=${(row) => together(row.namespace, row.key)} empty=${read().fields.q ? "No entry matches." : "There is no entry."} />`}
     <${Pager} answer=${data} shown=${data?.entries.length} />
     <div class="actions"><${Action} label="Put an entry" disabled=${why} title="Put an entry" done=${reload}
@@ -167,7 +186,7 @@ export function Kv() {
 
 export function Settings() {
   const { cluster } = useLive();
-  const { data, error, reload } = useData(cluster && consistent("v1/settings", cluster.mode));
+  const { data, error, at, reload } = useData(cluster && consistent("v1/settings", cluster.mode));
   const { q = "" } = read().fields;
   const wanted = q.toLowerCase();
   const rows = data?.settings.filter((row) => `${row.name} ${row.value} ${row.meaning}`.toLowerCase().includes(wanted));
@@ -182,7 +201,7 @@ export function Settings() {
           input=${{ label: "New value", rows: 1, value: row.value }} run=${(value) => change("POST", "v1/config", JSON.stringify({ [row.name]: value.trim() }))} />`
       : html`<span class="why">read at the start only</span>`) },
   ];
-  return html`<h1>Settings</h1><${Search} label="Search names, values and meanings" /><${Problem} error=${error} />
+  return html`<h1>Settings</h1><${Search} label="Search names, values and meanings" /><${Problem} error=${error} data=${data} at=${at} />
     ${rows && html`<${Table} caption="Settings" columns=${columns} rows=${rows} keyOf=${(row) => row.name} empty="No setting matches." />`}
     ${rows && html`<p role="status">${count(rows.length)} of ${count(data.settings.length)}</p>`}`;
 }

@@ -152,12 +152,13 @@ export function begin() {
 
 export const dialogIsOpen = () => document.querySelector("dialog[open]") !== null;
 
-// Reads `path` at once, when it changes, and when something has changed on the node. Shows the old answer until then, also while
+// The answer for `path` as `data`, with the time `at` (performance.now()) at which it came. If `error` is set too, `data` is older than
+// the latest attempt. Reads at once, when it changes, and when something has changed on the node. Shows the old answer until then, also while
 // the node does not answer or cannot serve. One request is under way at a time, so answers come in order, also if changes come faster
 // than answers. A request without an answer is repeated, because the next change may come late. While a dialog is open nothing is
 // read, so that its row stays.
 export function useData(path, everyMs = 0, timeoutMs = undefined) {
-  const [found, set] = useState({ path: null, data: null, error: null });
+  const [found, set] = useState({ path: null, data: null, error: null, at: 0 });
   const { version } = useLive();
   const reader = useRef(null), seen = useRef(version), asker = useRef(null);
   asker.current ??= repeatedly(timeoutMs); // the page's next paths are probably as slow
@@ -174,7 +175,7 @@ export function useData(path, everyMs = 0, timeoutMs = undefined) {
       busy = false;
       if (ends.signal.aborted) return;
       const isKept = error && ![401, 403, 404].includes(error.status); // these say that the data is gone, or may not be shown
-      set((before) => ({ path, data: isKept && before.path === path ? before.data : data, error }));
+      set((before) => (isKept && before.path === path ? { ...before, error } : { path, data, error, at: performance.now() }));
       if (again) read();
       else if (error?.status === 0) retry = setTimeout(read, document.hidden ? HIDDEN_POLL_MS : RETRY_MS);
     };

@@ -1,14 +1,16 @@
 // Parts that pages share: tables, pages of rows, problems, and actions with a preview and a typed confirmation.
 import { useEffect, useId, useRef, useState } from "preact/hooks";
-import { ask, count, html } from "./api.js";
+import { ask, count, duration, html } from "./api.js";
 import { live, useLive } from "./live.js";
 import { read, setFields } from "./route.js";
 
 const SEARCH_EVERY_MS = 100; // the URL changes at most this often: browsers limit its changes to 100 in 10 s
 
-export function Problem({ error }) {
+// `at`: when the data came that is still shown. The age is no part of the alert, so that screen readers do not read it each second.
+export function Problem({ error, data, at }) {
   if (!error) return null;
-  return html`<p class="problem" role="alert"><strong>${error.message}.</strong> ${error.remedy}</p>`;
+  return html`<p class="problem" role="alert"><strong>${error.message}.</strong> ${error.remedy}</p>
+    ${data && html`<p class="problem age">What is shown below is ${duration(performance.now() - at)} old.</p>`}`;
 }
 
 // The text in the URL counts, unless it was typed here a moment ago. Then the newer text in the box counts.
