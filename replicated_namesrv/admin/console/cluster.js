@@ -185,7 +185,7 @@ function Nodes({ cluster }) {
   if (!dialogIsOpen()) nodes.current = cluster.nodes;
   const rows = nodes.current.map((node) => ({ node, member: data?.members.find((member) => member.nodeId === node.nodeId) }));
   const others = rows.filter(({ node }) => node.nodeId !== asked && node.status?.listen && node.answers).map(({ node }) => node.status.advertisedAddress);
-  const serves = ({ node, member }) => (!node.answers ? (member?.serves ? "did less than 4 s ago, says the leader" : html`<span class="bad">not known</span>`)
+  const serves = ({ node, member }) => (!node.answers ? (member?.serves ? `did less than 4 s ago, says ${leader ?? asked}` : html`<span class="bad">not known</span>`)
     : node.status.drained ? html`<span class="warn">drained</span>` : node.status.listen ? "yes" : html`<span class="bad">no</span>`);
   const cannot = ({ nodeId, answers, replication, peer }) => (nodeId === leader ? "It leads." : !leader ? "No node leads." : leader !== asked ? `Only the leader can: open the console of ${leader}.`
     : !answers ? "It does not answer." : peer?.silent ? "Nothing arrives from it over Raft." : replication?.fenced ? "It is fenced." : null);
