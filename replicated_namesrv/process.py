@@ -182,6 +182,8 @@ class ServingNode:
         layers.insert(0, Layer("disk", lambda: self.service.disk_problem, lambda: self.service.disk_warning))
         context = AdminContext(settings, self.service, self.remoting, layers, self.loop_lag, monotonic(), self, self.access)
         self.admin = AdminServer(context) if settings.admin_address is not None else None
+        if self.admin is not None and self.access is None:
+            self.remoting.dispatcher.note_operators(self.admin.note_request)
         self.health = HealthServer(context) if settings.health_address is not None else None
         self.service.on_own_address(lambda: self._own_address(context))
         self._undo: list[Callable[[], object]] = []

@@ -201,6 +201,10 @@ class AdminServer:
         """The change with this revision was requested by an identity of the access file."""
         self._line.note_cause(revision, origin)
 
+    def note_request(self, request: str, target: str, host: str) -> None:
+        """An operator without an identity sent a request to the RocketMQ port."""
+        self._line.requested(request, target, host, None)
+
     async def start(self, host: str, port: int) -> None:
         """Bind and serve. Raises SettingError naming the address if it cannot be bound."""
         if self._contexts is not None:

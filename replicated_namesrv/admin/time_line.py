@@ -1,11 +1,11 @@
 """TimeLine: the events of the last hour on this node, for operators. ``GET /v1/timeline``.
 
 Its entries are changes of the state (brokers, topics, KV, settings), changes of the leader, suspected brokers, changes of this
-node's own readiness, and changes that were requested over HTTP at this node, with the caller. If an identity of the access file
+node's own readiness, and changes that were requested at this node, with the caller. If an identity of the access file
 changed the state, the entry names this identity, and the node that received the request. Everything is bounded: the oldest
 entries are dropped.
 
-A change without an identity has no caller in the log. Only the node that received it over HTTP knows the address of the caller.
+A change without an identity has no caller in the log. Only the node that received it knows the address of the caller.
 Therefore an answer can include the requests that the other nodes received (``?requests=all``).
 """
 
@@ -96,8 +96,9 @@ class TimeLine:
         kind = "broker-cleared" if since_ms is None else "broker-suspected"
         self.note(kind, clusterName=broker[0], brokerAddr=broker[1])
 
-    def requested(self, method: str, path: str, caller: str, status: int) -> None:
-        """A change was requested over HTTP at this node."""
+    def requested(self, method: str, path: str, caller: str, status: int | None) -> None:
+        """A change was requested at this node. ``status``: of the answer over HTTP; None: the request came to the RocketMQ port,
+        and its change, if it makes one, is another entry."""
         self.note(REQUESTED, method=method, path=path, by=caller, status=status)
 
     def note_cause(self, revision: int, origin: ChangeOrigin) -> None:

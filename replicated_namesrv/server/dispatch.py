@@ -19,6 +19,7 @@ from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, Storage
 from replicated_namesrv.server.change_handlers import Changes, ChangeService
 from replicated_namesrv.server.connection import RemotingConnection
 from replicated_namesrv.server.long_answers import LongAnswers
+from replicated_namesrv.server.operator_requests import OPERATOR_CODES, Note, noted
 from replicated_namesrv.server.problems import Problems
 from replicated_namesrv.server.query_handlers import Queries, QueryService
 from replicated_namesrv.server.registrations import Registrations, RegistrationService
@@ -98,6 +99,10 @@ class RequestDispatcher:
         from replicated_namesrv.server.traced_requests import TracedHandler
 
         self._handlers = {code: TracedHandler(tracing, code, handler) for code, handler in self._handlers.items()}
+
+    def note_operators(self, note: Note) -> None:
+        """From now on call ``note`` for each request of an operator."""
+        self._handlers |= {code: noted(code, self._handlers[code], note) for code in OPERATOR_CODES}
 
     def started(self) -> None:
         """The server listens from now on (needWaitForService counts from here)."""

@@ -19,10 +19,12 @@ from replicated_namesrv.admin.open_paths import CONSOLE_FILES
 from replicated_namesrv.admin.other_nodes import addresses
 from replicated_namesrv.admin.samples import FINE_COUNT, SERIES_MAX, Ring, Samples
 from replicated_namesrv.admin.time_line import TimeLine
+from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.process import ServingNode
 from replicated_namesrv.routes.commands import BrokerRemoval, UnregisterBrokers
 from replicated_namesrv.routes.history import History
 from replicated_namesrv.settings_sources import load_settings
+from replicated_namesrv.wire.codes import RequestCode
 from tests.admin.test_http import QUEUES, propose, registration
 from tests.support.nodes import http, running_node
 from tests.support.ports import free_port
@@ -250,6 +252,27 @@ async def test_time_line_includes_requests_that_other_nodes_received(tmp_path: P
         found = (await http(port, path)).json
         assert len(found["entries"]) == 1
         assert [each["node"] for each in found["notAsked"]] == ["two"]
+
+
+async def test_time_line_tells_who_requested_a_change_at_the_rocketmq_port(tmp_path: Path) -> None:
+    fields = {"namespace": "SPACE", "key": "key", "value": "secret text"}
+    async with running_node(tmp_path, nodeId="first") as (node, port):
+        client = RemotingClient()
+        try:
+            answer = await client.request(node.listen_address, RemotingCommand(RequestCode.PUT_KV_CONFIG, fields))
+        finally:
+            await client.close()
+        assert answer.code == 0
+        entries = (await http(port, "/v1/timeline?q=space")).json["entries"]
+        assert [entry["kind"] for entry in entries] == ["kv-put", "requested"]
+        request = entries[1]
+        assert (request["by"], request["method"], request["path"], request["status"]) == (
+            "127.0.0.1",
+            "PUT_KV_CONFIG",
+            "SPACE/key",
+            None,
+        )
+        assert "secret" not in json.dumps(entries)
 
 
 async def test_time_line_counts_the_removals_of_each_broker_that_is_searched(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ const TEXTS = {
   "kv-put": (entry) => html`KV entry ${kv(entry)} was written`,
   "kv-deleted": (entry) => html`KV entry ${kv(entry)} was deleted`,
   "settings-changed": (entry) => html`settings were changed: <a href=${link("settings", "", { q: Object.keys(entry.settings ?? {})[0] })}>${Object.entries(entry.settings ?? {}).map(([name, value]) => `${name}=${value}`).join(", ")}</a>`,
-  requested: (entry) => html`<strong><bdi>${entry.by}</bdi></strong> requested ${entry.method} <bdi>${entry.path}</bdi> ${entry.node ? html`at <bdi>${entry.node}</bdi>` : "at this node"}: ${entry.status === 200 ? "done" : `refused or failed, HTTP status ${entry.status}`}`,
+  requested: (entry) => html`<strong><bdi>${entry.by}</bdi></strong> requested ${entry.method} <bdi>${entry.path}</bdi> ${entry.node ? html`at <bdi>${entry.node}</bdi>` : "at this node"}${entry.status === null ? "" : entry.status === 200 ? ": done" : `: refused or failed, HTTP status ${entry.status}`}`,
   restored: () => "the whole state was replaced, by a backup or the leader's snapshot",
   "changes-missed": () => "changes before this entry are missing: there were more than the node keeps (watchHistoryBytes)",
 };
