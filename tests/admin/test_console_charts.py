@@ -50,7 +50,9 @@ async def test_a_single_value_is_visible_and_hours_have_24(tmp_path: Path) -> No
         await page.add_init_script(RECORD_TEXTS)
         await page.route("**/v1/samples?*", answer)
         await page.goto(console(port, "charts"))
-        await shows(page, "first 200 ms", "figcaption")
+        at = time.strftime("%H:%M:%S", time.localtime((now_ms - STEP_MS * (SAMPLES - BUSY_AT)) / 1000))
+        await shows(page, f"first 200 ms at {at}", "figcaption")  # half an hour old
+        assert " at " not in await page.locator("figcaption", has_text="Memory").inner_text()
         figure = page.locator("figure", has_text="Latency of requests, 99th percentile")
         canvas = await figure.locator("canvas").element_handle()
         await page.wait_for_function(COLOURED, arg=canvas)

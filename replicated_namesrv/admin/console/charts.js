@@ -22,6 +22,7 @@ const CHARTS = [
   ["Rejections by limits", ["rejections"], perSecond],
 ];
 const POLL_MS = { hour: 2000, day: 30000 };
+const PRESENT_S = { hour: 10, day: 150 }; // an older value is shown with its time: some samples have no value, and a node can stop answering
 const COLOURS = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5"];
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [4, 2]];
 
@@ -87,7 +88,13 @@ function isolated({ data }, series) {
 }
 const hours = (_, times, _axis, _space, step) => times.map((time) => clock(1000 * time).slice(0, step < 60 ? 8 : 5));
 
-function Chart({ title, data, labels, show }) {
+function latest([times, ...columns], at, show, span) {
+  const found = columns[at]?.findLastIndex((value) => value !== null) ?? -1;
+  if (found < 0) return show(null);
+  return `${show(columns[at][found])}${times.at(-1) - times[found] > PRESENT_S[span] ? ` at ${clock(1000 * times[found])}` : ""}`;
+}
+
+function Chart({ title, data, labels, show, span }) {
   const box = useRef(null), drawn = useRef(null);
   const key = labels.join("\n");
   useEffect(() => {
@@ -115,29 +122,30 @@ function Chart({ title, data, labels, show }) {
     return () => { ended = true; watch?.disconnect(); scheme.removeEventListener("change", build); drawn.current?.destroy(); drawn.current = null; };
   }, [key]);
   useEffect(() => { drawn.current?.setData(data.current); });
-  const now = labels.map((label, at) => `${label} ${show(data.current[at + 1]?.findLast((value) => value !== null))}`).join(", ");
+  const now = labels.map((label, at) => `${label} ${latest(data.current, at, show, span)}`).join(", ");
   return html`<figure><figcaption>${title} <span class="weak">${now}</span></figcaption><div ref=${box} class="chart" role="img" aria-label=${`${title}: ${now}`}></div></figure>`;
 }
 
-function Plot({ title, samples, names, of, labels, show }) {
+function Plot({ samples, names, of, ...shown }) {
   const data = useRef([]);
   data.current = lines(samples, names, of);
-  return html`<${Chart} title=${title} data=${data} labels=${labels} show=${show} />`;
+  return html`<${Chart} ...${shown} data=${data} />`;
 }
 
 export function Charts() {
   const { cluster } = useLive();
   const { span = "hour" } = read().fields;
-  const { samples, errors } = useSamples(cluster?.nodes ?? [], cluster?.asked, span === "day" ? "day" : "hour");
+  const chosen = span === "day" ? "day" : "hour";
+  const { samples, errors } = useSamples(cluster?.nodes ?? [], cluster?.asked, chosen);
   const names = cluster?.nodes.map((node) => node.nodeId) ?? [];
   const silent = cluster?.nodes.filter((node) => !node.answers) ?? [];
   const has = (name) => names.some((node) => samples[node]?.series[name]);
   const requests = [...new Set(names.flatMap((node) => Object.keys(samples[node]?.series ?? {}).filter((name) => name.startsWith("request:"))))].sort();
   return html`<h1>Charts</h1>
-    <fieldset class="choice"><legend>Span</legend>${["hour", "day"].map((each) => html`<label key=${each}><input type="radio" name="span" checked=${span === each} onChange=${() => setFields({ span: each })} /> last ${each === "hour" ? "hour" : "24 hours"}</label>`)}</fieldset>
+    <fieldset class="choice"><legend>Span</legend>${["hour", "day"].map((one) => html`<label key=${one}><input type="radio" name="span" checked=${chosen === one} onChange=${() => setFields({ span: one })} /> last ${one === "hour" ? "hour" : "24 hours"}</label>`)}</fieldset>
     ${silent.map((node) => html`<p class="warn" role="status" key=${node.nodeId}>${node.nodeId} does not answer, so its values are not the present ones.</p>`)}
     ${Object.entries(errors).map(([node, error]) => html`<p class="warn" role="status" key=${node}>There are no new samples of ${node}: ${error.message}.</p>`)}
-    <div class="charts">${requests.map((name) => html`<${Plot} key=${name} title=${`Requests: ${name.slice(8)}`} samples=${samples} names=${names} labels=${names} of=${names.map((node) => ({ node, series: name }))} show=${perSecond} />`)}
-    ${CHARTS.filter(([, [name]]) => has(name)).map(([title, [name], show]) => html`<${Plot} key=${title} title=${title} samples=${samples} names=${names} labels=${names} of=${names.map((node) => ({ node, series: name }))} show=${show} />`)}</div>
+    <div class="charts">${requests.map((name) => html`<${Plot} key=${name} title=${`Requests: ${name.slice(8)}`} samples=${samples} names=${names} labels=${names} span=${chosen} of=${names.map((node) => ({ node, series: name }))} show=${perSecond} />`)}
+    ${CHARTS.filter(([, [name]]) => has(name)).map(([title, [name], show]) => html`<${Plot} key=${title} title=${title} samples=${samples} names=${names} labels=${names} span=${chosen} of=${names.map((node) => ({ node, series: name }))} show=${show} />`)}</div>
     ${requests.length === 0 && !has("memory") && Object.keys(errors).length === 0 && html`<p>The first sample comes within some seconds.</p>`}`;
 }
