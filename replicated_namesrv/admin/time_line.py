@@ -225,19 +225,17 @@ async def _requests_elsewhere(request: web.Request, limit: str) -> tuple[list[di
             missing.append({"node": node.shown_name, "why": str(answer)})
             continue
         for entry in answer:
-            if entry.get("kind") == REQUESTED and isinstance(entry.get("timeMs"), int):
+            if isinstance(entry, dict) and entry.get("kind") == REQUESTED and isinstance(entry.get("timeMs"), int):
                 name = node.shown_name
                 entries.append({**entry, "number": f"{name} {entry.get('number')}", "node": name})
     return entries, missing
 
 
-async def _time_line_of(
-    others: OtherNodes, node: OtherNode, path: str, authorization: str | None
-) -> list[dict[str, Any]] | NodeAnswerError:
+async def _time_line_of(others: OtherNodes, node: OtherNode, path: str, authorization: str | None) -> list[Any] | NodeAnswerError:
     try:
         if node.error is not None:
             raise node.error
         entries = (await others.ask(node, path, authorization, TIMEOUT_S)).get("entries")
-        return entries if isinstance(entries, list) else []
+        return entries if isinstance(entries, list) else []  # any program can listen at the address
     except NodeAnswerError as error:
         return error

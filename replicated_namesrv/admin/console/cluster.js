@@ -47,7 +47,8 @@ const quota = (node) => {
 const connection = ({ connected, error }) => (connected ? "connected" : html`<span class="bad">not connected${error ? ` (${error})` : ""}</span>`);
 function contact({ silentMs, silent }) {
   if ((silentMs ?? null) === null) return html`<span class="bad">no connection from it</span>`;
-  return html`<span class=${silent ? "bad" : ""}>${silentMs < 1000 ? "less than 1 s" : duration(silentMs + sinceFetch())} ago</span>`;
+  const ms = silentMs < 1000 && !live.error ? 0 : silentMs + sinceFetch();
+  return html`<span class=${silent ? "bad" : ""}>${ms < 1000 ? "less than 1 s" : duration(ms)} ago</span>`;
 }
 const FACTS = [
   ["State", standing],
