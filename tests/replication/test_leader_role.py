@@ -26,6 +26,7 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     LOST,
     MORE,
     REGISTER,
+    RELEASED,
     REMOVE,
     REMOVED,
     REMOVING,
@@ -73,7 +74,7 @@ class Group:
 
     led_term: int | None = TERM
     term = TERM
-    leader = "n1"
+    leader: str | None = "n1"
     removed: str | None = None
     command_version = 1
 
@@ -538,6 +539,29 @@ def test_the_age_of_an_old_connection_is_not_sent_as_unknown(scene: Scene) -> No
     (inquiry,) = (decode(encode(message)) for message in sent if isinstance(message, Inquiry))
     assert isinstance(inquiry, Inquiry)
     assert (inquiry.since_ms, inquiry.serial) == (AGE_MAX - 1, TIME_MS + 100)
+
+
+def test_a_renewal_that_waited_is_sent_with_the_present_connections(scene: Scene) -> None:
+    """There is no leader for 5 s. Meanwhile the connection ends, and later the registration."""
+    sent: list[Message] = []
+    attachments = Attachments()
+    attachments.attach(KEY, scene.epoch, 1, 0, 0, registers=True)
+    client = LeaderClient(scene.context, attachments, lambda peer, message: sent.append(message))
+    scene.group.leader = None
+    first = client.renew(KEY, scene.epoch, 3)
+    scene._loop.run()
+    scene.now_ms += 5_000
+    attachments.lose(1, in_peace=False)
+    scene.group.leader = "n1"
+    client.tick()
+    scene._loop.run()
+    assert isinstance(sent[-1], NodeReport)
+    assert sent[-1].entries[-1] == ReportEntry(KEY, RELEASED, True, scene.epoch, 3, 5_000)
+    attachments.remove(KEY, scene.epoch)
+    scene.now_ms += 1_000
+    client.tick()
+    scene._loop.run()
+    assert first.result() == DIFFERS
 
 
 # Silence

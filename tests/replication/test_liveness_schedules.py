@@ -260,6 +260,27 @@ def test_a_104_that_is_held_up_on_the_way_to_the_next_leader_is_late() -> None:
         assert cluster.is_shown()
 
 
+def test_a_104_after_an_outage_is_not_late() -> None:
+    """The broker renews over each connection while there is no leader. The next leader learns of these renewals 3 s later. They
+    must not make the connections look younger."""
+    with virtual_cluster(fenceAfterMs="10000") as cluster:
+        wires = [cluster.wire(name) for name in cluster.machines]
+        for wire in wires:
+            assert renew_at_once(cluster, wire, 6_000)
+        cluster.run(0.5)
+        mends = [cluster.isolate(name) for name in cluster.machines]
+        command = registration(timeout_ms=6_000)
+        said = [cluster.say(wire, lambda server, c: server.node.register(command, c)) for wire in wires]
+        cluster.run(3)
+        for mend in mends:
+            mend()
+        cluster.until(lambda: all(each.ended for each in said), "answers")
+        assert all(each.result.code == 0 for each in said)
+        cluster.run(1)
+        assert cluster.unregister(wires[0]) is not None
+        assert cluster.is_gone()
+
+
 def test_broker_that_registers_an_older_version_is_attached() -> None:
     """A broker closes its connections and returns within the grace period with an older data version, restored from a backup. Its
     registrations are answered and have no effect yet. It must not be removed as gone."""

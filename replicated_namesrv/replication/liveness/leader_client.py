@@ -217,7 +217,7 @@ class LeaderClient:
         else:
             contacts = self._take_changed(room)
             entries = [e for e in (self._attachments.entry(key, clock_ms) for key in contacts) if e is not None]
-        renewals = [] if part == MORE else self._take_renewals(room, len(entries))
+        renewals = [] if part == MORE else self._take_renewals(room, len(entries), clock_ms)
         entries += (entry for _, entry, _ in renewals)
         self._sequence += 1
         self._last_report_ms = now
@@ -242,9 +242,18 @@ class LeaderClient:
             del changed[key]
         return keys
 
-    def _take_renewals(self, room: Room, position: int) -> "list[tuple[int, ReportEntry, Future[int]]]":
-        """The waiting renewals that fit, with their positions in the report. Renewals whose callers gave up are dropped."""
-        waiting = [(entry, future) for entry, future in self._renewals if not future.done()]
+    def _take_renewals(self, room: Room, position: int, clock_ms: float) -> "list[tuple[int, ReportEntry, Future[int]]]":
+        """The waiting renewals that fit, with their positions in the report. Renewals whose callers gave up are dropped. Those of
+        registrations that have ended are refused."""
+        waiting = []
+        for renewal, future in self._renewals:
+            if future.done():
+                continue
+            present = self._attachments.entry(renewal.key, clock_ms)
+            if present is None or present.epoch != renewal.epoch:
+                future.set_result(DIFFERS)
+            else:  # the renewal may have waited, and the connections may have changed
+                waiting.append((present._replace(renews=True, generation=renewal.generation), future))
         taken = list(takewhile(lambda renewal: room.take(renewal[0].key), waiting))
         self._renewals = waiting[len(taken) :]
         return [(at, *renewal) for at, renewal in enumerate(taken, position)]
