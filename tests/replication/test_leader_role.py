@@ -10,6 +10,7 @@ import pytest
 from replicated_namesrv.raft.interfaces import Outcome, ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.replication.command_kinds import EXPIRE
 from replicated_namesrv.replication.liveness import removals as removals_module
+from replicated_namesrv.replication.liveness import silence as silence_module
 from replicated_namesrv.replication.liveness.attachments import Attachments
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_client import LeaderClient
@@ -589,6 +590,17 @@ def test_silence_is_recorded_in_thirds_and_costs_three_commands(recording: Scene
     assert scene.leading.removals.expired_count == 1
 
 
+def test_one_command_records_no_more_brokers_than_allowed(recording: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence_module, "RECORDED_PER_COMMAND", 3)
+    add_brokers(recording, 4)
+    recording.leading.lead_applied()
+    recording.silent(THIRD_MS + 100)
+    for count in (3, 5):
+        recording.commit()
+        assert len(recording.machine.suspected) == count
+    assert recording.group.proposed == []
+
+
 def test_nothing_is_recorded_before_every_member_knows_the_command(scene: Scene) -> None:
     scene.led()
     scene.silent(0.9 * TIMEOUT_MS)
@@ -639,6 +651,25 @@ def test_a_broker_is_suspected_while_the_record_is_under_way_or_its_outcome_unkn
     scene.report("n2", scene.entry(True))
     scene.confirm()
     assert scene.refusals() == [()], "from now on without the log"
+
+
+def test_the_record_of_a_registration_that_ended_concerns_no_later_one(recording: Scene) -> None:
+    """One record is in progress and its outcome is unknown, or another one waits."""
+    for is_unknown in (True, False):
+        recording.silent(2 * THIRD_MS + 100)
+        recording.remove("n2", number=2 + is_unknown)
+        if is_unknown:
+            recording.lose()
+        else:
+            recording.group.proposed.reverse()
+        recording.commit()
+        recording.register(1)
+        recording.leading.registered(KEY, recording.epoch, "content")
+        if not is_unknown:
+            recording.commit()
+        recording.report("n2", recording.entry(True))
+        recording.confirm()
+        assert (recording.refusals(), recording.group.proposed) == ([()], [])
 
 
 def test_a_heartbeat_of_a_suspected_broker_is_recorded(recording: Scene) -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection
 
+import pytest
+
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.replication.liveness.silence import LOOKS_PER_TURN, RETRY_MS, SHARES, STALE_MAX, Due, Lease, Silence
 from replicated_namesrv.routes.broker_group import Registration
@@ -127,6 +129,49 @@ def test_a_registration_with_a_shorter_time_out_counts_from_then() -> None:
     assert watch.due(1_199) == []
     assert watch.due(1_200) == [1]
     assert watch.due(THIRD) == [SHARES]
+
+
+@pytest.mark.parametrize("checked_ms", [THIRD, T])
+def test_a_shorter_time_out_that_registered_unnoticed_counts_from_then(checked_ms: float) -> None:
+    """The registration keeps its epoch. The broker was silent for a third of its earlier time-out, or for all of it."""
+    watch = Watch()
+    watch.due(checked_ms)
+    watch.lease = watch.lease._replace(timeout_ms=600, suspicion=0)
+    assert watch.due(T) == []
+    assert watch.due(T + 199) == []
+    assert watch.due(T + 200) == [1]
+
+
+def test_one_check_at_a_third_that_cannot_be_represented() -> None:
+    """A third after this contact, the rounded silence is less than a third."""
+    lease, contact_ms, looks = Lease(KEY, 7, 10_000, 0), 117_918.70367106106, 0
+    silence = watching([])
+    silence.contact(lease, contact_ms)
+
+    def lease_of(key: tuple[str, str]) -> Lease:
+        nonlocal looks
+        looks += 1
+        return lease
+
+    now_ms = contact_ms + lease.third_ms
+    assert (silence.due(lease_of, now_ms), looks) == ([], 1)
+    assert silence.due(lease_of, now_ms + 1) == [Due(lease, 1)]
+
+
+def test_brokers_are_checked_on_time_after_the_heap_was_rebuilt() -> None:
+    """The broker with the longest time-out is the first one."""
+    leases = {lease.key: lease for lease in (Lease(("c", f"b:{n}"), 1, (9 - n) * T, 0) for n in range(9))}
+    silence = watching([])
+    for lease in leases.values():
+        silence.contact(lease, 0)
+    gone = Lease(KEY, 1, 1_000 * T, 0)
+    for _ in range(STALE_MAX + 20):
+        silence.contact(gone, 0)
+        silence.forget(KEY)
+    assert len(silence._heap) < STALE_MAX, "it was rebuilt"
+    for number in range(1, 10):
+        due = silence.due(leases.get, number * THIRD)
+        assert leases["c", f"b:{9 - number}"] in [each.lease for each in due]
 
 
 def test_a_registration_that_ended_is_forgotten() -> None:

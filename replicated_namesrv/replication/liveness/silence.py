@@ -32,7 +32,7 @@ already; after: the event that waits then):
     row  before       event                              after          test
     W1   silence      an accepted renewal                nothing        test_silence_before_an_accepted_renewal_is_not_recorded
     W2   silence      a contact of a suspected broker    the contact    test_a_removal_does_not_overtake_a_contact
-    W3   a contact    silence, same registration         the contact    test_a_removal_does_not_overtake_a_contact
+    W3   a contact    silence                            the contact    test_a_removal_does_not_overtake_a_contact
 
 A broker is *suspected* if the state says so, or if a SUSPECT for it was proposed and its outcome is not known. Renewals of a
 suspected broker are acknowledged after the command that clears it is applied: then no later leader counts the silence before it.
@@ -45,7 +45,6 @@ While a member of the cluster runs version 0.1, silence is not recorded. As soon
 proposes a SUSPECT that names no broker. From then on the command version is part of the state (``consensus.py``).
 """
 
-import math
 from asyncio import Future
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -102,8 +101,7 @@ class _Watched:
     lease: Lease
     since_ms: float
     look_ms: float = 0.0
-    """Time of the broker's next check. An element of the heap with another time is void. Infinity: the broker is silent, and in
-    no heap."""
+    """Time of the broker's next check. An element of the heap with another time is void."""
 
 
 class Silence:
@@ -129,7 +127,7 @@ class Silence:
             read += 1
             key, registration = self._unread.popitem()
             lease = lease_of(key)
-            if lease is None or key in self._watched:
+            if lease is None:
                 continue
             if lease.epoch == registration.epoch:
                 self._continue(lease, self._begun_ms)
@@ -171,8 +169,8 @@ class Silence:
         suspicion. None: the broker is not registered."""
         watched = self._watched.get(key)
         if watched is None:
-            return max(0.0, now_ms - self._begun_ms) if key in self._unread else None
-        return max(0.0, now_ms - watched.since_ms)
+            return now_ms - self._begun_ms if key in self._unread else None
+        return now_ms - watched.since_ms
 
     def due(self, lease_of: Callable[[Key], Lease | None], now_ms: float, can_record: bool = True) -> list[Due]:
         """The silence to record now. ``lease_of``: the registration as it is in the state. ``can_record`` False: nothing is
@@ -187,7 +185,6 @@ class Silence:
             lease = watched.lease
             share = min(SHARES, int((now_ms - watched.since_ms) / lease.third_ms))
             if share == SHARES:
-                watched.look_ms = math.inf
                 self._silent[key] = None
             elif share > lease.suspicion and can_record:
                 found.append(Due(lease, share))
@@ -251,7 +248,7 @@ class Suspicions:
         """Record this many thirds of silence, or with 0 a contact. A contact that waits is not replaced by silence. ``flush``
         must follow."""
         wanted = self._wanted.get(key)
-        if share and wanted is not None and not wanted.share and wanted.epoch == epoch:
+        if share and wanted is not None and not wanted.share:
             return
         flying = None if self._flying is None else self._flying.get(key)
         suspect = Suspect(key, epoch, share)
@@ -277,10 +274,7 @@ class Suspicions:
     def flush(self) -> None:
         """Propose the waiting records, if no command is in progress. Call it regularly."""
         is_first = self._machine.command_version < SUSPICION_VERSION
-        if self._flying is not None or not (self._wanted or is_first):
-            return
-        if not self.can_record:
-            self._wanted.clear()
+        if self._flying is not None or not self.can_record or not (self._wanted or is_first):
             return
         self._flying = batch = {key: self._wanted.pop(key) for key in list(self._wanted)[:RECORDED_PER_COMMAND]}
         self._doubtful.update(key for key, suspect in batch.items() if suspect.share)
@@ -290,15 +284,14 @@ class Suspicions:
             self._flying = None
             if outcome.cancelled() or self._term.is_over:
                 return
-            contacts = {key: suspect for key, suspect in batch.items() if not suspect.share}
+            contacts = [suspect for suspect in batch.values() if not suspect.share]
             # the silence becomes due again by itself, but perhaps the broker does not repeat its heartbeat
             if outcome.result() is None:
-                waiting = self._wanted.items()
-                newer = {key: w for key, w in waiting if key not in contacts or w.epoch > contacts[key].epoch}
-                self._wanted = contacts | newer
+                for contact in contacts:
+                    self.record(*contact)
                 return
             self._doubtful.difference_update(batch)
-            self._on_recorded(list(contacts.values()))
+            self._on_recorded(contacts)
             self.flush()
 
         self._term.node.decide(data).add_done_callback(ended)
