@@ -117,6 +117,8 @@ def test_a_contact_is_old_after_a_while() -> None:
     assert attachments.old_contacts(CONTACT_MS + 1) == [OTHER]
     attachments.lose(1, in_peace=True)
     assert attachments.old_contacts(CONTACT_MS + 1) == [], "that it left is reported whenever it can be"
+    attachments.changed[("c", "ended:1")] = None  # as after a report without an answer
+    assert attachments.old_contacts(CONTACT_MS + 1) == []
 
 
 def test_a_newer_registration_forgets_the_connections_of_the_older_one() -> None:

@@ -499,7 +499,7 @@ def test_104_after_a_release() -> None:
 def test_104() -> None:
     leader = Leader()
     leader.run(5_000)
-    leader.lists(n1=(entry(LOST),), n2=(entry(HELD, opened_ms=1_000),), n3=(entry(HELD, EPOCH - 1, opened_ms=0),))
+    leader.lists(n1=(entry(LOST, opened_ms=0),), n2=(entry(HELD, opened_ms=1_000),), n3=(entry(HELD, EPOCH - 1, opened_ms=0),))
     assert not leader.is_late(4_000)
     leader.lists(n2=(entry(HELD),))
     assert not leader.is_late(0), "of an age that its node does not tell"

@@ -188,7 +188,7 @@ class Attachments:
             state, newest_ms = HELD, max(broker.connections.values())
         else:
             state, newest_ms = broker.ended, broker.released_ms
-        is_unknown = state == LOST or newest_ms == -math.inf or (state == RELEASED and clock_ms > broker.contact_ms + RETURN_MS)
+        is_unknown = state == LOST or (state == RELEASED and clock_ms > broker.contact_ms + RETURN_MS)
         return ReportEntry(key, state, False, broker.epoch, 0, AGE_MAX if is_unknown else max(0, int(clock_ms - newest_ms)))
 
     def known(self) -> list[tuple[Key, int]]:
@@ -211,7 +211,7 @@ class Conversations:
         self._ran_ms = now_ms
         """The last time at which this process is known to have run."""
         self._stalled_from_ms = 0.0
-        self._backlog_until_ms = self._slow_until_ms = now_ms
+        self._backlog_until_ms = self._slow_until_ms = -math.inf
 
     def tick(self, now_ms: float) -> None:
         """Detect a stall of this process from the time since the last call. Call it several times in STALL_MS.
@@ -233,7 +233,7 @@ class Conversations:
     def opened(self, connection_id: int, now_ms: float) -> None:
         """The node accepted this connection."""
         self.tick(now_ms)
-        is_backlog = now_ms <= self._backlog_until_ms and self._stalled_from_ms > 0
+        is_backlog = now_ms <= self._backlog_until_ms
         self._open[connection_id] = _Conversation(self._stalled_from_ms if is_backlog else now_ms)
 
     def closed(self, connection_id: int, now_ms: float) -> bool:

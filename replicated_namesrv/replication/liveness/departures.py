@@ -86,11 +86,12 @@ class _Word:
 
 @dataclass(slots=True)
 class _Node:
+    heard_ms: float
+    """The time of its last report, or of the beginning of the term or of its addition to the cluster if that is later."""
     session: int | None = None
     sequence: int = 0
     is_complete: bool = False
     """Whether the node's whole list has arrived, and every change since then."""
-    heard_ms: float | None = None
     began_ms: float = 0.0
     """Start of the node's process."""
     words: dict[Key, _Word] = field(default_factory=dict)
@@ -112,9 +113,9 @@ class Departures:
         removed_ms: float = -math.inf,
     ) -> None:
         """``removed_ms``: when a node was last removed from the cluster."""
-        self._nodes = {member: _Node() for member in members}
+        self._nodes = {member: _Node(now_ms) for member in members}
         self._removed_ms = removed_ms
-        self._own, self._grace_ms, self._began_ms, self._defences = own, grace_ms, now_ms, defences
+        self._own, self._grace_ms, self._defences = own, grace_ms, defences
         self._first_epoch = math.inf
         """Registrations with this epoch or a later one began in this term."""
         self._registered_ms: dict[Key, tuple[int, float]] = {}
@@ -130,8 +131,7 @@ class Departures:
         if known is None:
             return True  # the node was removed from the cluster
         if known.session != report.session:
-            known.session, known.is_complete, known.sequence, known.words = report.session, False, 0, {}
-            known.arriving = None
+            known.session, known.is_complete, known.sequence, known.arriving = report.session, False, 0, None
             known.began_ms = now_ms - report.running_ms
         elif report.sequence <= known.sequence:
             return True
@@ -162,7 +162,7 @@ class Departures:
             del self._nodes[name]
         for name in members:
             if name not in self._nodes:
-                self._nodes[name] = _Node(heard_ms=now_ms)
+                self._nodes[name] = _Node(now_ms)
 
     def lead_applied(self, revision: int) -> None:
         """The LEAD command with which this leader began its term was applied at this revision."""
@@ -194,7 +194,7 @@ class Departures:
     def _is_heard(self, name: str, node: _Node, now_ms: float) -> bool:
         if name == self._own:
             return node.is_complete
-        return node.is_complete and node.heard_ms is not None and now_ms - node.heard_ms <= NODE_SILENCE_MS
+        return node.is_complete and now_ms - node.heard_ms <= NODE_SILENCE_MS
 
     # Gone
 
@@ -208,7 +208,7 @@ class Departures:
                 del self._looks[key]
                 continue
             left_ms = self._left_ms(lease, now_ms)
-            self._looks[key] = now_ms if left_ms <= now_ms else min(left_ms, now_ms + LOOK_AGAIN_MS)
+            self._looks[key] = min(left_ms, now_ms + LOOK_AGAIN_MS)
             if left_ms <= now_ms:
                 yield lease
 
@@ -222,7 +222,7 @@ class Departures:
             if word is not None and word.epoch != lease.epoch and (word.state == LOST or not defences.earlier_epochs):
                 word = None
             if not self._is_heard(name, node, now_ms):
-                moment_ms = self._wait(defences.unheard_nodes, self._last_heard_ms(node), lease)
+                moment_ms = self._wait(defences.unheard_nodes, node.heard_ms, lease)
             elif word is not None and word.state == HELD:
                 moment_ms = math.inf
             elif word is not None and word.state == LOST:
@@ -241,9 +241,6 @@ class Departures:
     def _wait(waits: bool, from_ms: float, lease: Lease) -> float:
         return from_ms + lease.timeout_ms if waits else -math.inf
 
-    def _last_heard_ms(self, node: _Node) -> float:
-        return self._began_ms if node.heard_ms is None else node.heard_ms
-
     def _registered_at_ms(self, lease: Lease) -> float:
         """When the registration began. -infinity: before this term."""
         epoch, registered_ms = self._registered_ms.get(lease.key, self._restored)
@@ -254,7 +251,7 @@ class Departures:
     def can_judge(self, now_ms: float) -> bool:
         """Whether each node's list has arrived or the node has not reported for a second."""
         return not self._defences.all_lists or all(
-            node.is_complete or (name != self._own and now_ms - self._last_heard_ms(node) > NODE_SILENCE_MS)
+            node.is_complete or (name != self._own and now_ms - node.heard_ms > NODE_SILENCE_MS)
             for name, node in self._nodes.items()
         )
 
