@@ -102,9 +102,9 @@ class Broker:
         self._changed_ns = 0
         self.topics = self._topics()
         self.is_steady = True
-        """False after another process may have sent requests with this broker's id or address."""
+        """False from the time at which another process may have sent requests with this broker's id or address."""
         self.alone_ns = 0
-        """Time since which no other process of this broker, or with its id, exists."""
+        """From this time on, no request of another process with this broker's id or address can arrive."""
         self.life = self._begin(f"10.0.{number}.1:10911")
 
     def _topics(self) -> dict[str, QueueData]:

@@ -1,8 +1,9 @@
-"""An operator that changes the members of the cluster while faults strike: adds, removals, promotions, new addresses.
+"""MemberOperator: requests membership changes during faults: additions, removals, promotions and changes of addresses.
 
-Requests go to the leader, and sometimes to another node. A machine that is not a member may return with the disk that it had, or
-with an empty one. The only founder keeps its disk, because with an empty one it would found another cluster. No change is
-requested while a fault strikes that Raft survives only if nothing else happens.
+Most requests go to the leader; some go to another node. A machine that is added as a member starts with its former disk or with
+an empty one. Exception: a node that is the only founder keeps its disk, because it would found another cluster on an empty one.
+Some faults are safe only while all other nodes are up and connected (``Nemesis.is_sheltered``). During such a fault, the operator
+requests no change.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,7 @@ only after some seconds."""
 
 
 class MemberOperator:
-    """Requests changes until it is stopped."""
+    """Requests random changes of the members until it is stopped."""
 
     def __init__(self, world: World, machines: list[Machine], invariants: Invariants, ledger: Ledger, nemesis: Nemesis) -> None:
         self._world, self._rng = world, world.random("operator")
@@ -35,7 +36,7 @@ class MemberOperator:
         self._stopped = False
 
     def start(self) -> None:
-        """Begin when the cluster has probably been formed."""
+        """Request the first change after a second. By then, the cluster has usually been formed."""
         self._world.after(SECOND, self._step)
 
     def stop(self) -> None:
