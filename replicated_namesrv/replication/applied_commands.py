@@ -1,6 +1,6 @@
 """AppliedCommands: performs the effects of applied commands, and reports registrations and removals to ``BrokerLiveness``.
 
-In every row, ended registrations are also dropped from the liveness and the attachments of this node.
+In every row, this node's records about the connections and contacts of ended registrations are dropped.
 
 when                                   effects are performed
 replay of the log known at the start   none
@@ -38,9 +38,9 @@ class AppliedCommands:
         machine.on_lead = self._on_lead
 
     def _on_registered(self, key: Key, epoch: int | None, content: str) -> None:
-        """Report a registration in a later turn. In replay only a leader gets the report, because other nodes may already wait
-        for its decision on a copy. During replay, a registration counts as a contact only after this leader's LEAD is applied.
-        Registrations before LEAD are part of the state that ``Silence`` begins with.
+        """Report a registration in a later turn. During replay, a node reports it only if it leads: other nodes may already wait
+        for the leader's decision on a copy. It counts as a contact only after this leader's LEAD is applied. Registrations before
+        LEAD are part of the state with which ``Silence`` begins.
         """
         role = self._liveness.role
         if self.is_live or role is not None:

@@ -2,16 +2,16 @@
 
 A registration that is a no-op on this node is a renewal: if the leader accepts it, it is answered and not written to the log.
 Otherwise this node asks the leader whether a copy of it is in progress or was already applied. If so, this node catches up and
-checks again. Only an admitted copy is proposed. So one change that n nodes receive is one entry of the log. If the broker is
-registered with this name and id, the arrival of the change is a contact like a ``BROKER_HEARTBEAT`` (904), because the change may
-have to wait.
+checks again. Only an admitted copy is proposed. So one change that n nodes receive is one entry of the log. The change may have
+to wait. Therefore its arrival counts as a contact, like a ``BROKER_HEARTBEAT`` (904), if the broker is registered with this name
+and id.
 
-Some registrations are refused independently of their sender, for example one of a deposed master, or one with a single topic of
-an unknown broker. Such a registration is not written to the log. It is answered after a read index is confirmed, like a
+The rules of the state refuse some registrations without a change, for example one of a deposed master, or one with a single topic
+of an unknown broker. Such a registration is not written to the log. It is answered after a read index is confirmed, like a
 linearizable read. ``UNREGISTER_BROKER`` (104) waits for the registrations that came before it over its connection.
 
     row  UNREGISTER_BROKER over a connection                           removes
-    D1   whose last registration of the broker has ended               nothing, and is answered: a later one may be in force
+    D1   whose last registration of the broker has ended               nothing; the answer is success. A later one may be in force
     D2   whose last registration of the broker is in force             the broker, if the leader agrees (``departures.py``)
     D3   without any registration of the broker                        the registration in force, if the leader agrees
     D4   whose first registration of the broker is in progress, and    nothing; the connection is closed
@@ -157,7 +157,7 @@ class BrokerCalls:
         key = (registration.cluster_name, registration.broker_addr)
         slot = (connection.connection_id, key)
         received = self._machine.state.revision if received is None else received
-        # read now, because the task begins in a later turn, after the next request of the connection
+        # the caller is read now: when the task begins, the connection may already process its next request
         origin = origin_of(connection)
         task = self._converse(connection, self._register(registration, connection, received, origin, grant))
         self._pending[slot] = task
@@ -223,7 +223,7 @@ class BrokerCalls:
     async def _is_confirmed(self, registration: RegisterBroker, unchanged: Result, connection: Connection) -> bool:
         """Whether the leader confirms that the registration is a no-op."""
         state = self._machine.state
-        if unchanged.epoch is None:  # refused for every caller
+        if unchanged.epoch is None:  # the rules of the state refuse it
             await confirm(self._consensus)
             return state.unchanged_result(registration) == unchanged
         key = (registration.cluster_name, registration.broker_addr)
@@ -247,7 +247,8 @@ class BrokerCalls:
     ) -> "Result | Future[Result | int] | None":
         """Renew a registration that the server has recognised as a no-op. The Future returns the answer if the leader accepts the
         renewal. If the leader refuses it, the Future returns the revision at which the registration was received, and the caller
-        has to register the broker. None: the broker is not registered, so the caller has to register it."""
+        has to register the broker. Returns None, without a Future, if the broker is not registered; then, too, the caller has to
+        register it."""
         registration = self._machine.state.registration(cluster_name, broker_addr)
         if registration is None:
             return None

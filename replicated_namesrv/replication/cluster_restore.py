@@ -42,7 +42,7 @@ FAST = 1
 REVISIONS_SKIPPED = 1_000_000_000
 REFUSED = 1
 MARKS_MAX = 2_000
-"""Number of marks made with each piece: more than a piece has registrations. They take about 2 ms."""
+"""Number of marks (``marks.py``) made for each piece: more than a piece has registrations. They take about 2 ms."""
 IDLE_MS_MAX = 60_000.0
 """The leader abandons a restore after this time without a piece. It is twice the longest pause allowed within the body of a
 request."""
@@ -122,8 +122,8 @@ class Incoming:
         """``revision``: the revision of the current state at BEGIN. Each object that is read from the backup gets the revision
         that the restored state will probably have, so that FINISH takes little time. If the revision of the current state grows
         above both ``revision`` and that of the backup before FINISH, then FINISH has to give all objects another revision.
-        ``is_overridden``: whether all groups count as overridden. They are marked when they are read, so that ``begin_anew`` does
-        not have to mark them."""
+        ``is_overridden``: whether to set ``BrokerGroup.is_overridden`` of each group when it is read. Then ``begin_anew`` need
+        not set it."""
         self.restore_id = restore_id
         self.pieces: list[bytes] = []
         """The received pieces. They are compressed here, because JSON may be six times as long as its texts. Snapshots and

@@ -1,11 +1,12 @@
 """ConfigUpdates: run-time changes of settings on a replicated node.
 
-Shared settings are part of the state and change by a command. The others change in this node's file:
+Shared settings are part of the state. A command in the log changes them. Other settings belong to this node. They are written to
+its file, and then put in force:
 
-    what is changed     steps
-    shared alone        command
-    this node's alone   file, then in force
-    both                check that a majority answers, file, then in force, command
+    settings in the request  steps
+    only shared ones         command
+    only this node's         write the file, put in force
+    both kinds               check that a majority answers, write the file, put in force, command
 
 In the last row the file is written first: if the disk refuses it, nothing changes. After the file is written, the outcome of the
 command determines whether the request is done or partly done.

@@ -24,8 +24,8 @@ class DiskAlarm:
         keep_log_short: Callable[[bool], None],
         now_ms: Callable[[], float],
     ) -> None:
-        """``send``: to all other nodes. ``keep_log_short``: called with True when this node's disk becomes short of space, and
-        with False when that ends."""
+        """``send``: sends a message to all other nodes. ``keep_log_short``: called with True when this node's disk becomes short
+        of space, and with False when that ends."""
         self.disk = disk
         self._send, self._keep_log_short, self._now_ms = send, keep_log_short, now_ms
         self._was_short = False

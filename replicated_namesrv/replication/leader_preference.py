@@ -5,7 +5,7 @@ The first row that matches decides, at most every ``LOOK_MS``:
 
     row  this node                        a preferred node                      outcome   reason
     P1   does not lead                    -                                     none      only the leader transfers
-    P2   has led for less than the pause  -                                     none      elections and restarts come in series
+    P2   has led for less than the pause  -                                     none      further elections may follow soon
     P3   leads                            none is before this node in the list  none      this node is the most preferred one
     P4   leads                            disconnected, no vote, lags, drained  try next  it could not lead, or not for long
     P5   leads                            keeps up                              transfer

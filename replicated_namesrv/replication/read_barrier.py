@@ -31,8 +31,8 @@ A read waits:
     W5   fence                                        none   serve-stale  stale             as R5
     W6   fence                                        named  serve-stale  UnavailableError  as R6
 
-The last table is for ticks and confirmations. A confirmation is that of any read index that this node requested. *Silence* is the
-time in which this process ran since the last confirmation. *Index waits* means: a confirmed read index is not processed yet.
+A tick, or a *confirmation* of any read index that this node requested. *Silence* is the time in which this process ran since the
+last confirmation. *Index waits* means: a confirmed read index is not processed yet.
 
     row  caught up  fenced  event         silence          outcome   reason
     F1   no         -       tick          -                none      it does not serve yet

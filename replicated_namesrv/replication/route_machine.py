@@ -12,7 +12,7 @@ Each rule is decided here, from state and command alone, so that all nodes decid
 - Removals are proposed by the leader alone and name its term. A new leader's first command is LEAD; a removal that comes after
   another leader's LEAD is void. So once a leader has applied its own LEAD it knows every removal that can still happen.
 - A removal by ``UNREGISTER_BROKER`` (104) names the epoch of the registration to remove. If its sender knew of no registration,
-  the removal names ``NO_REGISTRATION`` and removes no broker. It has no effect if the address is registered by now, in whatever
+  the removal names ``NO_REGISTRATION`` and removes no broker. It has no effect if the address is registered by now, in any
   cluster. Otherwise it settles the group (``settle_group``): a group without members is dropped, and a group with members but
   without master loses its write permission if it enables an acting master.
 - An expiry names, besides the epoch, the number of commands that the leader had applied (``serial``). A registration or a

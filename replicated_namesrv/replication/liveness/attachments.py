@@ -23,8 +23,8 @@ the duration of answers. Other requests are not recorded. They can wait that lon
          index for PATIENCE_MS
     C5   at any other time                                              yes             test_closed_in_peace
 
-The node knows when a connection was opened, except after a stall: the kernel continues to open connections, and they are
-accepted afterwards. Those that are accepted within ``BACKLOG_MS`` count as opened when the stall began
+The node knows when a connection was opened, except after a stall: during the stall the kernel opens connections, which the node
+accepts afterwards. Connections that it accepts within ``BACKLOG_MS`` after the stall count as opened when the stall began
 (test_opened_during_a_stall).
 """
 
@@ -40,8 +40,8 @@ CONTACT_MS = 1_000.0
 """A contact that is older than this when it is reported does not count, because the leader would count it from the arrival of the
 report."""
 CONNECTIONS_MAX = 16
-"""Maximum number of connections of one broker that are remembered: first those over which it registered, then those that were
-opened last. A real broker uses one connection."""
+"""Maximum number of connections of one broker that are remembered. If there are more, connections over which the broker has
+registered take precedence, then newer connections. A real broker uses one connection."""
 REGISTERED_MAX = 1_000
 """Maximum number of registrations, in force or ended, that are remembered for one connection. The newest are kept. An
 ``UNREGISTER_BROKER`` (104) for an older one is handled as if its connection had never registered the broker."""

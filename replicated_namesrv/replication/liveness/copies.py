@@ -1,17 +1,18 @@
 """Copies of registrations: which one is proposed, and which one is late. Pure; time is an argument.
 
 **Admission.** A broker registers with every node, so each change arrives as often as there are nodes. A node that finds that a
-registration would change something asks the leader before proposing it. The first copy is admitted. Equal ones (same broker,
-same content) wait for any outcome of that copy:
+registration would change something asks the leader before proposing it. The first copy is admitted. Equal copies (same broker,
+same content) wait for the outcome of the admitted copy:
 
-    row  outcome of the admitted copy                           the others
+    row  outcome of the admitted copy                           copies that wait
     P1   applied: accepted, refused or ignored                  their nodes compare them with the state again
     P2   not proposed, rejected, or its outcome is unknown      the next one is admitted
     P3   its node is silent, or GRANT_MS have passed            the next one is admitted
 
 After P1 most copies are renewals, or get the same refusal. A node may have compared its copy with an older state, and ask only
-after the admitted copy was applied. Then it compares again, too. A node has at most one question in the queue: a new question
-replaces the old one. Admission only saves work. A wrongly admitted copy is harmless: applying it is a no-op.
+after the admitted copy was applied. Then it compares again, too. For each registration a node has at most one question in the
+queue: a new question replaces the old one. Admission only saves work. A wrongly admitted copy is harmless: applying it is a
+no-op.
 
 **Late copies.** A registration may have an older data version than the stored one. Either a newer registration overtook it, or
 the broker really has the older version, as after a restore from a backup. A late copy arrives at a node only one time. A broker
@@ -32,10 +33,10 @@ the data version is older if it differs from the other one, and its counter and 
 copy with another broker id may be older, too. Whether a version is older is decided when the command is applied. The node that
 received the registration only says whether it was repeated.
 
-Equal versions with other content: the registration has no effect if this node received it before the stored content was
-registered, because it may be an older one that was delayed. Otherwise it is taken. A node cannot detect a delay that occurred
-before it received the registration. Such a registration is taken, and the next round of the broker repairs the routes
-(``test_machine.py``).
+**Same data version, other content.** If this node received the registration before the stored content was registered, it has no
+effect, because it may be an older one that was delayed. Otherwise it is taken. A node cannot detect a delay that occurred before
+it received the registration. A registration that was delayed in this way is taken, and the next round of the broker repairs the
+routes (``test_machine.py``).
 """
 
 from collections.abc import Callable, Collection

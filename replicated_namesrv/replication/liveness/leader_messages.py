@@ -45,7 +45,8 @@ _ENTRY = struct.Struct("<BBQQIII")
 _REFUSAL = struct.Struct("<IB")
 _LENGTH = struct.Struct("<I")
 KEYS_REMEMBERED, REMEMBERED_BYTES_MAX = 4_096, 256
-"""Number of encoded keys that are cached, because the same brokers recur; and maximum length of a cached key."""
+"""Encoded keys are cached, because most reports name the same brokers. The first number limits how many are cached, the second
+how long each one is."""
 AGE_MAX = 0xFFFFFFFF
 """The greatest age that can be sent. It also means "unknown"."""
 

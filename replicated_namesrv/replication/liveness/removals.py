@@ -1,8 +1,8 @@
 """Removals: the leader's proposals to remove brokers, and the renewals that it refuses because of them.
 
-A removal names the leader's term and is void in another. A proposal with an unknown outcome is repeated until the outcome is
-known. Until then, renewals of that registration are refused. Their nodes then propose them as registrations, which come after the
-removal in the log.
+A removal names the leader's term and has no effect in another term. A proposal with an unknown outcome is repeated until the
+outcome is known. Until then, renewals of that registration are refused. The nodes that received these renewals then propose
+registrations, which come after the removal in the log.
 """
 
 import logging
@@ -55,8 +55,8 @@ class Removals:
             propose()
 
     def expire(self, due: Iterable[tuple[Lease, bool]]) -> None:
-        """Remove the first of these brokers, unless others are expiring now. The bool: whether the broker has left; otherwise it
-        is only silent."""
+        """Remove the first of these brokers, unless others are expiring now. The bool of each is True if the broker has left, and
+        False if it is only silent."""
         if self._expiring:
             return
         gone, silent = list[BrokerRemoval](), list[BrokerRemoval]()

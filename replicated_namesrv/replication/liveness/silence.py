@@ -16,20 +16,20 @@ subtracts these thirds.
     S2   T/3 to 2T/3     0                      SUSPECT with 1                                  test_first_third
     S3   2T/3 to T       0 or 1                 SUSPECT with 2                                  test_second_third
     S4   T/3 to T        as much or more        nothing                                         test_recorded_silence
-    S5   at least T      any                    remove it as silent, unless a contact is on     test_time_out, and
-                                                its way to the log                              test_removal_waits_for_contact
+    S5   at least T      any                    remove it as silent, unless a contact is        test_time_out, and
+                                                being recorded                                  test_removal_waits_for_contact
 
 Therefore:
 
 - Time without a leader does not count towards any broker's time-out.
-- A new leader counts too little silence for a broker, by less than a third of the time-out.
+- A new leader underestimates the silence of a broker by less than a third of the time-out.
 - A broker that makes contact within a third of its time-out causes no log entry.
 
 ``Suspicions`` has at most one SUSPECT command in progress. The next command records together the events that occur during this
-time. For each broker at most one event waits for the next command. The rules for a second event (before: the event that waits
-already; after: the event that waits then):
+time. For each broker at most one event waits for the next command. If another event occurs for this broker, the table gives the
+event that waits afterwards:
 
-    row  before       event                              after          test
+    row  waiting      new event                          then waiting   test
     W1   silence      an accepted renewal                nothing        test_silence_before_an_accepted_renewal_is_not_recorded
     W2   silence      a contact of a suspected broker    the contact    test_a_removal_does_not_overtake_a_contact
     W3   a contact    silence                            the contact    test_a_removal_does_not_overtake_a_contact
