@@ -15,9 +15,9 @@ VERSION = 1
 HEAD_BYTES_MAX = 64 << 10
 BYTES_PER_STATE_BYTE = 16
 """Maximum number of bytes in a file for each counted byte of the state (``sizes.py``). A byte of a text takes at most 6 bytes in
-JSON (a control character). The name of a namespace with one entry is written twice. The numbers and punctuation of an object take
-less than 6 bytes for each of the ``sizes.ENTRY_BYTES`` that the object counts. The remaining factor is for the name of a
-namespace, broker or cluster that each line repeats."""
+JSON (a control character). The name of a namespace with one entry is written twice. ``sizes.ENTRY_BYTES`` is counted for each
+object; its numbers and punctuation take less than 6 times as many bytes. The rest of the factor covers the name of the namespace,
+broker or cluster, which each line repeats."""
 
 
 def bytes_max(state_bytes: int) -> int:

@@ -4,7 +4,8 @@ Every command that changes the state is one change with one revision. So a watch
 changes after r, and a change is sent as a whole or not at all. The description depends only on the command, the state after it
 and the command's time. So nodes that apply the same commands send the same bytes, and a watcher may continue at another node.
 
-The history is bounded in bytes. Asking for changes before ``oldest`` is an error, never a gap.
+The history is bounded in bytes. A request for changes before ``oldest`` raises an error. So a watcher notices that it missed
+changes.
 """
 
 import json
@@ -31,7 +32,7 @@ from replicated_namesrv.routes.state import RouteInfoManager
 
 HISTORY_BYTES_MAX = 16 << 20
 UNREGISTERED, EXPIRED, LOST = "broker-unregistered", "broker-expired", "broker-lost"
-"""Kinds of removal: the broker unregistered (104); it had no contact within its time-out; its connections ended."""
+"""Kinds of removal: the broker sent ``UNREGISTER_BROKER`` (104); it had no contact within its time-out; its connections ended."""
 REMOVALS = (UNREGISTERED, EXPIRED, LOST)
 REGISTERED, CHANGED, GROUP_CHANGED = "broker-registered", "broker-changed", "broker-group-changed"
 """REGISTERED: a registration with a new epoch. CHANGED: a registration whose content changed and whose epoch did not.

@@ -87,7 +87,7 @@ def cluster_info(tables: Tables) -> ClusterInfo:
 
 
 def topics_by_cluster(tables: Tables, cluster: str) -> Steps[list[str]]:
-    """Code 224 (``getTopicsByCluster``): topics of all broker names listed in the cluster, each once. The result is that of the
+    """``GET_TOPICS_BY_CLUSTER`` (224): topics of all broker names listed in the cluster, each once. The result is that of the
     state at the first step, even if the state changes between the steps."""
     names = sorted(tables.cluster_names.get(cluster, ()))
     views = [(group, group.share()) for name in names if (group := tables.groups.get(name)) is not None]
@@ -107,8 +107,8 @@ def topics_by_cluster(tables: Tables, cluster: str) -> Steps[list[str]]:
 
 
 def system_topics(tables: Tables) -> TopicList:
-    """Code 304 (``getSystemTopicList``): all cluster and broker names, and the address of a broker, which clients ask for its own
-    system topics."""
+    """``GET_SYSTEM_TOPIC_LIST_FROM_NS`` (304): all cluster and broker names, and the address of a broker. Clients ask this broker
+    for its own system topics."""
     names: dict[str, None] = {}
     for cluster in sorted(tables.cluster_names):
         names[cluster] = None
@@ -119,17 +119,17 @@ def system_topics(tables: Tables) -> TopicList:
 
 
 def unit_topics(tables: Tables) -> Steps[list[str]]:
-    """Code 311 (``getUnitTopics``)."""
+    """``GET_UNIT_TOPIC_LIST`` (311)."""
     return _topics_by_flag(tables, lambda flag: bool(flag & UNIT_FLAG))
 
 
 def has_unit_sub_topics(tables: Tables) -> Steps[list[str]]:
-    """Code 312 (``getHasUnitSubTopicList``)."""
+    """``GET_HAS_UNIT_SUB_TOPIC_LIST`` (312)."""
     return _topics_by_flag(tables, lambda flag: bool(flag & UNIT_SUB_FLAG))
 
 
 def has_unit_sub_un_unit_topics(tables: Tables) -> Steps[list[str]]:
-    """Code 313 (``getHasUnitSubUnUnitTopicList``)."""
+    """``GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST`` (313)."""
     return _topics_by_flag(tables, lambda flag: flag & (UNIT_FLAG | UNIT_SUB_FLAG) == UNIT_SUB_FLAG)
 
 

@@ -5,14 +5,14 @@ in the log is applied whatever the present limits are. So limits may differ betw
 states. For the same reason a state may exceed its limits, if an earlier version or another setting allowed it. Commands that
 add nothing are still accepted then: brokers stay registered, and everything can be removed.
 
-``Quotas`` is the only place that grants bytes and numbers of objects. Each command has *needs*: the bound to which it adds, what
-is in use, and what it adds. Grants of commands that are not applied yet count as used. Other bounds, such as disk space, can add
-needs.
+``Quotas`` is the only place that grants bytes and numbers of objects. Each command has *needs*: for each bound, the amount in use
+and the amount that the command adds. Grants of commands that are not applied yet count as used. A bound outside the state, such
+as disk space, can add needs.
 
-Numbers are limited so that the work of a command is bounded by its size and the topics that it concerns. The needs of a command
-name its new objects. So an object that several commands in progress add counts once: brokers that return together have the same
-topics. Each node knows its own grants only. So each node of a cluster may add objects up to the whole bound
-(``RESTORED_FACTOR``).
+Numbers of objects are limited so that the work of a command is bounded by its size and the topics that it concerns. The needs of
+a command name its new objects. So an object counts once, even if several commands in progress add it: brokers that return at the
+same time often have the same topics. Each node knows its own grants only. So each node of a cluster may add objects up to the
+whole bound (``RESTORED_FACTOR``).
 """
 
 from collections import Counter
@@ -42,7 +42,7 @@ NAME_BYTES_MAX = 1_024
 long, RocketMQ's topics 127."""
 VALUE_BYTES_MAX = 1 << 20
 SETTING_CHARACTERS_MAX = 64 << 10
-"""Maximum length of the value of one setting, also over HTTP. Code 318 cannot carry more."""
+"""Maximum length of the value of one setting, also over HTTP. ``UPDATE_NAMESRV_CONFIG`` (318) cannot carry more."""
 SHOWN_CHARACTERS = 60
 
 STATE, KV, NAMESPACE, BROKER = "maxStateBytes", "maxKvBytes", "maxKvNamespaceBytes", "maxBrokerBytes"

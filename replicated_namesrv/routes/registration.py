@@ -12,9 +12,10 @@ their queue settings in the registration differ from the stored ones:
     is stored     master  yes                                              not stored, as in Java  test_a_wiped_permission_stays
     is stored     slave   -                                                not stored, as in Java  test_an_acting_slave_adds_only
 
-"Since" counts from the last time that the master registered more than one topic under a new version. A single topic is an
-increment, after which the other topics continue as they were. Java does not store the topics of the second row. But brokers of
-5.3.4 to 5.5.0 with ``enableSplitRegistration`` send their topics in batches of one version (RocketMQ issue 10425).
+"Since" counts from the last time that the master registered more than one topic under a new version. A registration of a single
+topic does not count, because it leaves the other topics as they are. In the second row, Java does not store the topics. We store
+them, because brokers of 5.3.4 to 5.5.0 with ``enableSplitRegistration`` send their topics in batches of one version (RocketMQ
+issue 10425).
 """
 
 from collections.abc import Mapping

@@ -15,7 +15,8 @@ class Result:
     """For ``REGISTER_BROKER`` (103): the address of the live master, if a slave registers."""
     ha_server_addr: str | None = None
     count: int | None = None
-    """For codes 205 and 327: the number of topics with a queue entry of the broker."""
+    """For ``WIPE_WRITE_PERM_OF_BROKER`` (205) and ``ADD_WRITE_PERM_OF_BROKER`` (327): the number of topics with a queue entry of
+    the broker."""
     epoch: int | None = None
     """For ``REGISTER_BROKER`` (103): the epoch of the broker's registration. A removal of this registration names it."""
 

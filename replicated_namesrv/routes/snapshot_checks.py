@@ -1,8 +1,8 @@
 """Checks of a snapshot from outside the cluster: types, ranges, and valid references.
 
-A backup is a file that people can edit, and they can compute a new checksum, too. A wrong value in
-it would stop every node of a cluster, at once or days later. So each line is checked before it is used. Every snapshot that
-passes gives a state in which all queries, digests, snapshots and removals work.
+A backup is a file that people can edit, and they can compute a new checksum, too. A wrong value in it would stop every node of a
+cluster, at once or days later. So each line is checked before it is used. After these checks, all queries, digests, snapshots and
+removals work on the restored state.
 """
 
 from collections.abc import Callable, Iterable

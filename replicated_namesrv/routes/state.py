@@ -216,7 +216,7 @@ class RouteInfoManager:
            revision, so its generation differs from every earlier one;
         2. whether the cluster lists the name: adding stamps the group, and removal happens only together with the group;
         3. the live entry of R's own cluster and address. If R was accepted, it is a member of this group, and so part of 1. If
-           R was refused it is not looked at before the refusal, which depends on 1 and on R alone;
+           R was refused, this entry is not read before the refusal, which depends on 1 and on R alone;
         4. static topic mappings. An accepted R with another data version than the live entry, or with a free id, would have
            changed the live entry. R changed nothing, so neither is the case. Then mappings are compared only if R is of a master.
            The mappings of a name change only with a registration of this name, which stamps the group, or with the removal of the

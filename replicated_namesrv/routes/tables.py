@@ -1,6 +1,6 @@
 """The tables of RouteInfoManager and the operations that change them.
 
-RocketMQ's six tables (``RouteInfoManager.java``), arranged so that what belongs to a broker group lies together::
+RocketMQ has six tables (``RouteInfoManager.java``). Here, the data of each broker group is stored together::
 
     topicQueueTable             groups[brokerName].topics, and  topic_groups  topic -> groups
     brokerAddrTable             groups          brokerName -> BrokerGroup
