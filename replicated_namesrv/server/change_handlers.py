@@ -1,7 +1,7 @@
 """Requests that change something, except registrations: KV config, unregistration, permissions, topics, configuration.
 
-If a mandatory field is missing, the answer is Java's: header fields are not enforced there, and each code behaves differently
-(mostly "done", sometimes code 1).
+If a mandatory field is missing, the answer is the same as Java's. Java does not check header fields, so the answer depends on the
+request: mostly "done", sometimes code 1.
 """
 
 from asyncio import Future
@@ -48,7 +48,7 @@ class ChangeService(Protocol):
 
 
 class Changes:
-    """Handlers of codes 100, 102, 104, 205, 216, 217, 318, 327 and 904."""
+    """Handlers of the requests that ``handlers`` lists."""
 
     def __init__(self, settings: Settings, service: ChangeService) -> None:
         self._settings = settings
@@ -104,7 +104,8 @@ class Changes:
         self._pending_unregistrations -= 1
 
     def change_write_perm(self, request: Request, writable: bool, field: str) -> Outcome:
-        """Codes 205 and 327. ``field`` of the answer is the number of topics with a queue entry of the broker."""
+        """``WIPE_WRITE_PERM_OF_BROKER`` (205) and ``ADD_WRITE_PERM_OF_BROKER`` (327). ``field`` of the answer is the number of
+        topics with a queue entry of the broker."""
         broker_name = request.fields.get("brokerName")
         if broker_name is None:
             return Answer(ext_fields={field: "0"})

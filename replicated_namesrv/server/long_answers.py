@@ -24,8 +24,8 @@ up defaultThreadPoolQueueCapacity."""
 
 
 FEW_STEPS = 8
-"""This number of steps is done at once, however long they take, so that usual answers have the order of their requests on a slow
-machine too. A step takes at most some milliseconds."""
+"""This number of steps is done at once, however long they take. Usual answers need no more steps. So they are sent in the order
+of their requests, also on a slow machine. A step takes at most some milliseconds."""
 
 
 class _Job:

@@ -62,7 +62,7 @@ class BadConsistencyError(NamesrvError):
 
 
 class Queries:
-    """Handlers of codes 101, 105, 106, 206, 219, 224, 304, 311 to 313, 319, 322 and 901."""
+    """Handlers of the requests that ``handlers`` lists."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class Queries:
         return self.topic_list(request, lambda: self._state.topics_by_cluster_steps("" if cluster is None else cluster))
 
     def topic_list(self, request: Request, topics: Callable[[], Steps[list[str]]]) -> Outcome:
-        """Codes 224 and 311 to 313."""
+        """Requests whose answer is a list of topics: 224 and 311 to 313."""
 
         def build() -> Steps[Answer]:
             if not self._state.settings.enable_topic_list:

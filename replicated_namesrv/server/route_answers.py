@@ -5,15 +5,20 @@ Two bounded caches, each with half of ``routeCacheBytes``:
 *Bodies*, by (topic, dialect): the JSON of a route while its topic's revision is the same. All requests share one body.
 
 *Prepared answers*, by everything in a request frame except its opaque. If two frames differ only in the number that was proven to
-be the opaque (``wire.header.opaque_is_certain``), they are equal requests. So the second is answered without decoding, by the
-prepared header around its opaque and the shared body. An answer depends only on the frame and the topic's revision, so it is
-valid while ``state.topic_revisions`` has the revision it was made at. This includes "no such topic" (no revision). Answers that
-depend on anything else (time, per-request consistency, other environments) are never cached. The length field must also be equal:
-it determines the number of digits of the opaque, and so all lengths are constants. An answer is looked up by the bytes before the
-opaque (which include the topic in Java's requests), and the bytes after it are then compared. If several requests have the same
-bytes before the opaque, the first is stored under these, and the others under the bytes before and after it. A cache of two
-generations approximates least-recently-used without work on a hit. A used entry of the old generation moves to the young one.
-When the young generation is full, the old one is dropped, and the young one becomes the old one.
+be the opaque (``wire.header.opaque_is_certain``), they are equal requests. So the second is answered without decoding: the answer
+is the prepared header with the new opaque, and the shared body.
+
+- An answer depends only on the frame and the topic's revision, so it is valid while ``state.topic_revisions`` has the revision at
+  which it was made. "No such topic" is an answer, too; it has no revision. Answers that depend on anything else (time,
+  per-request consistency, other environments) are never cached.
+- The length field of the two frames must be equal. Then their opaques have the same number of digits, so the lengths in the
+  prepared answer are correct.
+- An answer is looked up by the bytes before the opaque (which include the topic in Java's requests). Then the bytes after it are
+  compared. If several requests have the same bytes before the opaque, the first is stored under these, and the others under the
+  bytes before and after it.
+
+A cache of two generations approximates least-recently-used without work on a hit. A used entry of the old generation moves to the
+young one. When the young generation is full, the old one is dropped, and the young one becomes the old one.
 """
 
 from collections.abc import Callable, Hashable

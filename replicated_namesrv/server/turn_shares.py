@@ -3,9 +3,9 @@
 All work for an address counts as its debt. The debt shrinks by a quarter of the time that passes. When it reaches ``SHARE_NS``,
 further frames, HTTP requests, registrations and late answers of the address wait, in order, until the debt is paid. So while
 other addresses cause work, one address uses at most about a quarter of the loop, however many connections and requests it has:
-after a millisecond of work it waits for three. A turn has time for other addresses, for peers and for timers. One host also
-leaves a part of the processor to others, which keeps their waits short: a process that always runs is not preferred when a
-message arrives for it.
+after a millisecond of work it waits for three. A turn has time for other addresses, for peers and for timers. The process is then
+also idle for a part of the time. This shortens the waits of other hosts, because the kernel's scheduler wakes a process later if
+the process always runs.
 
 An address is alone if no other one waits, and none has connected or caused work for ``ALONE_AFTER_NS``. It can use the whole
 processor: its debts are forgotten, and after ``ALONE_NS`` of work it only waits for the next turn, in which peers and timers come
@@ -17,8 +17,9 @@ first.
     a command on all nodes of a cluster                       estimated (``consensus.CommandProposer``)
 
 Work that has begun is not interrupted. A registration whose evaluation takes 100 ms is evaluated in slices, and then the address
-waits for up to 400 ms. An address waits for at most ``LIGHT_PART`` times ``DEBT_MAX_NS``: then one item that waits is done, even
-if streams of the address, which never wait, cause new debts. A debt outlives the connections of its address.
+waits for up to 400 ms. An address waits for at most ``LIGHT_PART`` times ``DEBT_MAX_NS``. Then one item that waits is done, even
+if the address has new debts by now: streams, such as ``/v1/watch``, never wait, and cause debts all the time. A debt outlives the
+connections of its address.
 """
 
 import asyncio
