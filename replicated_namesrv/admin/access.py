@@ -10,13 +10,13 @@ changes                                 with the token                  from loo
 ======================================  ==============================  =====================================
 
 The token is also needed on loopback, because the machine may have other users, and a proxy on it may forward requests from
-other machines. "From loopback" excludes requests that a proxy says it forwarded. A web page may have a browser send requests
-here. Therefore a request without a token must name this node in ``Host`` (DNS rebinding), and a change that names an origin
-must name the console.
+other machines. "From loopback" excludes requests that a proxy says it forwarded. A web page can make a browser send requests to
+this port. Therefore a request without a token must name this node in ``Host`` (DNS rebinding), and a change with an ``Origin``
+must come from the console.
 
 With ``accessPolicy=enforce`` the roles of the caller decide instead, by certificate, token or source address. The token of
 ``adminTokenFile`` then has the role admin. With ``observe`` the table decides, and requests that the roles would refuse are
-recorded. A token of the access file then neither admits nor hinders a request.
+recorded. A token of the access file then has no effect on whether a request is allowed.
 """
 
 import hmac

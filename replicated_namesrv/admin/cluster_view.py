@@ -20,8 +20,8 @@ VIEWS = ("brokers", "samples", "contents", "status", "members")
 READY_WAIT_S = 0.3
 """Time limit for the check of this node's readiness. It is short, so that the answer comes soon even without a majority."""
 SILENT_HEARTBEATS = 40
-"""A peer is silent if its connection is open and nothing has arrived over it for this many heartbeats: 2 s by default. Peers send
-something at least every fourth heartbeat, also two followers (`membership.py`)."""
+"""A peer is silent if its connection is open and nothing has arrived over it for this many heartbeats: 2 s by default. Two peers
+exchange messages at least every fourth heartbeat, even if both are followers (`membership.py`)."""
 COMPARISON = web.AppKey("comparison", ContentComparison)
 _STATUS_KEYS = (
     *("nodeId", "mode", "version", "pid", "uptimeSeconds", "ready", "failedLayer", "layers", "drained"),
@@ -101,7 +101,8 @@ def _ms(at_s: float | None, now: float) -> int | None:
 
 def peers_of(status: dict[str, Any], silent_ms: int) -> dict[str, dict[str, Any]]:
     """The facts that this node's Raft knows about the other nodes, by node id. ``silentMs`` is None if the node has no connection
-    to this one. A node of protocol 0 is never ``silent``: it sends nothing while neither of the two leads."""
+    to this one. A node of protocol 0 (version 0.1) is never ``silent``: it sends nothing to another node if both are
+    followers."""
     raft = (status.get("replication") or {}).get("raft") or {}
     found = {}
     for name, facts in raft.get("transport", {}).get("peers", {}).items():
@@ -114,8 +115,9 @@ def peers_of(status: dict[str, Any], silent_ms: int) -> dict[str, dict[str, Any]
 
 
 def contact_of(peer: dict[str, Any], failing_ms: int | None) -> tuple[bool, int | None]:
-    """Whether bytes over Raft prove that a node runs whose admin port does not answer, and for how long the node is silent if it
-    is. Bytes prove it only if they arrived after the first request that had no answer."""
+    """For a node whose admin port does not answer: whether bytes over its Raft connection prove that it runs; and for how long it
+    has been silent, or None if it is not silent. Bytes are a proof only if they arrived after the first request without an
+    answer."""
     age_ms = peer.get("silentMs")
     if age_ms is None or peer["silent"]:
         return False, age_ms

@@ -23,7 +23,7 @@ from replicated_namesrv.routes.state import RouteInfoManager
 TOPICS_MAX = 50_000
 """Maximum number of topics that are compared: the first ones in the order of their names."""
 GAP_MAX_MS = 15_000
-"""Maximum time between two comparisons, if the second one is to tell when a difference began. Open pages compare every 5 s."""
+"""Maximum time between two comparisons from which the beginning of a difference is known. Open pages compare every 5 s."""
 ROWS_MAX = 200
 """Maximum number of differing brokers, and of differing topics, in the answer."""
 

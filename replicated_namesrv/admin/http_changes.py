@@ -83,7 +83,8 @@ async def update_config(request: web.Request) -> web.Response:
 
 
 def _check_settings(values: Mapping[str, str]) -> None:
-    """Refuse keys and values that code 318 would ignore, because over HTTP they are typing errors. Raises BodyError."""
+    """Refuse keys and values that ``UPDATE_NAMESRV_CONFIG`` (318) ignores: over HTTP they are probably typing errors. Raises
+    BodyError."""
     for name, text in values.items():
         if name not in ROWS:
             near = difflib.get_close_matches(name[:CHARACTERS_SHOWN], ROWS, n=1)

@@ -77,7 +77,7 @@ def listed(configured: str, own: str, nodes: Sequence[NodeAddress], knows: bool,
 
         configured  knows  result                                        reason
         no          no     all known nodes                               the others may serve
-        no          yes    the nodes of the zone that serve              short ways, less traffic between zones
+        no          yes    the nodes of the zone that serve              less delay and traffic between zones
         no          yes    the nodes that serve                          no zone, or none of its nodes serves
         yes         no     as configured                                 the others may serve
         yes         yes    without the nodes that are known not to       other name servers can be in the list

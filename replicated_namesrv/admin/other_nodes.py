@@ -1,11 +1,11 @@
 """OtherNodes: asks the admin ports of the other nodes, for pages that show all nodes.
 
-The addresses are those of the present members (CP), or come from ``nameServerAddresses`` (AP). On every node the admin port is
-assumed to have the same distance from the listed port as here. The commands assume this, too. Nodes are asked on request only. A
-slow node does not delay an answer: the last answer is kept with its age. A path is requested only if it needs no more rights than
-the caller has proved. Requests carry the caller's ``Authorization``, unless ``nameServerAddresses`` was changed at run time.
-Otherwise everyone who may change settings could have the token of an administrator sent to another host. Only administrators can
-change members.
+The addresses are those of the present members (CP), or come from ``nameServerAddresses`` (AP). The difference between a node's
+admin port and its listed port is assumed to be the same on all nodes. The commands assume this, too. Nodes are asked on request
+only. A slow node does not delay an answer: the last answer is kept with its age. A path is requested only if this node has
+checked that the caller may request it. Requests carry the caller's ``Authorization``, unless ``nameServerAddresses`` was changed
+at run time. Otherwise a caller who may change settings could direct the token of an administrator to another host. The addresses
+of members are safe, because only administrators can change members.
 """
 
 import asyncio
