@@ -7,7 +7,8 @@ differ from our defaults. ``--save DIR`` writes the files with which a new node 
 
 With ``--swap COMMAND`` it replaces the servers of the list one after the other. For each server:
 
-1. All servers answer and agree. Otherwise it stops, because a later difference could not be attributed to the swap.
+1. It checks that all servers answer and agree. If they do not, it stops, because it could not attribute a later difference to the
+   swap.
 2. It runs COMMAND, which stops the server at the address and starts the other kind there.
 3. It waits until that server is of the other kind, every broker has registered there, and its answers equal those of the others.
 

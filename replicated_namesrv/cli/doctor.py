@@ -1,4 +1,4 @@
-"""``namesrv doctor``: checks the machine and the settings of one node, and its way to the other nodes.
+"""``namesrv doctor``: checks the machine and the settings of one node, and its connections to the other nodes.
 
 It reads the same options as ``namesrv serve``, so it can run before the first start, or beside the running node. Each check
 returns findings; a finding that is not good has a remedy. It changes nothing, except for a file in dataDir that it writes to

@@ -2,8 +2,8 @@
 
 The leader knows the progress of all members, so its answer is shown if it answers. Otherwise the first other answer is shown. A
 change is requested from the leader until it is made or refused. If the leader hands leadership over, the next leader gets the
-request. ``add`` and ``replace`` then wait until the new node votes, or, as an observer, has the log. If that takes too long, the
-same command typed again continues.
+request. ``add`` and ``replace`` then wait until the new node votes, or, if it is an observer, until it has the log. If that takes
+too long, the command ends. The same command, run again, continues to wait.
 """
 
 import argparse
@@ -36,7 +36,7 @@ HELP = "show the members of a cluster; add, remove, replace, promote and move th
 WITHIN_S = 120
 LOOK_PAUSE_S = 0.2
 SILENT_S = 2.0
-"""After this time without a leader, the command says for what it waits."""
+"""After this time without a leader, the command prints what it waits for."""
 LAG_MAX = 64
 """Maximum lag, in entries, of an observer that has the log: the entries of a few round trips."""
 ADDRESSES_MAX = 64

@@ -1,7 +1,7 @@
-"""Makes the disk of one survivor the first node of a new cluster: ``namesrv recover DIR --force-new-cluster ID``.
+"""``namesrv recover DIR --force-new-cluster ID``: makes a surviving node the first member of a new cluster, with its state.
 
 The node founds a cluster of its own in a folder beside its old log, and restores the state there as 'namesrv restore' does. Then
-the two folders change places. So the new cluster has a new id and a new history: nodes of the old cluster are refused, and their
+the two folders are swapped. So the new cluster has a new id and a new history: nodes of the old cluster are refused, and their
 logs cannot be mixed. Nothing is deleted.
 """
 
