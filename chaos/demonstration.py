@@ -1,9 +1,10 @@
 """Shows what clients get while one name server is cut off: the same short experiment in CP and in AP, on real processes.
 
-Three name servers for each mode, two brokers and four clients. The brokers register with the name servers of both modes, so they
-start only once. Each of three clients asks one name server only; the fourth has all addresses,
-as a RocketMQ client has. While the leader is cut off from its peers and from the brokers, the number of the topic's queues is
-changed at the brokers. Once a client has got the change, an answer to a later query is outdated if it does not have the change.
+There are three name servers for each mode, two brokers and four clients. The brokers register with the name servers of both
+modes, so they start only once. Three clients ask one name server each. The fourth client has all addresses, like a RocketMQ
+client. While the leader is cut off from its peers and from the brokers, the demonstration changes the number of the topic's
+queues at the brokers. After a client has received this change, an answer to a later query is outdated if it does not contain the
+change.
 """
 
 import asyncio

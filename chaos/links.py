@@ -7,7 +7,7 @@ The toxics of the two streams of a link are independent. The following holds for
 
 - While bytes are held or trickle, toxics that only delay are left as they are.
 - A removed toxic first passes on the bytes that it has. This never ends if a toxic behind it blocks.
-- An added toxic makes those before it pass on one chunk, unless it blocks too.
+- An added toxic makes the toxics before it pass on one chunk, unless the added toxic blocks.
 - A toxic that resets connections stops reading after it has reset one. While it exists, toxics before it are not changed, and it
   is removed first.
 """
@@ -148,7 +148,7 @@ class Links:
         """End all effects of faults. Delays stay. Raises ToxiproxyError."""
         for held in self._impairments.values():
             held.clear()
-        await self._bring_about()  # first in an order that cannot block, because the server's own order can
+        await self._bring_about()  # first in an order that cannot block: a reset by the server could block
         async with self._changing:
             await asyncio.to_thread(self._client.reset)
             self._applied = {link: ({}, True) for link in self._applied}

@@ -6,6 +6,7 @@ As in mqadmin, every request goes to each name server of the list: ``WIPE_WRITE_
 ``UPDATE_NAMESRV_CONFIG`` (318) for two settings that no other part of the run uses. The first is a node's own setting; the second
 is shared by CP nodes. The second decides whether nodes answer ``GET_ALL_TOPIC_LIST_FROM_NAMESERVER`` (206), so its effect is
 read, too.
+
 Each request is an operation of its own, because a delayed copy looks like a new request. A request of unknown outcome may take
 effect at any later time. The broker whose permission changes does not register changes, because that would restore the
 permission. A topic name is never reused. So the correct state is always known. The probe, which partitions do not affect, reads

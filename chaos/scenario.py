@@ -139,7 +139,8 @@ class WorkloadSpec:
     """Two more brokers. They die when the clients begin and return after the faults. One keeps its connections open when it dies,
     the other closes them."""
     heartbeats: bool = True
-    """Two more brokers that send heartbeats, by codes 904 and 322, and seldom register."""
+    """Two more brokers that seldom register. They send heartbeats, by ``BROKER_HEARTBEAT`` (904) and ``QUERY_DATA_VERSION``
+    (322)."""
     churn: bool = True
     """One more broker that repeatedly stops cleanly and starts again."""
     mqadmin: bool = True

@@ -17,8 +17,8 @@ from replicated_namesrv.chaos.records import FaultRecord
 
 LABEL, ROW, PAD = 130, 18, 3
 WIDTH, WIDTH_MAX, SECOND_PX = 1270, 16_000, 25
-"""Minimum and maximum width of the picture without the row names, and width of a second. The minimum is the screen's. Long runs
-are wider, so that one second stays visible, up to what browsers can draw."""
+"""Minimum and maximum width of the picture without the row names, and width of a second, in pixels. The minimum fits a common
+screen. Long runs are wider, so that one second stays visible. The maximum is the width that browsers can draw."""
 TICKS_S = (1, 2, 6, 12, 60, 120, 600)
 """Candidates for the distance between ticks. Every fifth tick has a label."""
 LABEL_PX_MIN, LISTED_MAX = 50, 5

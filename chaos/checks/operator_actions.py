@@ -11,8 +11,8 @@ GRACE_NS = 1_000_000_000
 
 
 def check_operator(story: Story) -> CheckResult:
-    """Each change of the members and each drain succeeds, at the end every member knows the members that are left, and a node
-    that was removed or drained answers no request.
+    """Each change of the members and each drain succeeds. At the end, every member knows the remaining members. A node that was
+    removed or drained answers no request.
 
     On a busy machine a command may fail for lack of time. Then the verdict is unknown, and the lists are not compared."""
     kinds = {fault["kind"] for fault in story.manifest["scenario"]["fault"]} & OPERATOR_KINDS

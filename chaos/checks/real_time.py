@@ -1,5 +1,5 @@
-"""Conclusions from real time alone. A write that ended before another began is older. A write whose value was read had taken
-effect by then, whatever its own client learned and when."""
+"""Conclusions from real time alone. A write that ended before another began is older. If a value was read, its write had taken
+effect by then, even if the writing client got its answer later, or none."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable

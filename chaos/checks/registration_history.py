@@ -10,9 +10,10 @@ an indeterminate unregistration. Special cases:
   it although it is alive (``records.Truth.state``). It is judged separately, with one history for each topic and each period in
   which it was not exposed. The first period ends with the exposure. The next begins with the registration whose acknowledgement
   ended the exposure, as a write. Answers that overlap an exposure do not count for that broker.
-- Requests of a life's last version with unknown outcome may arrive after the life's end and briefly register the broker again.
-  Each is an indeterminate registration, and its removal an indeterminate unregistration from that end on. A broker with more
-  than LATE_MAX of them is also judged separately, because they make the search long.
+- A *life* is one process of a broker. Requests of a life's last version with unknown outcome may arrive after the life's end and
+  briefly register the broker again. Each counts as an indeterminate registration. Its removal counts as an indeterminate
+  unregistration that begins at the life's end. A broker with more than LATE_MAX of them is also judged separately, because they
+  make the search long.
 - The pair of master and slave is left out, because both change the same version, that of their group.
 
 Late copies of replaced versions are not in the model, because the product promises that they are no-ops. An answer is a

@@ -1,8 +1,9 @@
-"""The check of role switches: under which broker id does a node list each broker of the pair, and with which permission?
+"""Check of role switches: whether routes list each broker of the master-slave pair under its current broker id.
 
-A registration under another id moves the broker, because an address has one id in its group. So the id of a broker is a value
-that its registrations write and that every route of the topic reads; a delayed copy of an older registration writes it again.
-The rules of ``overtaken`` apply. In CP the writes through all nodes count, in AP those that the answering node received.
+A broker has one id in its group. A registration under another id replaces the earlier id. So we treat the id as a value: a
+registration writes it, and a route of the topic reads it. A delayed copy of an older registration writes the older id again.
+The rules of ``overtaken`` apply. In CP the writes through all nodes count. In AP only writes that the answering node received
+count.
 
     the answer about a broker            it is wrong if
     two ids                              always

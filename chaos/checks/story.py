@@ -312,7 +312,7 @@ class Story:
         found: dict[str, list[Span]] = {node: [] for node in self.nodes}
         since: dict[str, int] = {}
         held: dict[int, list[str]] = {}
-        ending = 0  # the number of faults between the beginning and the completion of their end
+        ending = 0  # the number of faults whose end has begun and is not complete
         for time_ns, record, completes in self._fault_moments():
             if not completes:
                 ending += 1
@@ -339,8 +339,8 @@ class Story:
         return found
 
     def _fault_moments(self) -> list[tuple[int, FaultRecord, bool]]:
-        """In order of time: the edges of faults when they were complete (True), and when an end began that may restore a majority
-        (False). Other edges may come between the two moments of an end."""
+        """The moments at which faults changed, in order of time. True: a beginning or an end was complete. False: an end began
+        that may restore a majority. Moments of other faults may come between the beginning and the completion of an end."""
         edges = [record for record in self.trace.records if isinstance(record, FaultRecord)]
         moments = [(record.time_ns, record, True) for record in edges]
         moments += [(record.began_ns, record, False) for record in edges if self._may_restore(record)]
