@@ -149,7 +149,7 @@ class Settings:
     shutdown_wait_time_seconds: int = setting(30, NETTY_SERVER, "Longest graceful stop, in seconds.", live=True)
     use_epoll_native_selector: bool = setting(False, NETTY_SERVER, "Accepted, no effect: the event loop chooses.")
 
-    # NettyClientConfig: outgoing connections (code 905)
+    # NettyClientConfig: outgoing connections, for ``NOTIFY_MIN_BROKER_ID_CHANGE`` (905)
     client_worker_threads: int = setting(4, NETTY_CLIENT, "Accepted, no effect: there is no such thread pool.")
     client_callback_executor_threads: int = setting(2, NETTY_CLIENT, "Accepted, no effect: there is no such thread pool.")
     client_oneway_semaphore_value: int = setting(65535, NETTY_CLIENT, "Accepted, no effect.")
@@ -510,7 +510,7 @@ class Row:
         return text.strip()
 
     def is_plain(self, text: str) -> bool:
-        """False for a boolean text that is neither true nor false: RocketMQ reads it as false, which was hardly intended."""
+        """False for a boolean text that is neither true nor false. RocketMQ reads it as false, which is probably not intended."""
         return self.kind is not bool or text.lower() in ("true", "false")
 
     def parse_strictly(self, text: str) -> Value:

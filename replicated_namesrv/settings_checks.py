@@ -14,7 +14,7 @@ _CHOICES = {
     "log_format": ("human", "json", "auto"),
 }
 _LISTEN_RIVALS = ("bind_address", "listen_port")
-"""Settings whose values ``listen`` also gives."""
+"""Settings whose values are also in ``listen``."""
 _AT_LEAST = {
     "trace_one_in": 1,
     "scan_not_active_broker_interval": 1,

@@ -68,7 +68,7 @@ def decode_cluster_info(body: bytes) -> ClusterInfo:
 
 
 def decode_topic_list(body: bytes) -> TopicList:
-    """Body of a code 206, 224, 304 or 311 to 313 answer."""
+    """Body of an answer that lists topics: 206, 224, 304, 311 to 313 (``RequestCode``)."""
     answer = _object(body)
     return TopicList(tuple(sorted(_texts(answer.get("topicList"), "topicList"))), _optional_text(answer, "brokerAddr"))
 

@@ -10,8 +10,8 @@ Copied behaviour (``BrokerController``, ``BrokerOuterAPI``, ``SlaveSynchronize``
   round.
 - Without ``force_register`` a round first sends ``QUERY_DATA_VERSION`` (322) to every server. It registers only if an answer
   differs or a query fails.
-- With ``heartbeat`` 322 or 904 a 5.3 broker runs in acting-master mode: a oneway heartbeat every second, a time-out of 10 s in
-  its registration, and a query for its member group every second (``GET_ROUTEINFO_BY_TOPIC`` (105) for the SYNC topic, or
+- A 5.3 broker that sends heartbeats (``Heartbeat``) runs in acting-master mode: a oneway heartbeat every second, a time-out of
+  10 s in its registration, and a query for its member group every second (``GET_ROUTEINFO_BY_TOPIC`` (105) for the SYNC topic, or
   ``GET_BROKER_MEMBER_GROUP`` (901)).
 - The first answer of a round counts. From it a slave gets the master's address and HA address; then it copies the master's topics
   and version. Topics of the order configuration become ordered, which makes a new data version.
@@ -440,7 +440,7 @@ class BrokerAgent:
         return mine == stored
 
     async def send_heartbeats(self) -> None:
-        """Send one oneway heartbeat (322 or 904) to every connected server."""
+        """Send one oneway heartbeat to every connected server."""
         with_version = self.options.heartbeat is Heartbeat.QUERY_DATA_VERSION
         request = heartbeat_request(self.identity, self.options.version, self.data_version if with_version else None)
         timeout_ms, state = self.options.heartbeat_interval_ms, self._state()

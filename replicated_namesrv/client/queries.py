@@ -72,7 +72,7 @@ def topics_of_cluster_request(cluster: str) -> RemotingCommand:
 
 
 def topic_list_request(code: RequestCode) -> RemotingCommand:
-    """Codes 304 (system topics) and 311 to 313 (unit topics)."""
+    """``GET_SYSTEM_TOPIC_LIST_FROM_NS`` (304), or one of the requests for unit topics (311 to 313)."""
     return RemotingCommand(code)
 
 

@@ -244,7 +244,8 @@ class RemotingClient:
             raise UnavailableError(f"no connection to {address} within {timeout_ms} ms") from None
         except asyncio.CancelledError:
             caller = asyncio.current_task()
-            # At the end of an event loop both are cancelled. A caller that retries would not end if its cancellation were lost.
+            # At the end of an event loop, ``task`` and the caller are both cancelled. The cancellation of the caller must not be
+            # replaced by an error: a caller that retries would not end.
             if task.cancelled() and not (caller is not None and caller.cancelling()):
                 raise UnavailableError(f"not connected to {address}: this client is closed") from None
             raise

@@ -10,7 +10,7 @@ No IO, no clock, no randomness and no knowledge of routes. A function takes byte
 ``fastjson``              reader of the JSON dialect of fastjson 1, and what Java's types make of its values
 ``fastjson_writer``       the two ways in which RocketMQ writes JSON, and Java's hash order
 ``bodies``                all bodies except registrations: routes, cluster info, lists, tables, versions
-``registration_body``     decoding of registrations (code 103), fast, and in slices for big ones
+``registration_body``     decoding of ``REGISTER_BROKER`` (103), fast, and in slices for large ones
 ``properties``            java.util.Properties text
 ``proxy_protocol``        PROXY protocol versions 1 and 2
 ========================  =========================================================================================

@@ -157,7 +157,7 @@ def encode_broker_member_group(cluster: str | None, broker_name: str | None, bro
 
 
 def encode_topic_list(topics: Sequence[str], broker_addr: str | None = None) -> bytes:
-    """Body of codes 206, 224, 304 and 311 to 313."""
+    """Body of an answer that lists topics: 206, 224, 304, 311 to 313 (``RequestCode``)."""
     addr = "" if broker_addr is None else f'"brokerAddr":{quote(broker_addr)},'
     listed = dump_alike(topics) or f"[{','.join(map(quote, topics))}]".encode()
     return b'{%b"topicList":%b}' % (addr.encode(), listed)
