@@ -375,7 +375,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         _MACHINE,
         "result = self._apply(UnregisterBrokers(due), LOST if is_lost else EXPIRED)",
         "result = self._apply(UnregisterBrokers(due), EXPIRED if is_lost else LOST)",
-        "``/v1/watch`` exchanges silent brokers and those that closed their connections",
+        "``/v1/watch`` reports silent brokers as lost, and brokers that closed their connections as expired",
         (_ISOLATE,),
     ),
     # settings
@@ -431,7 +431,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         _BARRIER,
         "self._silent_ms, self._ticked_ms = 0.0, self._now_ms()  # F7",
         "self._ticked_ms = self._now_ms()  # F7",
-        "a node counts silence although it reaches a majority, and fences itself for a moment again and again",
+        "a node counts silence although it reaches a majority, so it fences itself repeatedly for a moment",
         (_ISOLATE,),
     ),
     Sabotage(

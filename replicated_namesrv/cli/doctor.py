@@ -39,7 +39,7 @@ from replicated_namesrv.server.server import OTHER_FILES
 from replicated_namesrv.settings import ROWS, Settings
 from replicated_namesrv.settings_sources import load_settings
 
-HELP = "check this machine and a node's settings, and the way to its peers; each finding has a remedy"
+HELP = "check this machine, a node's settings, and its connections to its peers; each finding has a remedy"
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 GOOD, BAD = 0, 1
