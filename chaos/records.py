@@ -153,7 +153,7 @@ class Status(TraceRecord):
     answered: bool
     ready: bool | None
     role: str | None
-    """The role in the Raft group: leader, follower and so on; None in AP."""
+    """The node's role in Raft: leader, follower and so on; None in AP."""
     term: int | None
     leader: str | None
     commit_index: int | None
@@ -349,7 +349,7 @@ class TraceWriter:
         self.count = 0
 
     def write(self, record: TraceRecord) -> None:
-        """Append a record. Raises TraceError if the disk refuses, because a run without its trace is worthless."""
+        """Append a record. Raises TraceError if the disk refuses, because a run without its trace cannot be judged."""
         line = encode(record)
         try:
             written = os.write(self._file, line)

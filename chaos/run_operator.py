@@ -52,7 +52,7 @@ class RunOperator:
         return True
 
     async def remove(self, name: str) -> bool:
-        """Take a node out of the cluster. Without members the caller stops it. Returns whether it is not a member any more."""
+        """Take a node out of the cluster. Without members the caller stops it. Returns whether it is no longer a member."""
         if self._cluster.has_members:
             return await self._members("remove", name)
         self._set_list(self._without(name))

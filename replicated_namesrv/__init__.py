@@ -1,3 +1,3 @@
-"""A name service for RocketMQ. Nodes are a Raft group (CP) or independent (AP), selected by one flag."""
+"""A name service for RocketMQ. Its nodes replicate every change with Raft (CP), or are independent (AP): see ``mode``."""
 
 __version__ = "0.2.0"

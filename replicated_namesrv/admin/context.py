@@ -54,7 +54,7 @@ class OperatedService(Protocol):
     """The part of the service that operates a whole node or cluster."""
 
     def check_restore(self) -> None:
-        """Raise SettingError if this node cannot restore backups at all, whatever the backups contain."""
+        """Raise SettingError if this node cannot restore any backup."""
 
     async def announce(self, request: str, target: str | None, origin: ChangeOrigin | None) -> None:
         """Record an operation of ``origin`` in the audit log of every node of a cluster, before it is executed. Raises

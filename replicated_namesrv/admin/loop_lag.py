@@ -1,7 +1,7 @@
 """The delay of the event loop, which is a lower bound of the delay of every connection.
 
 A timer asks to be called every ``INTERVAL_S`` and records how much later it was called. Every stall of the loop is visible
-here, whatever its cause (a large registration, a garbage collection, a starved machine).
+here. Causes are, for example, a large registration, a garbage collection, or a machine without free CPU time.
 """
 
 import asyncio

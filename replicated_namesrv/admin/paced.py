@@ -160,7 +160,7 @@ async def in_share(request: web.Request, handler: Callable[[web.Request], Awaita
 
 
 def _wake(turn: "asyncio.Future[None]") -> bool:
-    """Let a waiting request continue. False: it does not wait any more."""
+    """Let a waiting request continue. False: it no longer waits."""
     if turn.done():
         return False
     turn.set_result(None)

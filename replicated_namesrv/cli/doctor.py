@@ -368,7 +368,7 @@ def _ask(admin: Admin, address: str) -> _Other:
 
 
 def _differences(settings: Settings, node: str, values: dict[str, str]) -> Iterator[Finding]:
-    """Replicated settings are left out: the running cluster has one value of each, whatever the files say."""
+    """Replicated settings are left out: the running cluster has one value of each, even if the files differ."""
     differing = []
     for row in ROWS.values():
         if row.name in OF_ONE_NODE or row.replicated or row.name not in values:

@@ -189,7 +189,7 @@ class BrokerCalls:
                     if unchanged is not None and await self._is_confirmed(registration, unchanged, connection):
                         self._late_copies.forget(key)
                         return unchanged
-                    # the change may wait, or be refused; meanwhile the leader has to know of the connection
+                    # the change may wait, or be refused; the leader has to know of the connection before that
                     self.change_arrived(registration, connection)
                     content = content or content_of(registration)
                     asked, decision = self._leader.may_register(key, content, serial)
@@ -277,7 +277,7 @@ class BrokerCalls:
         return await self._leader.renew(key, epoch, generation)
 
     def change_arrived(self, registration: RegisterBroker, connection: Connection) -> None:
-        """Renew the present registration of a broker that changes its content, whatever the outcome of the change."""
+        """Renew the present registration of a broker that changes its content. The outcome of the change does not matter."""
         if self._machine.state.is_registered(registration):
             self.heartbeat(registration.cluster_name, registration.broker_addr, connection)
 

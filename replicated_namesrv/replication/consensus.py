@@ -153,7 +153,7 @@ async def confirm(consensus: Consensus) -> None:
 
 
 class RaftConsensus(Observer):
-    """One node of the group, on its event loop."""
+    """Raft on one node, on the node's event loop."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class RaftConsensus(Observer):
         self.waits_for: str | None = None
         """Why this node has not caught up with a majority since its start; None: it has, or it has not tried yet."""
         self.on_failed: Callable[[str], None] = lambda reason: None
-        """Called when Raft has stopped for good."""
+        """Called when Raft has stopped permanently."""
         self._raft = raft(machine, config, self)
 
     # Callers
@@ -355,7 +355,7 @@ class RaftConsensus(Observer):
         return None if node is None else node.disk_problem
 
     def standing(self) -> dict[str, object] | None:
-        """JSON-able status of this node in its group; None before its start."""
+        """JSON-able status of this node in its cluster; None before its start."""
         node = self._node
         if node is None:
             return None
@@ -463,8 +463,8 @@ class CommandProposer:
     ) -> ProposalResult:
         """Propose a command and return its result. Raises LimitError, UnavailableError or NoPermissionError if the command is
         certainly not applied. Raises OutcomeUnknownError if it may be applied later. The call ends at the latest when this node
-        fences itself. Raft may commit the command after the call has ended or was cancelled. Therefore ``grant``, and the turn of
-        a heavy command, are held until Raft has an outcome.
+        fences itself. Raft may commit the command after the call has ended or was cancelled. Therefore ``grant`` counts as used,
+        and the next heavy command waits, until Raft has an outcome.
 
         ``timeout_ms`` None: the time limit of all requests. ``topics``: number of topics that the command concerns. ``origin`` is
         in the log if every member knows such commands. Its permission is checked again right before the proposal. The estimated
@@ -493,7 +493,7 @@ class CommandProposer:
         return await self._answer(proposed)
 
     def _begin(self, data: bytes, timeout_ms: int | None, origin: ChangeOrigin | None, grant: Grant | None) -> "Future[Outcome]":
-        """Give a command to Raft. The Future completes when Raft has an outcome: nobody else cancels or completes it."""
+        """Give a command to Raft. The Future completes when Raft has an outcome: only Raft completes it."""
         if self._is_fenced():
             raise UnavailableError(self._consensus.removed or NO_MAJORITY)
         if origin is not None:

@@ -1,4 +1,4 @@
-"""Validates the settings of a Raft group: names and addresses of its members, and how they authenticate each other."""
+"""Validates the settings of a CP cluster: names and addresses of its members, and how they authenticate each other."""
 
 import contextlib
 import os

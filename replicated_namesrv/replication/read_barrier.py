@@ -293,7 +293,7 @@ class ReadBarrier:
         self._is_probing = False
 
     def confirmed(self, asked_ms: float) -> None:
-        """A read index is confirmed, whatever its purpose. ``asked_ms``: when it was requested on this node."""
+        """A read index is confirmed, for a read or for another purpose. ``asked_ms``: when it was requested on this node."""
         self._fresh_ms = max(self._fresh_ms, asked_ms)
         self._silent_ms, self._ticked_ms = 0.0, self._now_ms()  # F7
         if self.fenced:  # F6

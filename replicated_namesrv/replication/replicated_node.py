@@ -103,7 +103,7 @@ def raft_config(settings: Settings, budget_ms: int) -> RaftConfig:
 
 
 class ReplicatedNode:
-    """One node of the group."""
+    """One node of a CP cluster."""
 
     confirms_reads = True
 
@@ -245,7 +245,7 @@ class ReplicatedNode:
         self._on_serving = change
 
     def on_failure(self, stop: Callable[[str], None]) -> None:
-        """``stop(reason)`` is called when consensus has stopped for good and this node has to stop, too."""
+        """``stop(reason)`` is called when consensus has stopped permanently and this node has to stop, too."""
         self.consensus.on_failed = stop
 
     def on_leader(self, notify: Callable[[str | None, int], None]) -> None:
@@ -563,7 +563,7 @@ class ReplicatedNode:
         yield from self.consensus.measurements()
 
     def replication_status(self) -> dict[str, object] | None:
-        """JSON-able status of this node in its group."""
+        """JSON-able status of this node in its cluster."""
         standing = self.consensus.standing()
         if standing is None:
             return None

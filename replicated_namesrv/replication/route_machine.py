@@ -73,7 +73,7 @@ from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 
 UNREGISTERED_MAX = 10_000
 """Maximum number of unregistrations that are remembered; the newest are kept. A registration that was received before its
-broker's unregistration has an effect if this unregistration is not remembered any more."""
+broker's unregistration has an effect if this unregistration is no longer remembered."""
 NO_REGISTRATION = 0
 """Epoch in a removal whose sender knew of no registration. Real epochs start at 1."""
 
@@ -197,7 +197,7 @@ class RouteStateMachine:
         self.expired: dict[Key, int] = {}
         """Epochs of the brokers that an expiry removed, since the owner last took them."""
         self.on_registered: Callable[[Key, int | None, str], None] = lambda key, epoch, content: None
-        """Called for every applied registration, whatever its outcome, with the hash of its content. The epoch is None if the
+        """Called for every applied registration, with any outcome, with the hash of its content. The epoch is None if the
         registration was refused or ignored. Also called in replay."""
         self.on_backup: Callable[[int], None] = lambda epoch: None
         """Called when a backup has become the state, with the epoch of all its registrations. Also called in replay."""
@@ -296,7 +296,7 @@ class RouteStateMachine:
         return applied
 
     def _register(self, command: Command, received: int, replaces: int, unused: int | None, content: str) -> ProposalResult:
-        """Apply a registration, and call ``on_registered`` whatever the outcome: nodes with a copy of it wait for any outcome."""
+        """Apply a registration, and call ``on_registered`` for every outcome, because nodes with a copy of it wait for it."""
         assert isinstance(command, RegisterBroker)
         applied = self._judge(command, received, replaces, content)
         epoch = applied.result.epoch if applied.ignored is None else None

@@ -18,7 +18,7 @@ class Registration(NamedTuple):
     broker_id: int
     epoch: int
     """Revision at which this registration began. Later registrations of a broker have greater epochs. The epoch stays the same
-    while the same address is registered under the same cluster, name and id, whatever the content. The registration ends when it
+    while the same address is registered under the same cluster, name and id, with any content. The registration ends when it
     is removed, or when the address, cluster, name or id changes. A command begins at most one registration, so registrations have
     different epochs. Exception: after ``RouteInfoManager.begin_anew`` all registrations have the same epoch."""
     data_version: DataVersion

@@ -35,7 +35,7 @@ class RegisterBroker:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRemoval:
-    """One broker to be removed: by address, whatever its id (``UnRegisterBrokerRequestHeader``)."""
+    """One broker to be removed, found by its address. Its id does not matter (``UnRegisterBrokerRequestHeader``)."""
 
     cluster_name: str
     broker_addr: str

@@ -1,8 +1,8 @@
 """Limits on the state: the length of each text, the number of bytes, and the number of objects of each kind.
 
 CP nodes check them before a command is proposed, AP nodes before it is applied. ``apply`` itself never checks them: a command
-in the log is applied whatever the present limits are. So limits may differ between nodes and versions without different
-states. For the same reason a state may exceed its limits, if an earlier version or another setting allowed it. Commands that
+in the log is applied even if it exceeds the present limits. So nodes and versions may have different limits and still get the
+same state. For the same reason a state may exceed its limits, if an earlier version or another setting allowed it. Commands that
 add nothing are still accepted then: brokers stay registered, and everything can be removed.
 
 ``Quotas`` is the only place that grants bytes and numbers of objects. Each command has *needs*: for each bound, the amount in use
@@ -328,7 +328,7 @@ class Grant:
         self._holders += 1
 
     def release(self) -> None:
-        """End the attempt of one ``hold``. After the last one, the room does not count as used any more."""
+        """End the attempt of one ``hold``. After the last one, the room no longer counts as used."""
         self._holders -= 1
         if not self._holders:
             for need in self._needs:

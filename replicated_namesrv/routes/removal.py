@@ -84,7 +84,7 @@ def change_write_perm(tables: Tables, command: ChangeWritePerm) -> Result:
 
 
 def _find_member(tables: Tables, group: BrokerGroup, removal: BrokerRemoval) -> Registration | None:
-    """The member to remove. Without an epoch it is the member with this address, whatever its id and cluster. With an epoch it is
+    """The member to remove. Without an epoch it is the member with this address, with any id and cluster. With an epoch it is
     the registration of this cluster and address, if it has this epoch."""
     if removal.epoch is None:
         return group.member_at(removal.broker_addr)

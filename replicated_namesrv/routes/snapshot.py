@@ -80,7 +80,7 @@ class _GroupViews:
 
 
 def snapshot(tables: Tables, is_new: bool = True) -> Iterator[bytes]:
-    """Lines of the state as of this call, however late the iterator is consumed. ``is_new``: False if version 0.1 may have to
+    """Lines of the state as of this call, even if the iterator is consumed later. ``is_new``: False if version 0.1 may have to
     read the lines, because it does not know the kinds ``listed`` and ``overridden``.
     """
     tables.shared_mappings.update(tables.mappings)

@@ -1,8 +1,9 @@
 """RouteInfoManager: the routes, brokers and KV config of a name service as a deterministic state machine.
 
 ``apply`` is the only way to change the state. Applying the same commands with the same times to equal states gives equal
-results, effects, digests and snapshots on every machine: nothing here reads a clock, uses randomness, depends on hash order or
-fails half way. Semantics are RocketMQ 5.3.3's (``RouteInfoManager.java``); routes/DESIGN.md lists where and why they differ.
+results, effects, digests and snapshots on every machine: nothing here reads a clock, uses randomness or depends on hash order,
+and no command is applied only in part. Semantics are RocketMQ 5.3.3's (``RouteInfoManager.java``); routes/DESIGN.md lists where
+and why they differ.
 
 ``revision`` counts commands that changed something. ``topic_revisions[topic]`` is the revision of the last change that may
 affect the topic's route. While it is the same, an encoded answer is valid. While ``group_generation(name)`` is
@@ -347,7 +348,7 @@ class RouteInfoManager:
         return None if group is None else group.members.get(broker_id)
 
     def member_at(self, broker_name: str, broker_addr: str) -> Registration | None:
-        """The broker that has this name and address, in whatever cluster it is."""
+        """The broker that has this name and address, in any cluster."""
         group = self._tables.groups.get(broker_name)
         return None if group is None else group.member_at(broker_addr)
 

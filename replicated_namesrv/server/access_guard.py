@@ -125,9 +125,7 @@ class AccessGuard:
         return origin
 
     def _check_again(self, admitted: Admitted) -> None:
-        """Raises NoPermissionError if the request is not allowed any more, because the access file or the registrations have
-        changed.
-        """
+        """Raises NoPermissionError if the request is no longer allowed, because access file or registrations have changed."""
         access, allowed = self._access, admitted.allowed
         identity, by = admitted.identity, admitted.by
         if admitted.rules is not access.rules:

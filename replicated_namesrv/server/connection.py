@@ -619,7 +619,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def _set_reading(self) -> None:
         if self._reading and not self._may_read():
             self._reading = False
-            # bytes that we do not read cannot complete a frame, so the peer must not be blamed for an incomplete one
+            # while we do not read, the peer cannot complete a frame, so the time limit of the frame does not apply
             self._host.held.end(self)
             if self._transport is not None and not self._closing:
                 self._transport.pause_reading()

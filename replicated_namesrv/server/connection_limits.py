@@ -3,7 +3,7 @@
 The server needs memory for a peer in two cases: a frame that has not arrived completely, and answers that the peer does not
 read. Both are *held bytes*. Their sum over all connections is bounded. Beyond the bound the connection that has held bytes for
 the longest is closed, because honest peers hold bytes for milliseconds. A frame that takes longer than ``frame_timeout_s``
-also ends its connection, however few bytes it holds.
+also ends its connection, even if it holds few bytes.
 """
 
 from collections.abc import Iterator

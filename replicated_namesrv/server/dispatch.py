@@ -253,7 +253,7 @@ class RequestDispatcher:
     def _other_environment(self) -> "ClusterTestRoutes | None":
         if not self._settings.cluster_test:
             return None
-        # Imported here because hardly any node needs an HTTP client.
+        # imported here, because few nodes need an HTTP client
         from replicated_namesrv.server.cluster_test import ClusterTestRoutes
 
         return ClusterTestRoutes(self._settings, self._problems)

@@ -46,7 +46,7 @@ class IdleWheel:
         self._slots[member.idle_slot].discard(member)
 
     def advance(self, now_s: float) -> list[Idler]:
-        """Advance to ``now_s``. Returns the members that became idle; they are not watched any more."""
+        """Advance to ``now_s``. Returns the members that became idle; they are no longer watched."""
         target = int((now_s - self._started_s) / self.tick_s)
         idle: list[Idler] = []
         missed = target - self.tick - TICKS_PER_ADVANCE_MAX

@@ -98,7 +98,7 @@ class ServerMetrics:
         self.requests[key] = self.requests.get(key, 0) + 1
 
     def observe_fast_path(self, elapsed_ns: int) -> None:
-        """Add a latency that stands for all fast-path requests since the last call."""
+        """Add a latency that counts for all fast-path requests since the last call."""
         self.latency.observe(elapsed_ns, self.fast_path_hits - self.fast_path_observed)
         self.fast_path_observed = self.fast_path_hits
 

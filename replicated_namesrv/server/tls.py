@@ -1,7 +1,7 @@
 """TLS on the plain port: contexts from files or a self-signed certificate, their reload, and sessions between memory buffers.
 
-``TlsSession`` runs OpenSSL between two memory buffers, so that a connection whose first bytes have already been read can be
-upgraded, whatever those bytes were. ``TlsContexts`` has the context for new connections and polls its files as RocketMQ's
+``TlsSession`` runs OpenSSL between two memory buffers. So the node can read the first bytes of a connection, and then start TLS
+with these bytes. ``TlsContexts`` has the context for new connections and polls its files as RocketMQ's
 ``FileWatchService`` does: by content hash, and only files that existed at the start. A changed trust file is loaded at once,
 key and certificate when both have changed. If files cannot be loaded, the old context stays, a metric counts it and a log line
 reports it. Open connections keep their context.

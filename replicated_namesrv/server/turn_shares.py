@@ -2,8 +2,8 @@
 
 All work for an address counts as its debt. The debt shrinks by a quarter of the time that passes. When it reaches ``SHARE_NS``,
 further frames, HTTP requests, registrations and late answers of the address wait, in order, until the debt is paid. So while
-other addresses cause work, one address uses at most about a quarter of the loop, however many connections and requests it has:
-after a millisecond of work it waits for three. A turn has time for other addresses, for peers and for timers. The process is then
+other addresses cause work, one address uses at most about a quarter of the loop, even with many connections and requests: after a
+millisecond of work it waits for three. A turn has time for other addresses, for peers and for timers. The process is then
 also idle for a part of the time. This shortens the waits of other hosts, because the kernel's scheduler wakes a process later if
 the process always runs.
 

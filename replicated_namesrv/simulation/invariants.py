@@ -73,7 +73,7 @@ class Invariants:
         self._newest = (0, 0)
         """The highest term that has a leader, and the time since which it has one."""
         self.single_node = False
-        """Whether the group has one node."""
+        """Whether the cluster has one node."""
         self.quorum = 0
         """Number of votes that a leader needs; 0: not checked."""
         self._votes: dict[tuple[int, str], set[str]] = {}

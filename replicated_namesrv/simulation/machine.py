@@ -78,7 +78,7 @@ class Machine(Endpoint):
     ) -> None:
         self.world, self.name, self.invariants, self._start_process = world, name, invariants, start_process
         self.speaks_as = name
-        """Name in the group and on the network. A process on a copy of a machine's directory uses that machine's name."""
+        """Name in the cluster and on the network. A process on a copy of a machine's directory uses that machine's name."""
         self._rng, self._opening_rng = world.random(f"machine/{name}"), world.random(f"opening/{name}")
         self.disk = SimulatedDisk(world.random(f"disk/{name}"))
         self.process: Process | None = None

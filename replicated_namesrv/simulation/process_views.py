@@ -80,7 +80,7 @@ class MachineView(Protocol):
 
     @property
     def speaks_as(self) -> str:
-        """Name in the group. A process on a copy of a machine's directory uses that machine's name."""
+        """Name in the cluster. A process on a copy of a machine's directory uses that machine's name."""
 
     @property
     def raft(self) -> RaftView | None: ...

@@ -42,7 +42,7 @@ class BrokerLiveness:
         self._removed_ms = -math.inf
         """When this node last applied the removal of a node from the cluster."""
         self._expired = self._lost = 0
-        """The counts below, summed over the terms that this node led before."""
+        """``expired_count`` and ``lost_count``, summed over the terms that this node led before."""
         self._encoded: tuple[Message | None, bytes] = (None, b"")
         """Cache of the encoded last message, which may be sent to several nodes."""
 

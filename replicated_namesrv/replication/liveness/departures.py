@@ -121,7 +121,7 @@ class Departures:
         self._registered_ms: dict[Key, tuple[int, float]] = {}
         """For the registrations that began in this term: their epochs, and the times at which they began."""
         self._restored = (0, 0.0)
-        """Epoch and time of beginning of all registrations that were restored from a backup."""
+        """The epoch of all registrations that were restored from a backup, and the time at which they began."""
         self._looks: dict[Key, float] = {}
         """Brokers that closed a connection, each with the time of its next check."""
 

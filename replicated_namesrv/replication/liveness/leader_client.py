@@ -312,7 +312,7 @@ class LeaderClient:
             return
         if answer.term == self._consensus.term:
             self._leader_clock = (answer.term, answer.time_ms - self._monotonic_ms())
-        # if a whole list was sent after this report, it is on its way, and nothing has to be sent again
+        # if a whole list was sent after this report, it contains this content, and nothing has to be sent again
         is_missed = answer.wants_full and answer.sequence > self._whole_list
         if is_missed and self._told is not None and answer.term == self._told[0]:
             self._told = None

@@ -194,7 +194,7 @@ class LeaderRole:
             self._unregister_early()
 
     def _since_ms(self, inquiry: Inquiry) -> float:
-        """``since_ms`` of a REMOVE, converted to ``clock_ms``. The time that the inquiry was on its way is subtracted."""
+        """``since_ms`` of a REMOVE, converted to ``clock_ms``. The time that the inquiry needed to arrive is subtracted."""
         if inquiry.since_ms == AGE_MAX:
             return math.inf
         way_ms = max(0, self.term.node.wall_ms() - inquiry.serial) if inquiry.serial else 0

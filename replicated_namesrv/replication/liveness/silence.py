@@ -106,7 +106,7 @@ class _Watched:
 
 class Silence:
     """The silence of all brokers, for one leader. It costs one heap operation for each broker in each third of the broker's
-    time-out, however many renewals arrive."""
+    time-out. The number of renewals does not matter."""
 
     def __init__(self, registered: dict[Key, Registration], now_ms: float) -> None:
         """Measure the silence of all these brokers. It begins at the recorded suspicion and continues from now on. ``due`` reads
@@ -233,7 +233,7 @@ class Suspicions:
         self._flying: dict[Key, Suspect] | None = None
         """The content of the command in progress."""
         self._doubtful: set[Key] = set()
-        """Brokers that a SUSPECT of this leader may still make suspected, because its outcome is unknown."""
+        """Brokers for which a SUSPECT of this leader has an unknown outcome. They may still become suspected."""
 
     def is_suspected(self, key: Key) -> bool:
         """Whether a renewal has to be recorded."""
