@@ -1,7 +1,7 @@
 """Checks of the final state: which values and brokers must be present, which must not return, and which brokers must be removed.
 
-They use real time only: a write that ended before another began is older. So they need no search, name single operations, and
-serve as a control of the linearizability checker.
+These checks use real time only: a write that ended before another began is older. So they need no search. Each finding names one
+operation. They also serve as a control of the linearizability checker.
 """
 
 from collections import defaultdict
