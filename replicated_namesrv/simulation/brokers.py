@@ -104,7 +104,8 @@ class Broker:
         self.is_steady = True
         """False from the time at which another process may have sent requests with this broker's id or address."""
         self.alone_ns = 0
-        """From this time on, no request of another process with this broker's id or address can arrive."""
+        """From this time on, no other process of this broker, or with its id, exists. If it is in the future, an
+        ``UNREGISTER_BROKER`` (104) of such a process may still wait at a node."""
         self.life = self._begin(f"10.0.{number}.1:10911")
 
     def _topics(self) -> dict[str, QueueData]:
