@@ -215,7 +215,7 @@ class ChaosScenario:
         return any(fault.kind in OPERATOR_KINDS for fault in self.fault)
 
     def as_json(self) -> dict[str, Any]:
-        """The scenario as it stands in the manifest."""
+        """The scenario in the form that the manifest contains."""
         return dataclasses.asdict(self)
 
 

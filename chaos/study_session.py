@@ -231,7 +231,7 @@ def _reason(verdict: dict[str, Any]) -> str | None:
 
 
 def run_slowdown(trace: Path) -> float | None:
-    """The greatest slowdown of a judged phase. None: the trace has none."""
+    """The greatest slowdown of a judged phase. None: the trace records no slowdown."""
     begin = b'{"record":"%b"' % Phase.record.encode()
     phases = [json.loads(line) for line in trace.read_bytes().splitlines() if line.startswith(begin)]
     # the record of a phase describes the phase before it, and start-up is not judged

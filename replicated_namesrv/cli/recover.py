@@ -1,7 +1,7 @@
 """``namesrv recover DIR FILE``: saves the state on the disk of one stopped node as a backup, when a majority is permanently lost.
 
 It asks no other node. It first says what may be lost. 'namesrv restore' loads the file into a new cluster. With
-``--force-new-cluster`` this node becomes the first of a new cluster (``new_cluster.py``); otherwise the data directory is not
+``--force-new-cluster`` this node becomes the first node of a new cluster (``new_cluster.py``). Otherwise the data directory is not
 changed.
 """
 

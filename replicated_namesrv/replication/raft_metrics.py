@@ -59,8 +59,8 @@ def _log(node: RaftNode) -> Iterator[Measurement]:
 
 
 def _peers(node: RaftNode) -> Iterator[Measurement]:
-    """Measurements about each peer. A leader has replication progress and last contacts of all followers. A follower has only the
-    last contact of the leader."""
+    """Measurements about each peer. A leader knows the replication progress of all followers, and its last contact with each. A
+    follower knows only its last contact with the leader."""
     now, leads, leader = node.context.now(), node.core.is_leader, node.leader_id
     for peer, progress in node.followers.progress.items():
         yield Measurement("raft_peer_connected", int(progress.connected), (peer,))

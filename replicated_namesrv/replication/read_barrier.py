@@ -1,9 +1,9 @@
 """ReadBarrier: when this node may answer, how fresh its state is, and when it is fenced.
 
 A linearizable read waits for a read index that was requested after the read came. All reads that come in the same turn of the
-event loop share one request, so a read costs little. Reads that come later wait for the next request. It is sent when the last
-one is answered, or PIPELINE_MS after the last one if links are slow. Any node can do this. A stale read is answered at once with
-its age.
+event loop share one request, so a read costs little. Reads that come later wait for the next request. The node sends the next
+request when the previous one is answered, or, if links are slow, PIPELINE_MS after the previous one. Any node can do this. A
+stale read is answered at once with its age.
 
 In the tables the first row that matches decides. *Level* is what the request names; *default* is ``readConsistency``. *Stale*
 means: an answer with its age, or StaleReadError if it is older than ``maxStalenessMs``. Each row has one test, named after it, in
