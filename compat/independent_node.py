@@ -1,8 +1,8 @@
 """IndependentNode: the service of AP mode.
 
 Commands are applied at once, and only here. A broker is removed after its time-out without contact, or when its connection to
-this node ends. Removals that this node decides (a closed connection, an expiry) carry the epoch that they saw, so they are
-no-ops after a new registration.
+this node ends. A removal that this node decides (a closed connection, an expiry) names the epoch of the registration to remove.
+So it is a no-op after a new registration.
 
 Intended differences from Java:
 

@@ -1,8 +1,8 @@
 """``namesrv recover DIR FILE``: saves the state on the disk of one stopped node as a backup, when a majority is permanently lost.
 
 It asks no other node. It first says what may be lost. 'namesrv restore' loads the file into a new cluster. With
-``--force-new-cluster`` this node becomes the first node of a new cluster (``new_cluster.py``). Otherwise the data directory is not
-changed.
+``--force-new-cluster`` this node becomes the first node of a new cluster (``new_cluster.py``). Otherwise the data directory is
+not changed.
 """
 
 import argparse

@@ -118,7 +118,7 @@ def rates(before: NodeCounters | None, after: NodeCounters | None) -> dict[str, 
 
 
 def changes(before: dict[str, NodeCounters], after: dict[str, NodeCounters]) -> dict[str, int]:
-    """Changes of the state by kind: the most that one node has applied."""
+    """Number of changes of the state by kind. If nodes have applied different numbers of changes, the largest one counts."""
     found: dict[str, int] = {}
     for address in before.keys() & after.keys():
         for sample, value in after[address].samples.items():

@@ -141,8 +141,8 @@ class History:
         self._tell()
 
     def restart(self, revision: int, time_ms: int = 0) -> None:
-        """The state was replaced as a whole and is at ``revision``. The replacement is recorded as one change, because the changes
-        of which it consists are unknown.
+        """The state was replaced as a whole and is at ``revision``. The replacement is recorded as one change, because its single
+        changes are unknown.
         """
         self._changes, self._first, self._bytes = [], 0, 0
         self.oldest, self.replaced_at = max(0, revision - 1), revision

@@ -115,8 +115,8 @@ def new_topics(tables: Tables, command: Command) -> Collection[str]:
 
 
 def check_texts(tables: Tables, command: Command, new: Collection[str]) -> None:
-    """Raise LimitError for the first text that is too long. Texts that are stored already are allowed: removals may contain all
-    of them, and registrations the topics that their broker name has. ``new``: ``new_topics``."""
+    """Raise LimitError for the first text that is too long. A removal may contain every stored text, even a longer one. So may a
+    registration contain the topics that its broker name has. ``new``: ``new_topics``."""
     for field, text in _texts(tables, command, new):
         limit = VALUE_BYTES_MAX if field == "value" else NAME_BYTES_MAX
         if len(text) * 4 > limit and text_bytes(text) > limit:

@@ -113,7 +113,7 @@ class Tables:
         self.kv_revision = 0
         """Revision of the last change of ``kv`` in this process."""
         self.sizes = Sizes()
-        """Sizes of everything stored. Every change below updates them."""
+        """Sizes of everything stored. Each method that changes the state updates them."""
         self.kv_index = KVIndex(self.kv)
         self.kv_sum = 0
         """Sum over the namespaces and their entries."""

@@ -77,7 +77,7 @@ def decode_register_body(
 ) -> Steps[RegisterBrokerBody]:
     """Decode the body of a registration in slices: yields None between them and returns a RegisterBrokerBody.
 
-    ``version`` and ``compressed`` are the header's. An empty body means no body. Raises BodyError.
+    ``version`` and ``compressed`` are those of the header. An empty body means no body. Raises BodyError.
     """
     if version < 0:
         raise BodyError(f"version {version} is negative; send an ordinal of MQVersion")

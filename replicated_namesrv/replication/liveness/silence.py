@@ -285,7 +285,7 @@ class Suspicions:
             if outcome.cancelled() or self._term.is_over:
                 return
             contacts = [suspect for suspect in batch.values() if not suspect.share]
-            # Contacts have to be proposed again, because the broker may not repeat its heartbeat. Silence becomes due again by itself.
+            # propose contacts again, because the broker may not repeat its heartbeat; silence becomes due again by itself
             if outcome.result() is None:
                 for contact in contacts:
                     self.record(*contact)
