@@ -106,7 +106,12 @@ class Report(NamedTuple):
 def assess(nodes: list[dict[str, Any]]) -> Report:
     """Assess the deployment from the nodes' rows."""
     answering = [node for node in nodes if node["answers"]]
-    problems = [f"{node.get('nodeId', node['admin'])}: {node['problem']}" for node in nodes if node["problem"]]
+    members = sorted({member for node in answering for member in node["members"] or ()})
+    missing = sorted(set(members) - {node["nodeId"] for node in answering})
+    # If all members were asked, those that are missing have the addresses that do not answer. So each node is reported once.
+    silent = " or ".join(missing) if len(missing) == len(nodes) - len(answering) else ""
+    problems = [f"{_name(node, silent)}: {node['problem']}" for node in nodes if node["problem"]]
+    problems += [f"{name}: was not asked or did not answer" for name in missing if not silent]
     modes = sorted({node["mode"] for node in answering})
     if len(modes) > 1:
         of_nodes = ", ".join(f"{node['nodeId']} {node['mode']}" for node in answering)
@@ -115,14 +120,20 @@ def assess(nodes: list[dict[str, Any]]) -> Report:
     facts["revision"] = max((node["revision"] for node in answering), default=None)
     comparable = False
     if modes == ["cp"]:
-        comparable = _assess_group(facts, answering, problems)
+        comparable = _assess_group(facts, answering, members, problems)
     return Report(facts | {"nodes": nodes, "problems": problems}, comparable)
 
 
-def _assess_group(facts: dict[str, Any], answering: list[dict[str, Any]], problems: list[str]) -> bool:
+def _name(node: dict[str, Any], silent: str) -> str:
+    """Name of a node in a problem. ``silent``: the names of the nodes that do not answer."""
+    if node["answers"]:
+        return str(node["nodeId"])
+    return f"{silent} at {node['admin']}" if silent else str(node["admin"])
+
+
+def _assess_group(facts: dict[str, Any], answering: list[dict[str, Any]], members: list[str], problems: list[str]) -> bool:
     newest = max(answering, key=lambda node: int(node["term"]))
     leaders = [node["nodeId"] for node in answering if node["role"] == "leader" and node["term"] == newest["term"]]
-    members = sorted({member for node in answering for member in node["members"]})
     working = sum(bool(node["ready"]) for node in answering if node["role"] in VOTING)
     most_recent = max(answering, key=lambda node: (int(node["term"]), node["role"] == "leader", int(node["appliedIndex"])))
     quorum = most_recent["quorum"] or len(members) // 2 + 1  # version 0.1.0 does not report it, and has no observers
@@ -134,9 +145,6 @@ def _assess_group(facts: dict[str, Any], answering: list[dict[str, Any]], proble
         node["lag"] = commit - node["appliedIndex"]
     if facts["leader"] is None:
         problems.append("no node leads")
-    if silent := sorted(set(members) - {node["nodeId"] for node in answering}):
-        known = {problem.partition(":")[0] for problem in problems}
-        problems += [f"{name}: was not asked or did not answer" for name in silent if name not in known]
     comparable: dict[tuple[int, str], dict[str, str]] = {}
     for node in answering:  # versions can compute digests in different ways
         comparable.setdefault((node["appliedIndex"], node["version"]), {})[node["nodeId"]] = node["digest"]
