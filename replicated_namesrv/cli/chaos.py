@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from replicated_namesrv.cli.command_progress import CommandProgress
+from replicated_namesrv.cli.main import is_reported
 from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.provision import ProvisionError
 
@@ -173,9 +174,9 @@ def run(arguments: argparse.Namespace) -> int:
         known = (missing.name or "").partition(".")[0] in EXTRA_MODULES
         advice = f"{missing.name} is not installed: pip install 'replicated-namesrv[chaos]'"
         _tell(f"namesrv chaos {arguments.command}: {advice}" if known else traceback.format_exc())
-    except BrokenPipeError:
-        raise
-    except Exception:  # catch everything: an internal error must not look like a verdict
+    except Exception as error:  # catch everything: an internal error must not look like a verdict
+        if is_reported(error):
+            raise
         _tell(traceback.format_exc())
     return EXIT_UNKNOWN
 
@@ -430,7 +431,7 @@ def _history(arguments: argparse.Namespace) -> int:
 def _results(arguments: argparse.Namespace) -> int:
     from replicated_namesrv.chaos.run_report import read_verdict, results_page
 
-    folders = [folder for runs in arguments.runs for folder in sorted(runs.glob("*"))]
+    folders = [folder for runs in arguments.runs for folder in _folders(runs)]
     found = {folder: verdict for folder in folders if (verdict := read_verdict(folder)) is not None}
     if not found:
         raise SettingError(f"no verdict.json in any folder of {', '.join(map(str, arguments.runs))}")
@@ -441,6 +442,14 @@ def _results(arguments: argparse.Namespace) -> int:
         return 0
     print(results_page(list(found.values())), end="")
     return 0
+
+
+def _folders(runs: Path) -> list[Path]:
+    """Raises SettingError."""
+    try:
+        return sorted(runs.iterdir())
+    except OSError as cause:
+        raise SettingError(f"{runs}: {cause.strerror}; give the folder of a suite, such as runs/full") from None
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {

@@ -8,15 +8,17 @@ correct is one line on stderr without a stack trace.
 
 import argparse
 import ast
+import contextlib
 import difflib
 import errno
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from replicated_namesrv import __version__
+from replicated_namesrv.cli.command_parser import CommandParser
 from replicated_namesrv.errors import NamesrvError
 
 EXIT_BAD = 1
@@ -25,6 +27,9 @@ EXIT_INTERRUPTED = 130
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk behind a redirected stdout (``namesrv topics > file``). If a command writes a file itself, it
 raises one of the exceptions in ``errors`` instead."""
+
+JUDGING = "Trials, load, fault injection, analysis"
+"""Commands for which exit code 1 means that a promise was broken."""
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Run name servers": ("cluster", "serve", "mqnamesrv"),
@@ -36,7 +41,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("status", "top", "doctor", "watch", "members", "leader", "drain"),
         *("backup", "restore", "recover", "switch", "access", "log", "completion"),
     ),
-    "Trials, load, fault injection, analysis": ("demo", "broker", "simulate", "chaos", "study", "trace", "analyze"),
+    JUDGING: ("demo", "broker", "simulate", "chaos", "study", "trace", "analyze"),
 }
 """Commands by purpose, in the order of the overview. Commands without a module are not listed."""
 
@@ -91,7 +96,7 @@ def program_of(name: str) -> str:
 def parser_of(name: str) -> tuple[argparse.ArgumentParser, object]:
     """The parser of one command and its module."""
     module = importlib.import_module(f"replicated_namesrv.cli.{name}")
-    parser_class: type[argparse.ArgumentParser] = getattr(module, "PARSER_CLASS", argparse.ArgumentParser)
+    parser_class: type[argparse.ArgumentParser] = getattr(module, "PARSER_CLASS", CommandParser)
     parser = parser_class(
         prog=program_of(name),
         description=module.HELP,
@@ -109,36 +114,60 @@ def _open_streams() -> None:
 
 
 def run_command(name: str, arguments: Sequence[str]) -> int:
-    """Run one command; its exit code. Errors of ``errors`` and Ctrl-C end here."""
+    """Run one command; its exit code. Errors of ``errors``, errors of files and Ctrl-C end here."""
     _open_streams()
     for argument in arguments:
         if any("\ud800" <= character <= "\udfff" for character in argument):  # undecodable bytes can be neither sent nor printed
             print(f"{program_of(name)}: argument {argument!a} is not UTF-8; give it in UTF-8", file=sys.stderr)
             return EXIT_USAGE
-    try:
+
+    def work() -> int:
         parser, module = parser_of(name)
         code: int = module.run(parser.parse_args(arguments))  # type: ignore[attr-defined]  # each command has run
-        sys.stdout.flush()
         return code
+
+    return _reporting(program_of(name), work, EXIT_USAGE if name in GROUPS[JUDGING] else EXIT_BAD)
+
+
+def is_reported(error: BaseException) -> bool:
+    """Whether ``run_command`` reports this error of a file or of stdout in one line."""
+    return isinstance(error, OSError) and (
+        error.filename is not None or error.errno in DISK_FULL or isinstance(error, BrokenPipeError)
+    )
+
+
+def _reporting(program: str, work: Callable[[], int], file_error: int = EXIT_BAD) -> int:
+    """The exit code of ``work``. An error that the user can correct is one line on stderr. ``file_error``: exit code if a file or
+    folder cannot be used."""
+    try:
+        try:
+            return work()
+        finally:  # also after --help, which ends with SystemExit
+            sys.stdout.flush()
     except NamesrvError as error:
-        print(f"{program_of(name)}: {error}", file=sys.stderr)
+        _tell(f"{program}: {error}")
         return EXIT_BAD
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         _silence_stdout()
         return EXIT_BAD
-    except PermissionError as error:
-        if error.filename is None:
-            raise
-        print(f"{program_of(name)}: {error.filename}: {error.strerror}; repeat the command as another user", file=sys.stderr)
-        return EXIT_BAD
     except OSError as error:
-        if error.errno not in DISK_FULL:
+        if not is_reported(error):
             raise
+        if error.filename is not None:
+            correction = "repeat the command as another user" if isinstance(error, PermissionError) else "give another path"
+            _tell(f"{program}: {error.filename}: {error.strerror}; {correction}")
+            return file_error
         _silence_stdout()
-        print(f"{program_of(name)}: the output could not be written: {error.strerror}", file=sys.stderr)
+        _tell(f"{program}: the output could not be written: {error.strerror}")
         return EXIT_USAGE
+
+
+def _tell(line: str) -> None:
+    """Print to stderr. If stderr cannot be written, the exit code is all that is left."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def _silence_stdout() -> None:
@@ -148,11 +177,15 @@ def _silence_stdout() -> None:
 
 
 def _print(text: str) -> int:
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        _silence_stdout()
-    return 0
+    def work() -> int:
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:
+            _silence_stdout()
+        return 0
+
+    _open_streams()
+    return _reporting("namesrv", work)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -167,8 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("-h", "--help", "help"):
         return _print(overview())
     if name in ("-V", "--version"):
-        print(f"namesrv {__version__}")
-        return 0
+        return _print(f"namesrv {__version__}")
     if name not in available_commands():
         print(f"namesrv: {_unknown(name)}", file=sys.stderr)
         return EXIT_USAGE

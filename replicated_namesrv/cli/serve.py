@@ -18,6 +18,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import NoReturn
 
+from replicated_namesrv.cli.command_parser import CommandParser
 from replicated_namesrv.errors import BodyError, SettingError
 from replicated_namesrv.settings import NAMESRV, NETTY_CLIENT, NETTY_SERVER, ROWS, Settings
 from replicated_namesrv.settings_sources import load_settings
@@ -40,7 +41,7 @@ examples:
 """
 
 
-class RocketMQParser(argparse.ArgumentParser):
+class RocketMQParser(CommandParser):
     """Reports errors as commons-cli does in ``ServerUtil.parseCmdLine``: the error on stderr, usage on stdout, exit code 1."""
 
     def error(self, message: str) -> NoReturn:

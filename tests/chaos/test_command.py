@@ -76,7 +76,7 @@ def test_where_the_module_proxy_cannot_be_reached_nothing_is_skipped(
         ("sabotage --share 0", "--share 0: give more than 0 and at most 100"),
         ("sabotage --runs 0", "--runs 0: give at least 1"),
         ("check no-folder", "no-folder/manifest.json: cannot be read"),
-        ("results no-folder", "no verdict.json in any folder of no-folder"),
+        ("results no-folder", "no-folder: No such file or directory; give the folder of a suite"),
     ],
 )
 def test_a_mistake_is_told_before_anything_starts(

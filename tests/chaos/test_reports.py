@@ -166,7 +166,7 @@ def test_history_prints_one_operation_a_line(tmp_path: Path, capsys: pytest.Capt
         (["run", "none.toml"], "none.toml: cannot be read"),
         (["run", "no-fault", "--duration-s", "0"], "--duration-s 0: give 0.5 to 3600"),
         (["check", "nowhere"], "nowhere/manifest.json: cannot be read"),
-        (["results", "nowhere"], "no verdict.json in any folder of nowhere"),
+        (["results", "nowhere"], "nowhere: No such file or directory; give the folder of a suite"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_2(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -347,6 +347,7 @@ TABLE = [
     Invocation("study plan primary --jobs 2 --json", GOOD, '"study": "primary"'),
     Invocation("study plan primry", USAGE, err="did you mean primary?"),
     Invocation("study plan {folder}/missing.toml", USAGE, err="cannot be read"),
+    Invocation("chaos results {text}", USAGE, err="Not a directory; give the folder of a suite"),
     Invocation("study run primary --dry-run --keep-traces --hours 1", GOOD, "cp-lease"),
     Invocation("study run primary --hours 0", USAGE, err="--hours 0"),
     Invocation("study run primary --out {folder}", USAGE, err="is not empty"),

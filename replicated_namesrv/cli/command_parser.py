@@ -1,0 +1,13 @@
+"""The parser of every command."""
+
+import argparse
+import sys
+from typing import Any
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Reports if the help cannot be written, for example to a full disk. The base class ignores this."""
+
+    def print_help(self, file: Any = None) -> None:
+        """Raises OSError."""
+        print(self.format_help(), end="", file=file or sys.stdout)
