@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from replicated_namesrv.cli.client import positive
 from replicated_namesrv.client.nameservers import parse_addresses
 from replicated_namesrv.errors import NamesrvError, SettingError
+from replicated_namesrv.settings import Settings
 
 T = TypeVar("T")
 GOOD, BAD, UNKNOWN = 0, 1, 2
@@ -27,6 +28,8 @@ DEFAULT_ADMIN = "127.0.0.1:9886"
 ADMIN_VARIABLE, TOKEN_VARIABLE, CA_VARIABLE = "NAMESRV_ADMIN", "NAMESRV_ADMIN_TOKEN_FILE", "NAMESRV_ADMIN_CA"
 CERT_VARIABLE, KEY_VARIABLE = "NAMESRV_ADMIN_CERT", "NAMESRV_ADMIN_KEY"
 SYSTEM_CA = "system"
+LOOPBACK_OF = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Address on this machine of a node that listens on all addresses."""
 TIMEOUT_MS = 5_000
 ANSWER_BYTES_MAX = 64 << 20
 
@@ -127,10 +130,7 @@ class Admin:
             try:
                 connection.connect()
             except OSError as cause:
-                raise AdminError(
-                    f"{address}: no answer ({reason_of(cause)}); check that the node runs, and that --admin names its admin "
-                    "address (adminListen, which is on loopback by default)"
-                ) from None
+                raise AdminError(f"{address}: {_no_connection(cause)}") from None
             try:
                 # the node may answer and close before it has read the whole request; its answer says why
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -143,13 +143,21 @@ class Admin:
                 why = f"no answer within {self.timeout_s:g} s" if late else f"the connection broke ({reason_of(cause)})"
                 if method == "GET":
                     remedy = "check that the node is neither paused nor overloaded" if late else "repeat the command"
-                    raise AdminError(f"{address}: {why}; {remedy}") from None
+                    raise AdminError(f"{address}: {why}; {remedy}{self._other_protocol(cause)}") from None
                 raise AdminUnknownError(
                     f"{address}: {why}; whether the change was applied is unknown; run 'namesrv status' and repeat the command"
+                    f"{self._other_protocol(cause)}"
                 ) from None
             yield response
         finally:
             connection.close()
+
+    def _other_protocol(self, cause: Exception) -> str:
+        """What to check besides if no byte of an HTTP answer arrived: the port may speak another protocol."""
+        if not isinstance(cause, http.client.BadStatusLine | ConnectionResetError):
+            return ""
+        tls = "" if self.tls else "; give --ca FILE if the nodes have adminTlsCertPath"
+        return f". If this happens again, check that --admin names an admin port (adminListen){tls}"
 
     def _connection(self, host: str, port: int) -> http.client.HTTPConnection:
         if self.tls is None:
@@ -225,6 +233,14 @@ def given_addresses(arguments: argparse.Namespace, admin: Admin) -> tuple[str, .
     return parse_addresses(";".join(_without_scheme(part, admin) for part in given.replace(",", ";").split(";")))
 
 
+def own_admin(settings: Settings) -> str | None:
+    """Admin address at which a node with these settings answers on its own machine. None: it has no admin port."""
+    if settings.admin_address is None:
+        return None
+    host, port = settings.admin_address
+    return f"{LOOPBACK_OF.get(host, host)}:{port}"
+
+
 def _without_scheme(address: str, admin: Admin) -> str:
     """``host:port`` of a URL such as `namesrv cluster` prints. Raises SettingError if its scheme differs from the one in use."""
     scheme, separator, rest = address.strip().partition("://")
@@ -260,13 +276,32 @@ def reason_of(cause: BaseException) -> str:
     """A short text for an error of the operating system or of HTTP."""
     if isinstance(cause, TimeoutError):
         return "time-out"
+    if isinstance(cause, http.client.BadStatusLine) and not isinstance(cause, http.client.RemoteDisconnected):
+        return "the answer is not HTTP"  # its bytes may contain control characters
     return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+
+
+def _no_connection(cause: OSError) -> str:
+    """Why there is no connection to an admin port, and what to do."""
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate of the node was not accepted ({cause.verify_message}); give with --ca the authority that signed "
+            "it, and with --admin a host name or address that it contains"
+        )
+    if isinstance(cause, ssl.SSLError):
+        return f"the port does not speak TLS ({cause.reason}); leave out --ca if the nodes have no adminTlsCertPath"
+    return (
+        f"no answer ({reason_of(cause)}); check that the node runs, and that --admin names its admin address (adminListen, which "
+        "is on loopback by default)"
+    )
 
 
 def _refusal(address: str, status: int, answer: dict[str, Any]) -> NamesrvError:
     if status == http.client.UNAUTHORIZED:
         remedy = f"give the node's token with --token-file FILE or {TOKEN_VARIABLE}, or a certificate with --cert FILE"
         answer = answer | {"remedy": remedy}
+    if status == http.client.NOT_FOUND and "error" not in answer:
+        answer = {"remedy": "check that --admin names the admin port of a node (adminListen)"}
     refused = AdminRefusedError(address, status, answer)
     return AdminUnknownError(str(refused)) if answer.get("outcome") == "unknown" else refused
 

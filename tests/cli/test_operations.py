@@ -121,6 +121,53 @@ async def test_a_node_that_does_not_answer_in_time_is_named_with_the_time(tmp_pa
         assert "no answer within 0.2 s; whether the change was applied is unknown; run 'namesrv status'" in changed.err
 
 
+async def test_a_port_with_another_protocol_is_named_with_the_option_to_correct(tmp_path: Path) -> None:
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    files = authority.files("localhost")
+    tls = {"adminTlsCertPath": str(files.certificate), "adminTlsKeyPath": str(files.key)}
+    other_server = await asyncio.start_server(answer_404, "127.0.0.1", 0)
+    async with (
+        other_server,
+        operated(tmp_path / "plain", 1, "ap") as plain,
+        operated(tmp_path / "secure", 1, "ap", **tls) as secure,
+    ):
+        http_port, https_port = plain.admin_ports[0], secure.admin_ports[0]
+        other_port = other_server.sockets[0].getsockname()[1]
+        give_ca = "give --ca FILE if the nodes have adminTlsCertPath"
+        table = (
+            (f"localhost:{https_port}", (), give_ca),
+            (plain.namesrv, (), f"check that --admin names an admin port (adminListen); {give_ca}"),
+            (f"127.0.0.1:{other_port}", (), "HTTP status 404; check that --admin names the admin port of a node (adminListen)"),
+            (f"127.0.0.1:{http_port}", ("--ca", str(authority.path)), "leave out --ca if the nodes have no adminTlsCertPath"),
+            (f"localhost:{https_port}", ("--ca", str(stranger.path)), "give with --ca the authority that signed it"),
+            (f"127.0.0.1:{https_port}", ("--ca", str(authority.path)), "with --admin a host name or address that it contains"),
+        )
+        peers = await asyncio.start_server(speak_raft, "127.0.0.1", 0)
+        async with peers:
+            done = await run("status", "-a", f"127.0.0.1:{peers.sockets[0].getsockname()[1]}")
+            assert (done.code, "(the answer is not HTTP)" in done.out) == (2, True), done
+        for address, options, remedy in table:
+            for command in (("status",), ("members", "list"), ("drain", "--undo"), ("leader", "transfer")):
+                done = await run(*command, "-a", address, *options)
+                assert done.code != 0, (command, done)
+                assert remedy in done.out + done.err, (command, address, options, done)
+        assert (await run("status", "-a", f"localhost:{https_port}", "--ca", str(authority.path))).code == 0
+
+
+async def speak_raft(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A node that greets a peer."""
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"\x15\x00\x00\x00RAFT\x1b[2J\n")
+    writer.close()
+
+
+async def answer_404(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """An HTTP server of another program."""
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\nConnection: close\r\n\r\nnot found")
+    writer.close()
+
+
 async def test_export_needs_only_the_admin_port_of_the_server_that_is_exported(tmp_path: Path) -> None:
     port = free_port(10)
     places = {"listen": f"127.0.0.1:{port}", "adminListen": f"127.0.0.1:{port + 10}"}
