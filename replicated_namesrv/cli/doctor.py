@@ -27,6 +27,7 @@ from replicated_namesrv.cli.admin import (
     admin_of,
     ask_all,
     given_addresses,
+    own_admin,
     reason_of,
 )
 from replicated_namesrv.cli.client import print_json, print_table
@@ -104,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         findings = [Finding("settings", PROBLEM, text, "give the node's properties file with -c, as a user who may read it")]
     else:
         others = given_addresses(arguments, admin) or tuple(_admin_addresses(settings))
-        findings = list(_examine(settings, admin, tuple(other for other in others if other != _own_admin(settings)), syncs))
+        findings = list(_examine(settings, admin, tuple(other for other in others if other != own_admin(settings)), syncs))
     if arguments.json:
         print_json({"findings": [finding._asdict() for finding in findings], "syncs": _histogram(syncs)})
     else:
@@ -129,14 +130,6 @@ def _admin_addresses(settings: Settings) -> Iterator[str]:
     for address in _addresses(settings.name_server_addresses):
         if address != settings.listen_address:
             yield f"{address[0]}:{address[1] + distance}"
-
-
-def _own_admin(settings: Settings) -> str | None:
-    """Admin address at which a running node answers on its own machine."""
-    if settings.admin_address is None:
-        return None
-    host, port = settings.admin_address
-    return f"127.0.0.1:{port}" if host in ("0.0.0.0", "::", "") else f"{host}:{port}"
 
 
 def _addresses(text: str) -> Iterator[tuple[str, int]]:
@@ -180,7 +173,7 @@ def _ports(settings: Settings, admin: Admin, own: dict[str, tuple[str, int]]) ->
     """Check that each port is free or used by the running node."""
     failures = {name: _bind_failure(*address) for name, address in own.items()}
     is_running, unknown = False, ""
-    shown = _own_admin(settings)
+    shown = own_admin(settings)
     if shown is not None and _is_in_use(failures["adminListen"]):
         try:
             is_running = admin.ask(shown, "/v1/status")["nodeId"] == settings.node_id

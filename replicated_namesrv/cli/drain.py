@@ -5,6 +5,8 @@ when its requests are answered. Clients use another name server for their next r
 """
 
 import argparse
+import os
+import ssl
 import sys
 from dataclasses import replace
 
@@ -19,8 +21,12 @@ from replicated_namesrv.cli.admin import (
     add_admin_arguments,
     admin_of,
     given_addresses,
+    own_admin,
+    reason_of,
 )
 from replicated_namesrv.cli.client import positive, print_json
+from replicated_namesrv.errors import SettingError
+from replicated_namesrv.settings_sources import load_settings
 
 HELP = "take one node out of service before a restart: clients move to the others"
 
@@ -28,6 +34,7 @@ WITHIN_S = 10
 
 _EXAMPLES = """\
   namesrv drain && systemctl restart namesrv               the node on this machine
+  namesrv drain -c /etc/namesrv/namesrv.properties         the same, also with another adminListen, and with HTTPS
   namesrv drain -a 10.0.0.2:9886 --within 30
   namesrv drain --undo                                     serve again without a restart
 """
@@ -35,6 +42,12 @@ _EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
+    parser.add_argument(
+        "-c",
+        "--config-file",
+        metavar="FILE",
+        help="properties file of the node on this machine: its adminListen is used, and its adminTlsCertPath is trusted",
+    )
     parser.add_argument(
         "--within", type=positive, default=WITHIN_S, metavar="SECONDS", help=f"time for all clients to move (default {WITHIN_S})"
     )
@@ -48,7 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code."""
     admin = admin_of(arguments)
-    addresses = given_addresses(arguments, admin) or (DEFAULT_ADMIN,)
+    addresses: tuple[str, ...]
+    if arguments.config_file is None:
+        addresses = given_addresses(arguments, admin) or (DEFAULT_ADMIN,)
+    elif arguments.admin or arguments.ca:
+        arguments.usage_error("-c names the node on this machine: leave out --admin and --ca, or leave out -c")
+    else:
+        own, tls = _own_node(arguments.config_file)
+        addresses, admin = (own,), replace(admin, tls=tls)
     if len(addresses) > 1:
         arguments.usage_error(
             f"drain takes one node, and --admin or the environment names {len(addresses)}: give one with --admin"
@@ -69,6 +89,27 @@ def run(arguments: argparse.Namespace) -> int:
         cut = f", {done['cut']} of them were cut with an unanswered request" if done["cut"] else ""
         print(f"{address} is drained: {done['moved'] + done['cut']} connections were closed{cut}; others serve: {_list(done)}")
     return GOOD
+
+
+def _own_node(file: str) -> tuple[str, ssl.SSLContext | None]:
+    """The admin address of the node with this properties file, and the TLS context for it: exactly the certificate of the node is
+    trusted, whatever its names are. Raises SettingError, OSError."""
+    settings = load_settings(file, {"dataDir": os.devnull})  # changes at run time do not concern the admin port
+    own = own_admin(settings)
+    if own is None:
+        raise SettingError(f"adminListen=off ({file}): the node has no admin port, so it cannot be drained")
+    if not settings.admin_tls_cert_path:
+        return own, None
+    path = settings.admin_tls_cert_path
+    try:
+        with open(path, encoding="latin-1") as chain:
+            _, begin, rest = chain.read().partition(ssl.PEM_HEADER)
+        tls = ssl.create_default_context(cadata=begin + rest.partition(ssl.PEM_FOOTER)[0] + ssl.PEM_FOOTER)
+    except (OSError, ValueError) as cause:
+        raise SettingError(f"adminTlsCertPath={path} ({file}): {reason_of(cause)}; give a certificate in PEM") from None
+    tls.check_hostname = False
+    tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return own, tls
 
 
 def _list(done: dict[str, list[str]]) -> str:

@@ -17,6 +17,7 @@ from replicated_namesrv.process import ServingNode
 from replicated_namesrv.replication.node_addresses import NodeAddresses
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.service import NodeAddress
+from tests.support.authority import Authority
 from tests.support.nodes import http, running_command
 from tests.support.operated import Operated, operated, run
 from tests.support.replicated_processes import eventually
@@ -104,6 +105,42 @@ async def test_clients_of_a_drained_node_use_the_others(tmp_path: Path) -> None:
         assert not [failure for client in clients for failure in client.failures]
         others[0].remoting.fence()
         await lists_become(cluster, addresses - {others[0].listen_address})
+
+
+async def test_the_node_of_a_properties_file_is_drained_over_https(tmp_path: Path) -> None:
+    """As the systemd unit does it: the certificate has neither the address nor the name of this machine."""
+    authority = Authority(tmp_path)
+    files, stranger = authority.files("node.example"), authority.files("other.example")
+    tls = {"adminTlsCertPath": str(files.certificate), "adminTlsKeyPath": str(files.key)}
+    async with operated(tmp_path, 3, "cp", **tls) as cluster:
+        await cluster.elected()
+        config = tmp_path / "namesrv.properties"
+        port = cluster.admin_ports[0]
+
+        def write(certificate: Path, listen: str = f"0.0.0.0:{port}") -> None:
+            config.write_text(f"adminListen={listen}\nadminTlsCertPath={certificate}\nadminTlsKeyPath={files.key}\n")
+
+        write(stranger.certificate)
+        refused = await run("drain", "-c", str(config), "--within", WITHIN_S)
+        assert refused.code == 2
+        assert "the certificate of the node was not accepted" in refused.err, (
+            "another certificate of the same authority is not trusted"
+        )
+        write(files.certificate)
+
+        async def is_drained() -> bool:
+            done = await run("drain", "-c", str(config), "--within", WITHIN_S)
+            assert done.code == 0 or "no other node" in done.err, done
+            return f"127.0.0.1:{port} is drained" in done.out
+
+        await eventually(is_drained, "the drain, for which another node has to serve")
+        assert (await run("drain", "--undo", "-c", str(config))).code == 0
+        config.write_text("adminListen=off\n")
+        off = await run("drain", "-c", str(config))
+        assert (off.code, "it cannot be drained" in off.err) == (1, True)
+        write(config)
+        wrong = await run("drain", "-c", str(config))
+        assert (wrong.code, "give a certificate in PEM" in wrong.err) == (1, True)
 
 
 async def test_members_with_addresses_roles_and_progress(tmp_path: Path) -> None:

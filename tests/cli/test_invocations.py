@@ -272,6 +272,8 @@ TABLE = [
     Invocation("backup {folder}/none/x -a {cpadmin}", BAD, err="No such file or directory"),
     Invocation("backup {folder}/no.backup -a {nobody}", USAGE, err="Connection refused"),
     Invocation("backup {folder}/no.backup -a {locked}", BAD, err="--token-file"),
+    Invocation("drain -c {folder}/missing", BAD, err="missing: No such file or directory; give another path"),
+    Invocation("drain -c {text} -a {nobody}", USAGE, err="leave out --admin and --ca, or leave out -c"),
     Invocation("backup - -a {cpadmin} --json", BAD, err="without --json"),
     Invocation("backup --check {folder}/cp.backup", GOOD, "is whole"),
     Invocation("backup --check {folder}/cp.backup --json", GOOD, '"revision"'),

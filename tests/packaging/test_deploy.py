@@ -95,6 +95,9 @@ def test_unit_notifies_is_watched_reloads_and_is_hardened() -> None:
     for name, value in (("DynamicUser", "yes"), ("ProtectSystem", "strict"), ("NoNewPrivileges", "yes"), ("UMask", "0077")):
         assert service[name] == value
     assert service["CapabilityBoundingSet"] == ""
+    config = "-c /etc/namesrv/namesrv.properties"
+    assert f" serve {config} " in service["ExecStart"]
+    assert f" drain {config} " in service["ExecStop"], "so that the drain finds another adminListen, and HTTPS"
 
 
 @pytest.mark.parametrize("count", [3, 5])
