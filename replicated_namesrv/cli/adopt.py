@@ -25,7 +25,7 @@ from collections.abc import Sized
 from pathlib import Path
 from typing import Any
 
-from replicated_namesrv.cli.admin import admin_of, given_addresses
+from replicated_namesrv.cli.admin import admin_of, given_addresses, reason_of
 from replicated_namesrv.cli.client import (
     BAD,
     FOUND,
@@ -37,7 +37,13 @@ from replicated_namesrv.cli.client import (
     print_table,
     run_with_servers,
 )
-from replicated_namesrv.cli.diff import Comparison, add_comparison_arguments, known_namespaces, print_comparison
+from replicated_namesrv.cli.diff import (
+    Comparison,
+    add_comparison_arguments,
+    admin_port_of,
+    known_namespaces,
+    print_comparison,
+)
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import config_request, list_kv_request, read_config, read_kv_table
 from replicated_namesrv.compat.kv_file import KVTable, write_kv_file
@@ -50,6 +56,8 @@ HELP = "replace RocketMQ's own name servers by ours one at a time, or go back"
 
 WITHIN_S = 180
 LOOK_PAUSE_S = 0.5
+END_S = 5.0
+"""Time that a script of --swap has to end after SIGTERM."""
 DIFFERENCES_SHOWN = 10
 OURS, JAVA, SILENT = "ours", "rocketmq", "no answer"
 _PER_MACHINE = ("rocketmqHome", "kvConfigPath", "configStorePath", "listenPort", "bindAddress")
@@ -104,10 +112,15 @@ async def _adopt(servers: NameServers, arguments: argparse.Namespace) -> int:
         raise SettingError("adopt compares each server with the others and was given one: give all with -n 'host:port;host:port'")
     if unknown := [address for address in arguments.only if address not in servers.addresses]:
         raise SettingError(f"--only {unknown[0]}: not in the list of -n ({', '.join(servers.addresses)})")
-    if arguments.swap is not None and not shlex.split(arguments.swap):
+    if arguments.swap is not None and not _words(arguments.swap):
         raise SettingError("--swap: give a command")
     configs = await _configs(servers)
     comparison = await _compare(servers, arguments)
+    unlisted = await _unlisted(servers, arguments, configs)
+    for reason in unlisted:
+        print(f"KV namespaces unknown: {reason}; or give its namespaces with --namespace", file=sys.stderr)
+    if arguments.save is not None and unlisted and not arguments.namespace:
+        raise AdoptError("nothing was saved: KV namespaces are unknown")
     if arguments.save is not None:
         await _save(servers, arguments, comparison, configs)
     swapped: list[dict[str, Any]] = []
@@ -151,15 +164,23 @@ def _kind(config: dict[str, str] | None) -> str:
 
 
 async def _compare(servers: NameServers, arguments: argparse.Namespace) -> Comparison:
-    namespaces = await _namespaces(servers, arguments)
+    namespaces, _ = await _namespaces(servers, arguments)
     comparison = Comparison(servers, ProgressLine())
     await comparison.run(namespaces)
     return comparison
 
 
-async def _namespaces(servers: NameServers, arguments: argparse.Namespace) -> list[str]:
+async def _namespaces(servers: NameServers, arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
+    """The result of ``known_namespaces``."""
     admin = admin_of(arguments)
-    return (await known_namespaces(admin, given_addresses(arguments, admin), servers.addresses, arguments.namespace))[0]
+    return await known_namespaces(admin, given_addresses(arguments, admin), servers.addresses, arguments.namespace)
+
+
+async def _unlisted(servers: NameServers, arguments: argparse.Namespace, configs: dict[str, dict[str, str]]) -> list[str]:
+    """Why the KV namespaces of servers of ours are unknown. RocketMQ's own never list them."""
+    _, unlisted = await _namespaces(servers, arguments)
+    without = {admin_port_of(address) for address in servers.addresses if _kind(configs.get(address)) != OURS}
+    return [reason for admin, reason in unlisted.items() if admin not in without]
 
 
 def _notable(configs: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
@@ -186,7 +207,7 @@ async def _save(
     if (folder / "kvConfig.json").exists() or (folder / RUN_TIME_FILE).exists():
         raise SettingError(f"--save {folder}: it has a kvConfig.json or a {RUN_TIME_FILE} already; give an empty folder")
     table: KVTable = {}
-    for namespace in await _namespaces(servers, arguments):
+    for namespace in (await _namespaces(servers, arguments))[0]:
         _, response = await servers.query(list_kv_request(namespace))
         entries = read_kv_table(response)
         if entries:
@@ -252,24 +273,44 @@ def _missing(comparison: Comparison) -> str:
     return "equal answers: " + ", ".join(f"{len(table)} {kind} differ" for kind, table in parts.items() if table)
 
 
+def _words(command: str) -> list[str]:
+    """Raises SettingError."""
+    try:
+        return shlex.split(command)
+    except ValueError as cause:
+        raise SettingError(f"--swap {command}: {cause}; quote it as for a shell") from None
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Terminate a process; kill it if it does not end."""
+    process.terminate()
+    try:
+        async with asyncio.timeout(END_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
 async def _run_command(arguments: argparse.Namespace, address: str) -> None:
     """Raises AdoptError."""
     host, _, port = address.rpartition(":")
     words = [
         word.replace("{host}", host.strip("[]")).replace("{port}", port).replace("{address}", address)
-        for word in shlex.split(arguments.swap)
+        for word in _words(arguments.swap)
     ]
     try:
         process = await asyncio.create_subprocess_exec(*words, stdout=sys.stderr)
         async with asyncio.timeout(arguments.within):
             code = await process.wait()
-    except OSError as cause:
-        raise AdoptError(f"{address} was not swapped: {words[0]}: {cause.strerror}") from None
-    except TimeoutError:
-        process.terminate()
+    except TimeoutError:  # before OSError, of which it is a kind
+        await _end(process)
         raise AdoptError(
-            f"{address}: the command of --swap did not end within {arguments.within} s: {shlex.join(words)}"
+            f"{address}: the command of --swap did not end within {arguments.within} s, and was stopped: {shlex.join(words)}; "
+            "whether the server was replaced is unknown: see which one runs, and repeat the command when all servers answer"
         ) from None
+    except OSError as cause:
+        raise AdoptError(f"{address} was not swapped: {words[0]}: {reason_of(cause)}") from None
     if code:
         raise AdoptError(
             f"{address}: the command of --swap ended with {code}: {shlex.join(words)}; the other servers were not touched"

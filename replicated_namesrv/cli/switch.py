@@ -20,6 +20,7 @@ and that is not older than they are: a key, or a shared setting in a CP log. Aft
 """
 
 import argparse
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,6 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _check_log(directory / RAFT, winner, arguments.backup[sides.index(winner)])
         conflicts += _conflicts([own, winner], winner) if kv_file.exists() else []
+    if arguments.to == "ap" and not any(directory.glob(f"{RAFT}*")):
+        print(f"warning: {directory} has no folder {RAFT}; check that it is the dataDir of a node with mode=cp", file=sys.stderr)
     steps = _Steps(directory, kv_file, arguments.to, winner)
     if not arguments.dry_run:
         steps.take()

@@ -22,7 +22,7 @@ from replicated_namesrv.routes.commands import PutKVConfig
 from replicated_namesrv.routes.state import RouteInfoManager
 from tests.support.authority import Authority
 from tests.support.events import watching
-from tests.support.nodes import clean_environment, command, http
+from tests.support.nodes import clean_environment, command, http, run_command
 from tests.support.operated import Operated, Output, operated, run
 from tests.support.ports import free_port
 from tests.support.waiting import until
@@ -152,6 +152,20 @@ async def test_a_port_with_another_protocol_is_named_with_the_option_to_correct(
                 assert done.code != 0, (command, done)
                 assert remedy in done.out + done.err, (command, address, options, done)
         assert (await run("status", "-a", f"localhost:{https_port}", "--ca", str(authority.path))).code == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("/none", "was not swapped: /none: No such file or directory"),
+        ("sleep 600", "did not end within 1 s, and was stopped: sleep 600; whether the server was replaced is unknown"),
+    ],
+)
+async def test_a_script_of_adopt_that_fails_is_named(tmp_path: Path, script: str, reason: str) -> None:
+    async with operated(tmp_path, 2, "ap") as nodes:
+        words = ("adopt", "-n", nodes.namesrv, "-a", nodes.admin, "--timeout-ms", "5000", "--swap", script, "--within", "1")
+        done = await asyncio.to_thread(run_command, *words)
+        assert (done.returncode, reason in done.stderr) == (1, True), done
 
 
 async def speak_raft(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
