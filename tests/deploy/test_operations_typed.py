@@ -7,6 +7,7 @@ folders /etc/namesrv, /etc/systemd and /var/lib/private are folders of the test.
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.lab import Lab
 from tests.packaging.tree import ROOT
+from tests.support import provision
 from tests.support.nodes import clean_environment
 from tests.support.waiting import wait_until
 
@@ -24,7 +27,7 @@ PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 NAMES = ("n1", "n2", "n3")
 ADDED = ("n4", "n6")
 """Machines that the section about members adds."""
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
 NONE = "^$"
 TYPED = {
     "Cluster size and settings": "namesrv cluster",
@@ -37,9 +40,21 @@ TYPED = {
     "A disk is lost": NONE,
     "A majority fails": NONE,
     "Switch modes": NONE,
+    "Adopt RocketMQ's name servers": NONE,
     "Change the number of nodes": NONE,
 }
 """Sections whose lines are typed, each with the lines that are left out."""
+SERVERS = "10.0.0.1:9876;10.0.0.2:9876;10.0.0.3:9876"
+SWAP = """\
+#!/bin/bash
+name=n${{1##*.}}
+pid=$(cat {folder}/$name/java.pid)
+kill $pid
+while kill -0 $pid 2>/dev/null && ! grep -q ' Z ' /proc/$pid/stat; do sleep 0.1; done
+. {folder}/$name/profile
+exec ip netns exec {prefix}$name systemctl start namesrv
+"""
+"""The script swap.sh of the page: stops RocketMQ's name server on host ``$1``, and starts ours."""
 
 
 def blocks(heading: str) -> list[str]:
@@ -97,6 +112,24 @@ class Machines:
         file.write_text(f"#!/bin/sh\ncd {ROOT}\n{line}\n" if program == "systemctl" else f"#!/bin/sh\n{line}\n")
         file.chmod(0o755)
 
+    def inside(self, name: str) -> tuple[str, ...]:
+        """The beginning of a command that runs on a machine."""
+        return ("ip", "netns", "exec", self.prefix + name)
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Variables of a machine: its programs, and the folders of its unit."""
+        own = self.folder / name
+        return {
+            "PATH": f"{own / 'bin'}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "UNIT": str(own / "units" / "namesrv.service"),
+            "STATE_DIRECTORY": str(own / "lib" / "namesrv"),
+            "CREDENTIALS_DIRECTORY": str(own / "run" / "credentials"),
+            "RUN": str(own / "run"),
+            "ETC": str(own / "etc"),
+            "NAMESRV": str(own / "bin" / "namesrv"),
+        }
+
     def run(self, name: str, line: str) -> str:
         """The output of a line that is typed on a machine. AssertionError unless it succeeds."""
         own = self.folder / name
@@ -104,19 +137,9 @@ class Machines:
         for path, place in (("/etc/namesrv", "etc"), ("/etc/systemd/system", "units"), ("/var/lib/private", "lib")):
             script = script.replace(path, str(own / place))
         script = script.replace("deploy/systemd", str(ROOT / "deploy" / "systemd"))
-        environment = clean_environment(
-            PATH=f"{own / 'bin'}:{os.environ['PATH']}",
-            PYTHONPATH=str(ROOT),
-            UNIT=str(own / "units" / "namesrv.service"),
-            STATE_DIRECTORY=str(own / "lib" / "namesrv"),
-            CREDENTIALS_DIRECTORY=str(own / "run" / "credentials"),
-            RUN=str(own / "run"),
-            ETC=str(own / "etc"),
-            NAMESRV=str(own / "bin" / "namesrv"),
-        )
         done = subprocess.run(
-            ["ip", "netns", "exec", self.prefix + name, "bash", "-c", script],
-            env=environment,
+            [*self.inside(name), "bash", "-c", script],
+            env=clean_environment(**self.environment(name)),
             cwd=own,
             capture_output=True,
             text=True,
@@ -160,14 +183,18 @@ class Machines:
         for secret in ("peer-secret", "admin-token"):
             self.copy(f"etc/{secret}", "n1", *names)
 
-    def start(self) -> None:
-        """Type the section about systemd."""
+    def configure(self, later: str = NONE) -> None:
+        """Type the section about systemd, without the lines that are typed later."""
         self.install(*NAMES)
         for line in blocks("systemd"):
             if "scp" in line:
                 self.copy_secrets(*NAMES)
-            elif not re.search(f"{TYPED['systemd']}|install -m", line):
+            elif not re.search(f"{TYPED['systemd']}|install -m|{later}", line):
                 self.type(line)
+
+    def start(self) -> None:
+        """Type the section about systemd, and wait until the nodes serve."""
+        self.configure()
         self.well()
 
     def well(self) -> None:
@@ -261,6 +288,84 @@ def test_one_disk_becomes_a_new_cluster_as_typed(machines: Machines) -> None:
     assert re.findall(r"^(n\d) ", listed, re.MULTILINE) == ["n1", "n3"]
     read = "namesrv kv get ORDER_TOPIC_CONFIG orders -n 10.0.0.1:9876 || true"
     wait_until(lambda: machines.run("n1", read) == "broker-0:4\n", "the entry at the added node", DEADLINE_S)
+
+
+@contextlib.contextmanager
+def rocketmqs_name_servers(machines: Machines) -> Iterator[None]:
+    """RocketMQ's own name server on each machine."""
+    version = provision.ROCKETMQ_VERSIONS[0]
+    jars = provision.require_rocketmq_jars(version)
+    lab = Lab(machines.folder / "lab", str(provision.java()), {version: jars}, {version: jars})
+    with contextlib.ExitStack() as running:
+        for name in NAMES:
+            home = machines.folder / name / "java"
+            command = [*machines.inside(name), *lab.java_namesrv_command(version, home, 9876)]
+            process = running.enter_context(process_of(command, home / "log", {**os.environ, "ROCKETMQ_HOME": str(home)}))
+            (machines.folder / name / "java.pid").write_text(str(process.pid))
+        yield
+
+
+@contextlib.contextmanager
+def process_of(command: list[str], log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process, which is killed at the end."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def on_each(machines: Machines, line: str, wanted: str) -> None:
+    """Type a line on n1 for the server of each machine until its output ends with ``wanted``."""
+    for name in NAMES:
+        text = f"({line} -n 10.0.0.{name[1:]}:9876) || true"
+        wait_until(lambda text=text: re.search(wanted, machines.run("n1", text)), f"{wanted} of {text}", DEADLINE_S)  # type: ignore[misc]  # a default of a lambda
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_rocketmqs_name_servers_are_adopted_as_typed(machines: Machines) -> None:
+    with rocketmqs_name_servers(machines):
+        machines.configure(later="systemctl")  # the page: "On each machine, install a node. Do not start it."
+        on_each(machines, "namesrv kv put ORDER_TOPIC_CONFIG orders broker-0:4", r"9876 +done\b")
+        compare, *walk = blocks("Adopt RocketMQ's name servers")
+        machines.type(compare)
+        for name in NAMES:
+            machines.run(name, "sed -i 's/^mode=.*/mode=ap/' /etc/namesrv/namesrv.properties")
+            # The default of the second setting, 45 s, is longer than the period of real brokers, 30 s.
+            own = "needWaitForService=true\\nwaitSecondsForService=5\\n"
+            machines.run(name, f"printf '{own}' >> /etc/namesrv/namesrv.properties")
+            shutil.copytree(machines.folder / "n1" / "start", machines.folder / name / "lib" / "namesrv")
+            # The script reaches the machines with their own variables, as ssh does.
+            exports = (f"export {variable}={shlex.quote(value)}" for variable, value in machines.environment(name).items())
+            (machines.folder / name / "profile").write_text("\n".join(exports))
+        swap = machines.folder / "n1" / "swap.sh"
+        swap.write_text(SWAP.format(folder=machines.folder, prefix=machines.prefix))
+        swap.chmod(0o755)
+        broker = [
+            sys.executable,
+            "-m",
+            "replicated_namesrv",
+            "broker",
+            "-n",
+            SERVERS,
+            "--host",
+            "10.0.0.1",
+            "--period-ms",
+            "2000",
+        ]
+        environment = clean_environment(PYTHONPATH=str(ROOT))
+        with process_of([*machines.inside("n1"), *broker], machines.folder / "broker.log", environment):
+            on_each(machines, "namesrv brokers", r"broker-0")
+            for line in walk:
+                told = machines.type(line)
+                swapped = re.findall(r"^10\.0\.0\.(\d):9876: rocketmq -> ours in .* all answers are equal$", told, re.MULTILINE)
+                assert swapped == ["1", "2", "3"], told
+            on_each(machines, "namesrv route topic-0", r"broker-0")
+        on_each(machines, "namesrv kv get ORDER_TOPIC_CONFIG orders", r"^broker-0:4$")
+    assert "independent nodes" in machines.run("n1", "namesrv status")
 
 
 def a_majority_fails(machines: Machines) -> None:

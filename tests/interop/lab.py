@@ -220,14 +220,18 @@ class Lab:
         """RocketMQ's own name server."""
         port = free_port()
         home = self.folder / f"java-ns-{port}"
-        logs = f"-Drmq.logback.configurationFile={home}/conf/rmq.namesrv.logback.xml"
-        command = self._java_command(version, home, 256, logs)
-        (home / "ns.properties").write_text(f"listenPort={port}\n")
-        command += ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(home / "ns.properties")]
+        command = self.java_namesrv_command(version, home, port)
         process = self._add(Process("java-ns", command, home, {"ROCKETMQ_HOME": str(home)}))
         address = f"127.0.0.1:{port}"
         wait_for(lambda: ask(address, 206), f"the Java name server serves (log: {process.log})")
         return address, process
+
+    def java_namesrv_command(self, version: str, home: Path, port: int) -> list[str]:
+        """The command that runs RocketMQ's own name server in the folder ``home``, which is its ROCKETMQ_HOME."""
+        logs = f"-Drmq.logback.configurationFile={home}/conf/rmq.namesrv.logback.xml"
+        command = self._java_command(version, home, 256, logs)
+        (home / "ns.properties").write_text(f"listenPort={port}\n")
+        return [*command, "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(home / "ns.properties")]
 
     def broker(
         self,
