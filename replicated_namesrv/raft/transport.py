@@ -660,7 +660,9 @@ class PeerTransport:
                 self._dialled[peer] = connection
                 self._on_connected(peer)
                 await connection.closed
-            except (OSError, ssl.SSLError, TimeoutError, TransportError) as error:
+            except TimeoutError:
+                state.error = f"TimeoutError: no peer answered at this address within {DIAL_SECONDS:g} s"
+            except (OSError, ssl.SSLError, TransportError, ValueError) as error:  # ValueError: a name that cannot be a host
                 state.error = f"{type(error).__name__}: {error}"
             finally:
                 if connection is not None:
