@@ -1,6 +1,7 @@
-"""When a node dials its peers."""
+"""When a node dials its peers, and what it says if none answers."""
 
 import asyncio
+import socket
 from dataclasses import replace
 
 import pytest
@@ -53,3 +54,30 @@ async def test_a_new_process_is_accepted_before_it_stops_waiting_for_introductio
         assert asyncio.get_running_loop().time() - began > LIVE_SECONDS / 2, "it was refused at first"
         assert max(pauses) <= 1.5 * DIAL_PAUSE_MIN_SECONDS
         assert LIVE_SECONDS + max(pauses) < CONTACT_SECONDS
+
+
+def test_a_peer_with_an_impossible_host_is_dialled_again_at_its_next_address() -> None:
+    """The log of an older version can contain such a host. ``idna`` raises UnicodeError for it, not OSError."""
+
+    async def scenario() -> None:
+        settings_a, settings_b = pair_of_settings()
+        wrong = replace(settings_a, addresses={**settings_a.addresses, "b": ("x" * 64, 1)})
+        async with started(wrong, settings_b) as (a, _):
+            await until(lambda: "UnicodeError" in a.transport.peers["b"].error, "the reason is known")
+            a.transport.addresses["b"] = settings_b.listen  # not through set_peers, which would start a new task
+            await until(lambda: a.connected("b"), "the next address is dialled")
+
+    asyncio.run(scenario())
+
+
+def test_a_port_that_is_no_peer_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicated_namesrv.raft.transport.DIAL_SECONDS", 0.1)
+
+    async def scenario() -> None:
+        settings_a, _ = pair_of_settings()
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            wrong = replace(settings_a, addresses={**settings_a.addresses, "b": silent.getsockname()})
+            async with started(wrong) as (a,):
+                await until(lambda: "no peer answered" in a.transport.peers["b"].error, "the reason is known")
+
+    asyncio.run(scenario())

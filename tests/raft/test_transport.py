@@ -458,33 +458,6 @@ def test_a_second_process_of_a_node_is_turned_away_and_both_sides_say_so() -> No
     asyncio.run(scenario())
 
 
-def test_a_peer_with_an_impossible_host_is_dialled_again_at_its_next_address() -> None:
-    """The log of an older version can contain such a host. ``idna`` raises UnicodeError for it, not OSError."""
-
-    async def scenario() -> None:
-        settings_a, settings_b = pair_of_settings()
-        wrong = replace(settings_a, addresses={**settings_a.addresses, "b": ("x" * 64, 1)})
-        async with started(wrong, settings_b) as (a, _):
-            await until(lambda: "UnicodeError" in a.transport.peers["b"].error, "the reason is known")
-            a.transport.addresses["b"] = settings_b.listen  # not through set_peers, which would start a new task
-            await until(lambda: a.connected("b"), "the next address is dialled")
-
-    asyncio.run(scenario())
-
-
-def test_a_port_that_is_no_peer_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicated_namesrv.raft.transport.DIAL_SECONDS", 0.1)
-
-    async def scenario() -> None:
-        settings_a, _ = pair_of_settings()
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            wrong = replace(settings_a, addresses={**settings_a.addresses, "b": silent.getsockname()})
-            async with started(wrong) as (a,):
-                await until(lambda: "no peer answered" in a.transport.peers["b"].error, "the reason is known")
-
-    asyncio.run(scenario())
-
-
 def test_a_process_that_dials_anew_is_let_in_at_once() -> None:
     """A connection of the same process replaces the older one, whenever that was last used."""
 

@@ -52,7 +52,7 @@ def test_fixed_seeds() -> None:
     results = list(run_all(scenarios, cores()))
     judge(results)
     assert sum(result.counts["snapshots installed"] for result in results) > 36, "the world has become too kind"
-    assert sum(result.counts["truncations"] for result in results) > 60, "the world has become too kind"
+    assert sum(result.counts["truncations"] for result in results) > 30, "the world has become too kind"
 
 
 @pytest.mark.slow
