@@ -335,14 +335,17 @@ class Proposals:
                 if any(number in self._pending for _, numbers in placed for number in numbers)
             }
 
-    def _end(self, number: int, outcome: Outcome) -> None:
+    def _committed(self, pending: Pending, outcome: Committed, now: float) -> None:
+        self._pending_bytes -= len(pending.command)
+        self._measurements.proposals[COMMITTED] += 1
+        self._measurements.commit_seconds.observe(now - pending.proposed_at)
+        pending.done(outcome)
+
+    def _end(self, number: int, outcome: Rejected | Indeterminate) -> None:
+        """The proposal was not committed, or it is unknown."""
         pending = self._pending.pop(number)
         self._pending_bytes -= len(pending.command)
-        if isinstance(outcome, Committed):
-            self._measurements.proposals[COMMITTED] += 1
-            self._measurements.commit_seconds.observe(self._now() - pending.proposed_at)
-        else:
-            self._measurements.proposals[REJECTED if isinstance(outcome, Rejected) else UNKNOWN] += 1
+        self._measurements.proposals[REJECTED if isinstance(outcome, Rejected) else UNKNOWN] += 1
         pending.done(outcome)
 
     # Messages
@@ -399,10 +402,11 @@ class Proposals:
         Raises RolledBackError for a number of our own that this process has not issued. The MACHINE_ERRORS stop the node.
         """
         machine_apply, at_most_once = self._state_machine.apply, self._defences.at_most_once
+        pending, term, now = self._pending, self._log.term_at(log_index) or 0, self._now()
         for origin, floor, proposals in unpack_groups(payload, len(PROPOSALS)):
             ours = origin == self.origin
             if ours:
-                self._check_issued(log_index, origin, max((number for number, _ in proposals), default=floor))
+                self._check_issued(log_index, origin, max(proposals)[0] if proposals else floor)
             elif origin.incarnation == self.origin.incarnation:
                 self._check_issued(log_index, origin, 0)
             session = self._sessions.session(origin, floor, self._configuration.applied.get(origin.node))
@@ -421,8 +425,8 @@ class Proposals:
                     self._context.counters["apply_failures"] += 1
                     self._context.note(f"apply raised at index {log_index}: {error!r}")
                     result = ApplyFailed(type(error).__name__)
-                if ours and number in self._pending:
-                    self._end(number, Committed(result, log_index, self._log.term_at(log_index) or 0))
+                if ours and number in pending:
+                    self._committed(pending.pop(number), Committed(result, log_index, term), now)
 
     def _check_issued(self, log_index: int, origin: Origin, newest: int) -> None:
         """``origin`` is this directory's: check that it is an earlier boot, or that this process has issued number ``newest``."""

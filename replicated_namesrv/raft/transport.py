@@ -180,7 +180,8 @@ class FrameSeal:
     def of(self, payload: bytes) -> bytes:
         """The MAC of the next frame."""
         mac = self._copy()
-        mac.update(_pack_count(self._count) + payload)
+        mac.update(_pack_count(self._count))
+        mac.update(payload)
         self._count += 1
         return mac.digest()
 
