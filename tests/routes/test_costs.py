@@ -279,6 +279,22 @@ def test_steps_of_a_snapshot_and_of_reading_it_do_not_grow(monkeypatch: pytest.M
         assert twice.hashes <= one.hashes + HASHES_SLACK, most
 
 
+def entries_of_one_name(size: int) -> RouteInfoManager:
+    """A state whose KV entries and static topic mappings belong to one namespace and one broker."""
+    state = RouteInfoManager()
+    mappings = {f"topic-{number}": own_mapping(f"topic-{number}", "b") for number in range(size)}
+    state.apply(register("b", 0, "b:1", mappings=mappings), 1)
+    assert len(state._tables.mappings["b"]) == size
+    for number in range(size):
+        state.apply(PutKVConfig("n", f"key-{number}", "v"), 1)
+    return state
+
+
+def test_the_beginning_of_a_snapshot_copies_no_entries_and_mappings() -> None:
+    works = [work_of(entries_of_one_name(size).snapshot) for size in (SIZE, 40 * SIZE)]
+    assert_alike("beginning of a snapshot", *works)
+
+
 def ended(state: RouteInfoManager, lines: Iterator[bytes]) -> None:
     assert list(lines)
 
