@@ -4,6 +4,7 @@ The attacks are those of ``python -m benchmarks.hostile_host``, which measures h
 """
 
 import asyncio
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from benchmarks.hostile_host import ATTACKS, hostile_host, limits_hit, ports_of,
 from replicated_namesrv.client.queries import put_kv_request, route_request
 from replicated_namesrv.client.remoting import RemotingClient
 from tests.security.attacked import MODES, AttackedNode, started_cluster, write_cluster_files
+from tests.support.nodes import http
 
 ROUNDS = 15
 ELECTION_MS = 3_000
@@ -39,6 +41,13 @@ async def ask_all(nodes: list[AttackedNode], rounds: int) -> None:
         await client.close()
 
 
+async def causes(nodes: list[AttackedNode]) -> list[list[str]]:
+    """For each node: the counters that tell why a leader changed, if they are not zero."""
+    texts = [(await http(node.admin_port, "/metrics")).text for node in nodes]
+    pattern = r"^namesrv_raft_(?:elections|leader_changes|disk_stalls)\S* (?!0\.0$).*$"
+    return [re.findall(pattern, text, flags=re.MULTILINE) for text in texts]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_one_hostile_host_changes_no_role_and_no_client_is_refused(tmp_path: Path, mode: str) -> None:
@@ -49,7 +58,7 @@ def test_one_hostile_host_changes_no_role_and_no_client_is_refused(tmp_path: Pat
         before = await standing(nodes)
         with hostile_host(list(ATTACKS), ports_of(nodes)):
             await ask_all(nodes, ROUNDS)
-        assert await standing(nodes) == before
+        assert await standing(nodes) == before, await causes(nodes)
         return sum([await limits_hit(node.admin_port) for node in nodes], Counter[str]())
 
     with started_cluster(files, ELECTION_MS) as nodes:
