@@ -24,6 +24,13 @@ NEWEST_ROCKETMQ = "5.5.0"
 ROCKETMQ_ARTIFACTS = ("namesrv", "broker", "tools", "client")
 COMPILER = ("org.eclipse.jdt", "ecj", "3.33.0")
 """A Java compiler that runs on a runtime without one: the tests' client program is compiled against each version's jars."""
+HADOOP_VERSION = "3.5.0"
+"""The version of Hadoop's client that pyspark brings."""
+HADOOP_ARTIFACTS = (
+    ("org.apache.hadoop", "hadoop-client-minicluster", HADOOP_VERSION),
+    ("org.bouncycastle", "bcpkix-jdk18on", "1.87"),
+)
+"""The daemons of HDFS and YARN, and a library that the ResourceManager needs and the first artifact does not name."""
 SKIP_PREFIX = "RocketMQ jars are missing"
 
 
@@ -91,6 +98,18 @@ def require_rocketmq_jars(version: str) -> Path:
     if jars is None:
         pytest.skip(f"{SKIP_PREFIX}: they come through Maven, and mvn is not on the PATH; Debian: apt-get install maven")
     return jars
+
+
+def require_hadoop_jars() -> Path:
+    """The folder of the jars of HDFS and YARN, fetched if need be, or a skip of the running test if there is no Maven."""
+    with cached(f"hadoop-{HADOOP_VERSION}", say) as (final, folder):
+        if folder is not None:
+            mvn = find_maven()
+            if mvn is None:
+                pytest.skip("Hadoop's jars come through Maven, and mvn is not on the PATH; Debian: apt-get install maven")
+            say(f"fetching the jars of Hadoop {HADOOP_VERSION} (110 MB) through Maven, once")
+            os.replace(fetch_jars(HADOOP_ARTIFACTS, mvn, folder, say), final)
+    return final
 
 
 def require_rocketmq_rust(version: str) -> None:
