@@ -95,8 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
     return GOOD
 
 
-class _TimeOverError(Exception):
-    """The change was not finished in time. The text says what to do."""
+class _UnfinishedError(Exception):
+    """The change was not finished. The text says why, and what to do."""
 
 
 class _Change:
@@ -121,12 +121,9 @@ class _Change:
                 rows = self._wait_for(operands[0], "voter")
             else:
                 rows = self._request(action, operands[0], *operands[1:])
-        except (AdminRefusedError, SettingError) as error:
+        except (AdminRefusedError, SettingError, _UnfinishedError) as error:
             print(str(error), file=sys.stderr)
-            return BAD
-        except _TimeOverError as error:
-            print(f"not finished within {self._arguments.within} s: {error}", file=sys.stderr)
-            return UNKNOWN
+            return UNKNOWN if isinstance(error, _UnfinishedError) else BAD
         self._report(rows)
         return GOOD
 
@@ -153,7 +150,7 @@ class _Change:
 
     def _pause(self, remedy: str) -> None:
         if time.monotonic() >= self._deadline:
-            raise _TimeOverError(remedy)
+            raise _UnfinishedError(f"not finished within {self._arguments.within} s: {remedy}")
         time.sleep(LOOK_PAUSE_S)
 
     def _leader(self) -> str:
@@ -253,8 +250,8 @@ class _Change:
             raise SettingError(f"{old} is not a member; give one of {', '.join(names)}")
         try:
             self._add(new, address, observer=False, may_vote=True)
-        except _TimeOverError as error:
-            raise _TimeOverError(f"{error}. {old} was not removed; the same command continues") from None
+        except _UnfinishedError as error:
+            raise _UnfinishedError(f"{error}. {old} was not removed; the same command continues") from None
         try:
             return self._request("remove", old)
         except AdminRefusedError:
@@ -269,7 +266,7 @@ class _Change:
             rows = self._rows()
             row = {row["nodeId"]: row for row in rows}.get(name)
             if row is None:
-                raise _TimeOverError(f"{name} is not a member any more")
+                raise _UnfinishedError(f"{name} was removed by another command meanwhile; see 'namesrv members list'")
             has_log = row["connected"] and row["matchIndex"] and row["lag"] <= LAG_MAX
             if row["role"] in (role, "leader") and (role != "observer" or has_log):
                 return rows

@@ -154,6 +154,26 @@ async def test_a_new_node_that_is_not_started_is_named_with_the_remedy(tmp_path:
 
 
 @pytest.mark.slow
+async def test_an_add_ends_when_another_command_removes_the_node(tmp_path: Path) -> None:
+    async with founded(tmp_path) as nodes:
+        adding = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "replicated_namesrv", "members", "add", "n4", nodes.peer["n4"], "--within", "300",
+            "--admin", nodes.admin["n1"], stderr=asyncio.subprocess.PIPE, env={**os.environ},
+        )  # fmt: skip  # items grouped by line
+
+        async def is_listed() -> bool:
+            return "n4" in rows((await nodes.members("list")).out)
+
+        await eventually(is_listed, "n4 is a member")
+        removed = await nodes.members("remove", "n4")
+        assert removed.code == 0, removed
+        _, said = await adding.communicate()
+        assert adding.returncode == 2, said
+        assert b"n4 was removed by another command meanwhile; see 'namesrv members list'" in said
+        assert b"not finished within" not in said
+
+
+@pytest.mark.slow
 async def test_mistakes_change_nothing_and_a_late_replacement_is_continued(tmp_path: Path) -> None:
     async with founded(tmp_path) as nodes:
         await nodes.start("n4", secret=nodes.make_secret("wrong", "words-of-Another-7"))
