@@ -379,7 +379,7 @@ async def live(settings: Settings, report_started: Callable[[ServingNode], None]
     tune_allocation()
     report_started(node)
     manager.ready(node.description)
-    log.info("access", extra={"policy": settings.access_policy, "file": settings.access_file or None})
+    log.info("access policy in force", extra={"policy": settings.access_policy, "file": settings.access_file or None})
     log.info("serving", extra={"address": node.listen_address, "mode": settings.mode, "node": settings.node_id})
     await stop_requested.wait()
     manager.stopping()

@@ -224,7 +224,7 @@ class SparkStorage:
         with _named(path):
             system, place = self._at(path)
             if not system.mkdirs(place):
-                raise OSError(f"{path}: cannot be made")
+                raise OSError(f"{path}: the folder cannot be created; choose another one")
 
     def rename(self, source: str, target: str) -> None:
         """Move a file or folder; the target's parent is created."""

@@ -121,7 +121,7 @@ def fetch(admin: Admin, address: str, file: Path, path: str = PATH) -> Head:
     except BackupError as error:
         raise AdminError(f"{address}: {error}; nothing was saved") from None
     except (http.client.HTTPException, ConnectionError, TimeoutError) as cause:
-        raise AdminError(f"{address}: the connection broke ({reason_of(cause)}); nothing was saved") from None
+        raise AdminError(f"{address}: the connection broke ({reason_of(cause)}); nothing was saved; try again") from None
     except OSError as cause:
         raise StorageError(f"{file}: {reason_of(cause)}; nothing was saved") from None
     finally:

@@ -97,7 +97,9 @@ def _own_node(file: str) -> tuple[str, ssl.SSLContext | None]:
     settings = load_settings(file, {"dataDir": os.devnull})  # changes at run time do not concern the admin port
     own = own_admin(settings)
     if own is None:
-        raise SettingError(f"adminListen=off ({file}): the node has no admin port, so it cannot be drained")
+        raise SettingError(
+            f"adminListen=off ({file}): the node has no admin port, so it cannot be drained; set adminListen and restart it"
+        )
     if not settings.admin_tls_cert_path:
         return own, None
     path = settings.admin_tls_cert_path

@@ -127,7 +127,7 @@ def printed_settings(settings: Settings, now: datetime) -> str:
     lines = []
     for group in (NAMESRV, NETTY_SERVER, NETTY_CLIENT):
         names = [row.name for row in ROWS.values() if row.group == group]
-        if group == NETTY_CLIENT:  # two fields of this group have the names of server fields, and the same settings serve both
+        if group == NETTY_CLIENT:  # two of its fields share their names and settings with NETTY_SERVER
             after = names.index("socksProxyConfig") + 1
             names[after:after] = ["writeBufferHighWaterMark", "writeBufferLowWaterMark"]
         lines += [f"{prefix}{name}={ROWS[name].show(settings.get(ROWS[name]))}" for name in names]

@@ -215,7 +215,7 @@ class _Report:
         self.progress()
 
     def progress(self) -> None:
-        """Show how far the campaign is, if that was some time ago."""
+        """Show the progress of the campaign, if it was not shown lately."""
         now = time.monotonic()
         terminal = sys.stderr.isatty()
         if now - self._reported_at > (0.5 if terminal else PROGRESS_S):

@@ -73,7 +73,9 @@ def recover(directory: Path, machine: StateMachine) -> Recovered:
         sessions.load(snapshot.metadata.sessions)
         voters, members, first = dict(snapshot.metadata.voters), snapshot.metadata.members, snapshot.last_index + 1
     elif log.first_number > 1 or (len(log) and log.first_index > 1):
-        raise CorruptionError(f"{log.name} does not begin with the first entry, and there is no snapshot of what came before")
+        raise CorruptionError(
+            f"{log.name} does not begin with the first entry, and no snapshot has the earlier ones; use the disk of another node"
+        )
     configuration = Configuration({}, in_log=True)
     configuration.replace(voters, members)
     for payload, index, _ in log.entries(first, ENTRIES_READ_MAX) if len(log) else ():
