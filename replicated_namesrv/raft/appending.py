@@ -103,8 +103,8 @@ class Appending:
         return previous_index, previous_term, entries
 
     def _check_committed(self, peer: str, index: int, term: int) -> None:
-        """``index`` is committed here, and ``peer`` has an entry of ``term`` there. Raises InvariantError if the term of ours
-        differs."""
+        """Compare the committed entry at ``index`` with that of ``peer``, which is of ``term``. Raises InvariantError if the
+        terms differ."""
         ours = self._log.term_at(index)
         if ours not in (None, term):
             raise InvariantError(f"{peer} sends entry {index} of term {term}; committed here is term {ours}")

@@ -12,8 +12,8 @@ this one, again and again while writes continue.
     lags by more than ``transfer_log_*_max``                           dropped, the transfer is given up
 
 On a disk that is nearly full, this is checked every ``SHORT_DISK_PAUSE_S``: a snapshot is due if ``SHORT_DISK_BYTES`` were
-written since the last one, or if anything was written and the log has more than this size. Segments are then closed early and one
-snapshot is kept, so that data deleted from the state is soon deleted from the disk, too.
+written since the last one, or if anything was written and the log is longer than ``SHORT_DISK_BYTES``. Segments are then closed
+early and one snapshot is kept, so that data deleted from the state is soon deleted from the disk, too.
 
 A follower whose transfer was given up is sent the newest snapshot; while it is still silent, no log is kept for it.
 """

@@ -5,7 +5,7 @@ and promoted by MEMBERS entries (``members.py``). Each change is in force on a n
 in single-server membership changes (dissertation, 4.1). A quorum before a change and one after it share a voter that is the same
 incarnation in both. A join that replaced one incarnation by another at once would not have this property.
 
-A change that is in the log and not applied is in force by the first row that matches:
+The first row that matches says since when a change in the log is in force, if it is not applied yet:
 
 | row | change  | place before | in force     | why                                                                       |
 |-----|---------|--------------|--------------|---------------------------------------------------------------------------|

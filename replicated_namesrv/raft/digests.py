@@ -86,8 +86,8 @@ class Digests:
         if not self._compares(peer):
             return
         self._note(peer, message.log_index, message.digest)
-        # Answer once for each index. ``_by_index`` cannot tell: it drops the digests of a lagging node as soon as 16 newer
-        # indexes are known. Two such nodes would answer each other without end.
+        # Answer once for each index. ``_by_index`` does not show whether an answer was sent: it drops the digests of a lagging
+        # node as soon as 16 newer indexes are known. Two such nodes would answer each other without end.
         if message.log_index == self._core.applied_index and message.log_index != self._reported_index:
             self.report(message.log_index)
 

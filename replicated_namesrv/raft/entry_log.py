@@ -7,11 +7,11 @@ reported. The argument:
    node had. Each record has its number in the stream and a checksum, so a lost, doubled or foreign record is detected.
 2. ``begin_sync`` passes everything written so far to the disk in one append; one fsync covers all waiting records (group
    commit). ``durable_index`` and ``durable_number`` increase only when that fsync has been reported.
-3. A mark records the number of the last record that had been synced before it. On opening, the first bad record is a torn tail if
-   no valid mark behind it says that it had been synced: then it was never acknowledged and the stream is cut there. Otherwise
-   acknowledged data is damaged and the log refuses to open, since a node that forgets what it acknowledged breaks Raft. A mark is
-   also written when writing pauses, so that damage to the last batch is recognised, too. If the process crashes before that mark,
-   damage to the last batch looks like a torn tail.
+3. A mark records the number of the last record that had been synced before it. On opening, the log looks for a valid mark behind
+   the first bad record which says that this record had been synced. If there is none, the record is a torn tail: it was never
+   acknowledged, and the stream is cut there. Otherwise acknowledged data is damaged, and the log refuses to open, because a node
+   that forgets what it acknowledged breaks Raft. A mark is also written when writing pauses, so that damage to the last batch is
+   recognised, too. If the process crashes before that mark, damage to the last batch looks like a torn tail.
 4. Records that were readable on opening but are not marked as synced may exist only in memory: after a failed fsync Linux treats
    the pages as clean, and the next fsync succeeds without writing them. So the segments that hold such records are copied to new
    files, which are synced and then take the old names, before any of these records counts as durable.
@@ -216,7 +216,7 @@ class Log:
         return HEADER.size
 
     def _replay_segment(self, data: bytes, offset: int) -> int:
-        """Replay records from ``offset``; the offset of the first bad one, or the end."""
+        """Replay records from ``offset`` on. Returns the offset of the first bad record, or the end."""
         view, end, number = memoryview(data), len(data), self.number
         unpack, size, entries = RECORD.unpack_from, RECORD.size, self._entries
         read_index_term = INDEX_TERM.unpack_from
@@ -253,7 +253,7 @@ class Log:
 
     def _replay(self, kind: int, payload: bytes) -> None:
         if kind == CUT:
-            # Segments with the entries that this record cut may have been replaced by a snapshot since.
+            # The log may lack the entries that this record cuts: a snapshot may have replaced their segments since.
             (first,) = NUMBER.unpack(payload)
             if self._entries:
                 del self._entries[max(0, first - self._entries[0][1]) :]

@@ -85,7 +85,7 @@ class Group:
             return
         if member.incarnation == self._identity.incarnation:
             self._was_named = True
-        elif self._was_named and (member.incarnation != VACANT or member.votes):  # not a learner that was added again
+        elif self._was_named and (member.incarnation != VACANT or member.votes):  # VACANT and no vote: a learner added again
             self.has_lost_place = True
 
     def rejoined(self) -> None:

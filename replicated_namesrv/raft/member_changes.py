@@ -1,6 +1,7 @@
 """Changes of the members that an operator requests: which of them the leader refuses, and the outcome of the others.
 
-A change is refused, and certainly not written, by the first row that matches. Otherwise the leader writes a MEMBERS entry.
+If a row matches, the change is refused and certainly not written; the first such row gives the remedy. Otherwise the leader
+writes a MEMBERS entry.
 
 | row | request | condition                                            | remedy                                       |
 |-----|---------|------------------------------------------------------|----------------------------------------------|

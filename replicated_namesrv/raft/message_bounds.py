@@ -18,8 +18,8 @@ value, because they are drawn from all 64-bit numbers.
 If a node repeatedly sends terms that B2 refuses, that node's term may have been raised by several steps, each within the bound.
 Then no other node accepts its messages any more. So the receiver raises its own term by one step (``Elections.approach_term``)
 when such messages have arrived for one election time. While it has a leader, it waits for ``PATIENCE_ELECTIONS`` election times.
-One forged message has no effect. Introductions to this incarnation count too: a node that was down while the others were raised
-and restarted has accepted none of their processes.
+One forged message has no effect. Introductions to this incarnation count too. They are needed by a node that was down while the
+other nodes raised their terms and were restarted: it has accepted none of their processes.
 
 Only authentication keeps out a process that repeats steps within the bound.
 

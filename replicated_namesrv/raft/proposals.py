@@ -342,7 +342,7 @@ class Proposals:
         pending.done(outcome)
 
     def _end(self, number: int, outcome: Rejected | Indeterminate) -> None:
-        """The proposal was not committed, or it is unknown."""
+        """End a proposal that was not committed, or of which this is unknown."""
         pending = self._pending.pop(number)
         self._pending_bytes -= len(pending.command)
         self._measurements.proposals[REJECTED if isinstance(outcome, Rejected) else UNKNOWN] += 1

@@ -44,8 +44,8 @@ class Defences:
     incarnations: bool = True
     """Votes and acknowledgements of a node that lost its disk are not counted before it is promoted."""
     changes_in_log: bool = True
-    """Vacancies and joins decide votes and acknowledgements from the moment they are in a node's log, and a join follows a
-    committed vacancy; off: both take effect when they are applied, and a join replaces the lost incarnation at once."""
+    """Vacancies and joins are in force from the moment they are in a node's log, and a join follows a committed vacancy. Off:
+    both are in force when they are applied, and a join replaces the lost incarnation at once."""
     single_change: bool = True
     """A leader changes the members only when its previous change is applied."""
     own_term_first: bool = True
@@ -62,10 +62,10 @@ class Defences:
     single_process: bool = True
     """While two processes use one incarnation, both processes are ignored."""
     contested_silence: bool = True
-    """A process that any peer contests sends no votes and acknowledgements to any peer."""
+    """A process that any peer contests sends neither votes nor acknowledgements to any peer."""
     introduced_first: bool = True
-    """A new process sends no votes and acknowledgements, and does not campaign in a transfer of leadership or as the only voter,
-    until every peer has accepted it. The time for which it waits is limited (``Membership.is_silent``)."""
+    """Until every peer has accepted it, a new process sends neither votes nor acknowledgements, and does not campaign in a
+    transfer of leadership or as the only voter. The time for which it waits is limited (``Membership.is_silent``)."""
     remembered_data: bool = True
     """A node that lacks data that a peer remembers of it rejoins at once, whatever standing the peer reports."""
     earlier_reports: bool = True

@@ -182,11 +182,12 @@ class ReadIndex:
 
     @property
     def waits_for_acks(self) -> bool:
-        """Whether the next acknowledgement decides what happens next: nothing is confirmed that ``tick`` has to answer."""
+        """Whether only an acknowledgement is missing: a round is in progress, and no read is confirmed that waits for
+        ``tick``."""
         return bool(self._rounds) and not self._ready
 
     def next_wakeup(self) -> float:
-        """Time to send again or to give up."""
+        """The time at which ``tick`` has to send again, or to end a read."""
         if self._waiting:
             return 0.0
         wake_at = FOREVER

@@ -285,7 +285,8 @@ class Replication:
         return self._voters.counts(progress.peer, progress.incarnation)
 
     def _report_matches(self, progress: Progress) -> None:
-        """``progress`` has advanced, which may raise the clip: report the matches of all followers up to the clip."""
+        """``progress`` has advanced, which may raise the index of ``_clip``: report the matches of all followers up to this
+        index."""
         if not self._counts(progress):
             return
         clip = self._clip()

@@ -27,7 +27,7 @@ class Targets(Protocol):
     """The methods of replication that a transfer needs."""
 
     def furthest_voter(self) -> str | None:
-        """The connected voter with the longest log known, of those that have answered lately if there are any."""
+        """The connected voter with the longest log, as far as known. Voters that have answered lately are preferred."""
 
     def has_all(self, peer: str) -> bool:
         """Whether ``peer`` is known to have the whole log."""
