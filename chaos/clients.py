@@ -257,7 +257,7 @@ class KvLoop:
         await self._write("delete", DROPPED_KEY, None)
 
     async def once(self) -> None:
-        """Make one operation."""
+        """Perform one operation."""
         client, key = self._client, self._client.rng.choice(self._keys)
         drawn = client.rng.random() if self.writing else 1.0
         if drawn < 0.4:

@@ -148,7 +148,8 @@ class Links:
         """End all effects of faults. Delays stay. Raises ToxiproxyError."""
         for held in self._impairments.values():
             held.clear()
-        await self._bring_about()  # first in an order that cannot block: a reset by the server could block
+        # First remove the toxics in an order in which no removal blocks. The server's own reset could block.
+        await self._bring_about()
         async with self._changing:
             await asyncio.to_thread(self._client.reset)
             self._applied = {link: ({}, True) for link in self._applied}

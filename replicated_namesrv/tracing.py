@@ -7,7 +7,7 @@
 
 Without ``traceEndpoint`` nothing of this is built: no wrapper is in the path of a request, and OpenTelemetry is not imported.
 Finished spans wait in a queue of ``QUEUE_SPANS`` for a thread that exports them. When the queue is full, the oldest spans are
-dropped. A collector that fails or hangs costs spans, and nothing else.
+dropped. If a collector fails or hangs, only spans are lost.
 """
 
 import asyncio

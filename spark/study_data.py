@@ -53,7 +53,7 @@ class Estimate(NamedTuple):
     replicates: int
     """Number of scenarios or, for one scenario, of values."""
     chance: float | None = None
-    """Of differences: probability of such a mean if both arms were alike (sign test). None: too few replicates."""
+    """p-value of a sign test, if the mean is one of differences. None: too few replicates, or no differences."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def write_data(folder: Path, runs: Iterable[Mapping[str, str]], figures: Iterabl
 
 
 class _Lines(list[str]):
-    """What a csv writer writes."""
+    """Collects the lines of a csv writer."""
 
     def write(self, text: str) -> None:
         self.append(text)

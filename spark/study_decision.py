@@ -1,7 +1,7 @@
 """When CP is the better choice: a model of what a look-up costs in each mode, with measured inputs. Pure.
 
-The cost of a look-up is a time: what a client waits for it, plus what its mistakes are worth. The inputs are measured, as
-differences of CP and AP in the same blocks:
+The cost of a look-up is a time: the time that a client waits for it, plus a time for each broker that is missing from its answer.
+The inputs are measured, as differences of CP and AP in the same blocks:
 
 - ``unanswered``: additional share of requests of fail-over clients that CP does not answer in time during a fault. Each costs the
   time-out of one attempt, DEADLINE_S.

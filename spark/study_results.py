@@ -118,7 +118,8 @@ def results(study: Path, traces: Sequence[StudyTrace], say: Callable[[str], None
 
 
 def _each_computed(traces: Sequence[StudyTrace]) -> Iterator[StudyResult]:
-    """The result of each run, in this order. Starting further processes only pays for many runs."""
+    """The result of each run, in this order. A few runs are computed in this process, because starting others would take
+    longer."""
     if len(traces) < PROCESSES_FROM:
         yield from map(computed, traces)
         return

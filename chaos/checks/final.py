@@ -38,7 +38,7 @@ GONE = ("stopped", "dead", "silent")
 
 
 def final_reads(story: Story, kind: str) -> list[Op]:
-    """The reads at the end of a run: the probe asks each node."""
+    """The answered reads of the probe in the phase ``final``, in which it asks each node."""
     span = story.phases.get("final")
     if span is None:
         return []

@@ -21,7 +21,7 @@ class NodeProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What this node knows about a node. ``status`` None: the node has never answered."""
+    """What this node knows about one of the nodes, itself included. ``status`` None: the node has never answered."""
 
     name: str
     address: str

@@ -60,7 +60,7 @@ def _unregistered_hash(key: Key, revision: int) -> int:
 
 
 def mark_hashes(keys: Iterable[Key], mark: Mark) -> list[int]:
-    """The hash of each entry, if all these brokers have this mark."""
+    """The hashes of the entries of these brokers, which all have this mark."""
     keys = list(keys)
     return entry_hashes("mark", *zip(*keys, strict=True), *map(repeat, mark)) if keys else []
 
@@ -85,7 +85,7 @@ def suspected_table() -> SummedTable[Key, Suspicion]:
 
 
 def tables_of(numbers: Sequence[int]) -> int:
-    """Number of tables that follow these numbers."""
+    """Number of tables in a line that begins with ``numbers``."""
     return len(numbers) - 1
 
 

@@ -37,7 +37,7 @@ class Budget:
         self._error, self._reason = error, "the leader did not decide in time"
 
     def use_up(self, reason: str) -> None:
-        """End the time now, if it has not ended."""
+        """Let the time-out expire now, for ``reason``, if it has not expired yet."""
         self._reason = reason
         if not self._timeout.expired():  # a timeout that ends in this turn of the loop cannot be rescheduled
             self._timeout.reschedule(asyncio.get_running_loop().time())

@@ -1,4 +1,4 @@
-"""The search for a legal order: Wing and Gong's, made just-in-time as Lowe proposes, over maps of blind writes.
+"""Searches for a legal order of operations on a map: the algorithm of Wing and Gong in Lowe's just-in-time form.
 
 Events (invocations and returns) are processed by time. A *configuration* is a possible state together with the set of open
 operations that have already taken effect. Operations take effect as late as possible: when one returns, it must have taken
@@ -6,8 +6,8 @@ effect in each configuration. A configuration in which this is impossible is dro
 legal order: the history up to that return is not linearizable. (Wing, Gong: Testing and verifying concurrent objects, 1993; Lowe:
 Testing for linearizability, 2017.)
 
-The following rules keep the number of configurations small. They lose no legal order, because writes are blind and reads have
-no effect:
+The following rules keep the number of configurations small. They lose no legal order, because reads have no effect, and writes
+are *blind*: what a write stores does not depend on the state:
 
 - An open read that is legal in the present state takes effect at once.
 - When an operation returns, an open write needs to take effect before it only in three cases: the write is that operation, an
