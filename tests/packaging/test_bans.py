@@ -118,7 +118,8 @@ def test_files_and_functions_stay_readable() -> None:
 
 
 def test_every_public_module_of_the_product_says_what_it_is() -> None:
-    assert not [name for name, tree in product_sources().items() if ast.get_docstring(tree) is None and tree.body]
+    wrong = [name for name, tree in product_sources().items() if ast.get_docstring(tree) is None and tree.body]
+    assert not wrong, f"no docstring in {', '.join(wrong)}: say in its first line what the module provides"
 
 
 EXEMPTION = re.compile(r"#\s*(noqa|type:\s*ignore|pragma:|nosec|fmt:|ruff:|mypy:)", re.IGNORECASE)

@@ -127,7 +127,8 @@ def test_every_command_is_run_by_a_test_or_has_a_reason() -> None:
 def test_no_row_is_left_over_and_the_tests_exist() -> None:
     used = {row_of(line) for line in commands()}
     assert TYPED_BY in used
-    assert not [how for _, _, how in CHECKED if how not in used]
+    left = [f"{page}: {begin}" for page, begin, how in CHECKED if how not in used]
+    assert not left, "rows of CHECKED in this file that match no command line; remove them:\n" + "\n".join(left)
     for name in re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", " ".join(how for _, _, how in CHECKED)):
         file, function = name
         assert f"def {function}" in (ROOT / file).read_text(encoding="utf-8"), name
@@ -142,7 +143,8 @@ def test_commands_that_run_with_other_hosts_are_in_the_table_of_invocations() ->
     run = {subcommand(one.line) for one in TABLE if one.code == 0 and one.line[0] != "-"}
     lines = [line for line in commands() if row_of(line) == SAME]
     assert lines
-    assert not [line.text for line in lines if subcommand(line.text) not in run]
+    missing = [line.text for line in lines if subcommand(line.text) not in run]
+    assert not missing, "TABLE of tests/cli/test_invocations.py has no right use of these; add one:\n" + "\n".join(missing)
 
 
 def test_the_page_has_the_numbers_of_lines() -> None:
@@ -150,7 +152,7 @@ def test_the_page_has_the_numbers_of_lines() -> None:
     assert stated is not None
     hows = [row_of(line) or "" for line in commands()]
     run = sum(how.startswith("tests/") for how in hows)
-    assert abs(len(hows) - int(stated[1])) <= 15, len(hows)
+    assert abs(len(hows) - int(stated[1])) <= 15, f"the pages have {len(hows)} command lines; correct docs/performance.md"
     assert int(stated[2]) <= run, (run, Counter(how for how in hows if not how.startswith("tests/")))
 
 
