@@ -20,7 +20,7 @@ _EXAMPLES = """\
 examples:
   namesrv access check access.toml     is it valid, and who has which role?
   namesrv access report /var/lib/namesrv/audit-refusals.log > draft.toml
-                                       who was refused, or would be (accessPolicy=observe), as a draft of a file
+                                       a draft of a file, with the callers that the log lists
   namesrv access token                 a new random token, and the line for the file
 
 exit codes: 0 good; 1 the file cannot be used; 2 usage

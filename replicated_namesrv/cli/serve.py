@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rocketmq.add_argument("-p", "--printConfigItem", action="store_true", help="print RocketMQ's settings and exit")
     rocketmq.add_argument("-n", "--namesrvAddr", metavar="ADDRS", help="accepted; has no effect, as in RocketMQ")
     ours = parser.add_argument_group("more")
-    ours.add_argument("--mode", metavar="ap|cp", help="ap: an independent node (default); cp: a member of a Raft group")
+    ours.add_argument("--mode", metavar="ap|cp", help="ap: an independent node (default); cp: a node of a replicated cluster")
     ours.add_argument("--node-id", metavar="ID", help="name of this node, unique in its cluster (nodeId)")
     ours.add_argument("--listen", metavar="HOST:PORT", help="address for brokers and clients; port 0 picks a free port")
     ours.add_argument("--admin", metavar="HOST:PORT|off", help="address of the admin port (adminListen)")
