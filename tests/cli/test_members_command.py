@@ -65,6 +65,14 @@ class Processes:
         process.send_signal(signal.SIGKILL)
         await process.wait()
 
+    async def accepts(self, name: str) -> bool:
+        """True: the peer port accepts connections. Raises OSError if not."""
+        host, port = self.peer[name].split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.close()
+        await writer.wait_closed()
+        return True
+
     async def members(self, *arguments: str) -> Output:
         return await run("members", *arguments, "--admin", ";".join(self.admin[name] for name in self.running))
 
@@ -177,6 +185,7 @@ async def test_an_add_ends_when_another_command_removes_the_node(tmp_path: Path)
 async def test_mistakes_change_nothing_and_a_late_replacement_is_continued(tmp_path: Path) -> None:
     async with founded(tmp_path) as nodes:
         await nodes.start("n4", secret=nodes.make_secret("wrong", "words-of-Another-7"))
+        await eventually(lambda: nodes.accepts("n4"), "the peer port of n4")
         unknown = await nodes.members("replace", "n9", "n4", nodes.peer["n4"])
         assert unknown.code == 1, unknown
         assert "n9 is not a member; give one of n1, n2, n3" in unknown.err
