@@ -41,6 +41,7 @@ from replicated_namesrv.cli.diff import (
     Comparison,
     add_comparison_arguments,
     admin_port_of,
+    is_ours,
     known_namespaces,
     print_comparison,
 )
@@ -160,7 +161,7 @@ async def _configs(servers: NameServers) -> dict[str, dict[str, str]]:
 def _kind(config: dict[str, str] | None) -> str:
     if config is None:
         return SILENT
-    return OURS if "mode" in config and "nodeId" in config else JAVA
+    return OURS if is_ours(config) else JAVA
 
 
 async def _compare(servers: NameServers, arguments: argparse.Namespace) -> Comparison:

@@ -8,7 +8,8 @@ it.
 
 RocketMQ's protocol has no request for the names of the KV namespaces. So they come from the admin ports of the servers; each
 namespace that any server has is then compared on all of them. ``ORDER_TOPIC_CONFIG`` and those of ``--namespace`` are always
-compared. A server whose namespaces are unknown is named: RocketMQ's own name servers have no admin port.
+compared. A server whose namespaces are unknown is named. RocketMQ's own name servers have no admin port, so they count as
+compared. A server of ours does not, unless ``--namespace`` says what to compare.
 """
 
 import argparse
@@ -93,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="show at most N differences of each kind; 0 shows all (default 20)",
     )
-    codes = "0 all servers answered and agree; 1 answers differ; 2 usage, or no difference but at least one server did not answer"
+    codes = "0 all servers answered and agree; 1 answers differ; 2 usage, or no difference was found but not all was compared"
     add_client_arguments(parser, _EXAMPLES, codes)
 
 
@@ -115,6 +116,8 @@ class Comparison:
         self.topics: dict[str, dict[str, TopicRouteData | None]] = {}
         self.keys: dict[tuple[str, str], dict[str, str | None]] = {}
         self.settings: dict[str, dict[str, str | None]] = {}
+        self.ours: set[str] = set()
+        """The servers that are not RocketMQ's."""
         self._servers = servers
         self._progress = progress
 
@@ -130,6 +133,7 @@ class Comparison:
             found = _differences({address: table or {} for address, table in tables.items()})
             self.keys |= {(namespace, key): values for key, values in found.items()}
         configs = await self._ask(config_request(), read_config)
+        self.ours = {address for address, config in configs.items() if is_ours(config)}
         for name in _SHARED_SETTINGS:
             answers: dict[str, str | None] = {address: config[name] for address, config in configs.items() if name in config}
             if not _agree(answers):
@@ -207,15 +211,27 @@ async def _diff(servers: NameServers, arguments: argparse.Namespace) -> int:
     namespaces, unlisted = await known_namespaces(admin, ports, servers.addresses, arguments.namespace)
     comparison = Comparison(servers, ProgressLine())
     await comparison.run(namespaces)
+    skipped = not arguments.namespace and _skipped(comparison, unlisted, ports is not None)
     if arguments.json:
-        _print_json(comparison, comparison.compared, unlisted)
+        _print_json(comparison, comparison.compared, unlisted, not skipped)
     else:
         print_comparison(comparison, arguments.limit, is_complete=not unlisted)
         for reason in unlisted.values():
-            print(f"KV namespaces unknown: {reason}; give its namespaces with --namespace, or the right admin ports with --admin")
+            print(f"KV namespaces unknown: {reason}; or give its namespaces with --namespace")
     if comparison.differs:
         return BAD
-    return USAGE if comparison.unreachable else FOUND
+    return USAGE if comparison.unreachable or skipped else FOUND
+
+
+def _skipped(comparison: Comparison, unlisted: Mapping[str, str], are_given: bool) -> bool:
+    """Whether the KV config of a server of ours was not compared. ``are_given``: the admin ports come from the user, so all of
+    them are ports of our servers."""
+    return bool(unlisted) if are_given else any(admin_port_of(address) in unlisted for address in comparison.ours)
+
+
+def is_ours(config: Mapping[str, str]) -> bool:
+    """Whether a server with these settings is ours, not RocketMQ's."""
+    return "mode" in config and "nodeId" in config
 
 
 def admin_port_of(address: str) -> str:
@@ -257,10 +273,10 @@ def _namespaces_of(admin: Admin, address: str) -> list[str]:
         after = page["next"]
 
 
-def _print_json(comparison: Comparison, compared: Sequence[str], unlisted: Mapping[str, str]) -> None:
+def _print_json(comparison: Comparison, compared: Sequence[str], unlisted: Mapping[str, str], is_complete: bool) -> None:
     print_json(
         {
-            "equal": not comparison.differs and not comparison.unreachable,
+            "equal": not comparison.differs and not comparison.unreachable and is_complete,
             "compared": list(compared),
             "unreachable": comparison.unreachable,
             "brokers": {

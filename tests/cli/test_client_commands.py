@@ -285,11 +285,15 @@ def test_diff_finds_every_kind_of_difference(namesrv: Namesrv, both: str, server
 
 def test_diff_of_servers_whose_admin_ports_do_not_answer(namesrv: Namesrv, both: str, servers: list[str]) -> None:
     assert namesrv("kv", "put", "HIDDEN", "k", "1", "-n", servers[0]).code == 0
-    said = namesrv("diff", "-n", both, "-a", "127.0.0.1:1", "--json").json
+    done = namesrv("diff", "-n", both, "-a", "127.0.0.1:1", "--json")
+    said = done.json
+    assert (done.code, said["equal"]) == (2, False)
     assert (said["keys"], list(said["namespacesUnknown"])) == ([], ["127.0.0.1:1"])
-    out = namesrv("diff", "-n", both, "-a", "127.0.0.1:1").out
-    assert "equal in everything that was compared: " in out
-    assert "KV namespaces unknown: 127.0.0.1:1: no answer" in out
+    text = namesrv("diff", "-n", both, "-a", "127.0.0.1:1")
+    assert text.code == 2
+    assert "equal in everything that was compared: " in text.out
+    assert "KV namespaces unknown: 127.0.0.1:1: no answer" in text.out
+    assert namesrv("diff", "-n", both, "--json").json["equal"] is False, "the ports plus 10 are no admin ports"
     said = namesrv("diff", "-n", both, "-a", "127.0.0.1:1", "--namespace", "HIDDEN", "--json").json
     assert [row["namespace"] for row in said["keys"]] == ["HIDDEN"]
     assert namesrv("kv", "put", "ORDER_TOPIC_CONFIG", "t", "a:1", "-n", servers[0]).code == 0

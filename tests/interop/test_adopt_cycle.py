@@ -140,7 +140,7 @@ class Cycle:
             succeed("restore", "--merge", backups[0], "-a", ";".join(self._admin.values()))
         for topic, broker in TOPICS.values():
             wait_for(partial(registered, self.servers, broker, 0, topic), f"{topic} is routed everywhere")
-        succeed("diff", "-n", ";".join(self.servers), "--timeout-ms", "5000")
+        succeed("diff", "-n", ";".join(self.servers), "-a", ";".join(self._admin.values()), "--timeout-ms", "5000")
 
     def end(self) -> None:
         """Kill what runs."""
