@@ -300,6 +300,12 @@ def test_a_backup_of_ap_nodes_continues_after_a_node_that_is_down(tmp_path: Path
         (("replica=3",), "replica"),
         (("image.digest=latest",), "digest"),
         (("serviceMonitor.interval=often",), "interval"),
+        ((CLAIM, TOKEN, "backup.schedule=every night"), "backup.schedule"),
+        (("image.tag=a b",), "image.tag"),
+        (("clusterDomain=A B",), "clusterDomain"),
+        (("tls.remoting.mode=enforcing",), "tls.remoting.secret: tls.remoting.mode=enforcing needs a Secret"),
+        (("settings.listenPort=9999",), "settings.listenPort: the chart sets it, and services and probes depend on it; remove it"),
+        (("settings.mode=ap",), "settings.mode: the chart sets it"),
     ],
 )
 def test_wrong_values_are_refused(values: tuple[str, ...], said: str) -> None:

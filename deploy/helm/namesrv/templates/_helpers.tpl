@@ -83,6 +83,14 @@ capabilities: {drop: [ALL]}
 
 {{/* Values that contradict each other. */}}
 {{- define "namesrv.check" -}}
+{{- range $name := list "mode" "nodeId" "clusterId" "peers" "listen" "listenPort" "bindAddress" "adminListen" "healthListen" "peerListen" "dataDir" -}}
+{{- if hasKey $.Values.settings $name -}}
+{{- fail (printf "settings.%s: the chart sets it, and services and probes depend on it; remove it, and use the values mode, replicas and clusterId" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq .Values.tls.remoting.mode "enforcing") (not .Values.tls.remoting.secret) -}}
+{{- fail "tls.remoting.secret: tls.remoting.mode=enforcing needs a Secret of type kubernetes.io/tls" -}}
+{{- end -}}
 {{- if and (eq .Values.mode "cp") (not .Values.peerSecret) (not .Values.tls.peers.secret) -}}
 {{- fail "peerSecret: with mode=cp the nodes have to authenticate each other; give the name of a Secret with the key peer-secret, or set tls.peers.secret" -}}
 {{- end -}}
