@@ -70,6 +70,8 @@ def unit_lists(text: str) -> dict[str, str]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         unit, equals, addresses = part.partition("=")
         if not equals or not unit.strip():
-            raise SettingError(f"unitNameServerAddresses={text}: '{part}' is not UNIT=HOST:PORT;HOST:PORT")
+            raise SettingError(
+                f"unitNameServerAddresses={text}: '{part}' is not UNIT=HOST:PORT;HOST:PORT; give for example u1=10.0.0.1:9876"
+            )
         lists[unit.strip()] = checked_list("unitNameServerAddresses", addresses)
     return lists

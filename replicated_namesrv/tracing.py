@@ -54,14 +54,19 @@ class Seldom(logging.Filter):
 _SELDOM = Seldom()
 
 
+def check_endpoint(endpoint: str) -> None:
+    """Raises SettingError if ``endpoint`` is not a URL of a collector."""
+    url = urlsplit(endpoint)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise SettingError(f"traceEndpoint={endpoint}: give a URL, such as http://127.0.0.1:4318/v1/traces")
+
+
 class Tracing:
     """The tracer of one node."""
 
     def __init__(self, endpoint: str, one_in: int, node_id: str) -> None:
         """Trace one in ``one_in`` requests. Raises SettingError."""
-        url = urlsplit(endpoint)
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise SettingError(f"traceEndpoint={endpoint}: give a URL, such as http://127.0.0.1:4318/v1/traces")
+        check_endpoint(endpoint)
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource

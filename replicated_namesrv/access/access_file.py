@@ -74,7 +74,7 @@ def parse_access_file(path: str, data: bytes) -> AccessRules:
         raise AccessFileError(f"access file {path}: not UTF-8 at byte {cause.start}; save it as UTF-8") from None
     # not TOMLDecodeError: tomllib raises a plain ValueError for an integer of thousands of digits
     except (ValueError, RecursionError) as cause:
-        raise AccessFileError(f"access file {path}: not TOML: {cause}") from None
+        raise AccessFileError(f"access file {path}: not TOML: {cause}; correct the file there") from None
     return _Reader(path).rules(table, hashlib.sha256(data).hexdigest())
 
 

@@ -13,16 +13,17 @@ import resource
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from replicated_namesrv import __version__
+from replicated_namesrv.access.access_file import read_access_file
+from replicated_namesrv.address_list import checked_list, unit_lists
 from replicated_namesrv.admin.certificates import certificate_files, expiry_s
 from replicated_namesrv.cli.admin import (
     Admin,
-    AdminRefusedError,
     add_admin_options,
     admin_of,
     ask_all,
@@ -35,10 +36,13 @@ from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.files import free_bytes
 from replicated_namesrv.histogram import Histogram
 from replicated_namesrv.raft.measurements import FSYNC_BOUNDS_S
+from replicated_namesrv.replication.leader_preference import check_elections
 from replicated_namesrv.replication.peer_settings import known_members, transport_settings
 from replicated_namesrv.server.server import OTHER_FILES
+from replicated_namesrv.server.tls import ADMIN_NAMES, REMOTING_NAMES, admin_tls_settings, tls_problem
 from replicated_namesrv.settings import ROWS, Settings
 from replicated_namesrv.settings_sources import load_settings
+from replicated_namesrv.tracing import check_endpoint
 
 HELP = "check this machine, a node's settings, and its connections to its peers; each finding has a remedy"
 
@@ -99,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         settings = load_settings(arguments.config_file, flags)
     except NamesrvError as error:
-        findings = [Finding("settings", PROBLEM, str(error), "correct it; docs/settings.md lists all settings")]
+        findings = [_wrong(error)]
     except OSError as cause:
         text = f"{arguments.config_file}: {reason_of(cause)}"
         findings = [Finding("settings", PROBLEM, text, "give the node's properties file with -c, as a user who may read it")]
@@ -139,15 +143,46 @@ def _addresses(text: str) -> Iterator[tuple[str, int]]:
             yield host.strip("[]"), int(port)
 
 
+def _wrong(error: NamesrvError) -> Finding:
+    """The finding of a wrong setting. Its remedy is the end of the message: what follows the last semicolon or, without one, the
+    last colon."""
+    text = str(error)
+    problem, _, remedy = text.rpartition("; " if "; " in text else ": ")
+    return Finding("settings", PROBLEM, problem or text, remedy if problem else "correct this setting (docs/settings.md)")
+
+
+def _start_checks(settings: Settings) -> Iterator[Callable[[], object]]:
+    """The checks with which a node starts. Each raises SettingError."""
+    from replicated_namesrv.admin.access import read_token  # here, because it loads aiohttp, which takes long
+
+    yield lambda: checked_list("nameServerAddresses", settings.name_server_addresses)
+    yield lambda: unit_lists(settings.unit_name_server_addresses)
+    if settings.mode == "cp":
+        yield lambda: check_elections(settings)
+    if settings.admin_token_file:
+        yield lambda: read_token(settings.admin_token_file)
+    if settings.access_policy != "open" and settings.access_file:
+        yield lambda: read_access_file(settings.access_file)
+    if settings.trace_endpoint:
+        yield lambda: check_endpoint(settings.trace_endpoint)
+
+
+def _settings(settings: Settings) -> Iterator[Finding]:
+    for check in _start_checks(settings):
+        try:
+            check()
+        except SettingError as error:
+            yield _wrong(error)
+
+
 def _examine(settings: Settings, admin: Admin, others: Sequence[str], syncs: Histogram) -> Iterator[Finding]:
     peers: dict[str, tuple[str, int]] = {}
+    wrong, transport = list(_settings(settings)), None
     try:
         transport = transport_settings(settings) if settings.mode == "cp" else None
     except SettingError as error:
-        transport = None
-        yield Finding("settings", PROBLEM, str(error), "correct this setting")
-    else:
-        yield Finding("settings", OK, f"valid: mode={settings.mode}, node {settings.node_id}")
+        wrong.append(_wrong(error))
+    yield from wrong or [Finding("settings", OK, f"valid: mode={settings.mode}, node {settings.node_id}")]
     own = {"listen": settings.listen_address, "adminListen": settings.admin_address, "healthListen": settings.health_address}
     if transport is not None:
         own["peerListen"] = transport.listen
@@ -160,9 +195,12 @@ def _examine(settings: Settings, admin: Admin, others: Sequence[str], syncs: His
             yield Finding("settings", OK, text)
     yield from _ports(settings, admin, {name: address for name, address in own.items() if address is not None})
     servers = [address for address in _addresses(settings.name_server_addresses) if address != settings.listen_address]
-    yield from _names(host for host, _ in (*peers.values(), *servers))
-    yield from _reachable({f"peer {name}": address for name, address in peers.items()}, admin.timeout_s)
-    yield from _reachable({f"name server {host}:{port}": (host, port) for host, port in servers}, admin.timeout_s)
+    dns = list(_names(host for host, _ in (*peers.values(), *servers)))
+    yield from dns
+    listed = [(f"peer {name}", *address) for name, address in peers.items()]
+    listed += [("name server", *address) for address in servers]
+    nameless = {finding.text.partition(":")[0] for finding in dns if finding.level == PROBLEM}
+    yield from _reachable([each for each in listed if each[1] not in nameless], admin.timeout_s)
     yield from _disk(settings, syncs)
     yield _descriptors(settings)
     yield from _certificates(settings)
@@ -182,7 +220,7 @@ def _ports(settings: Settings, admin: Admin, own: dict[str, tuple[str, int]]) ->
             unknown = f"{shown}: this port has TLS; give --ca FILE" if needs_ca else str(error)
     for name, (host, port) in own.items():
         cause = failures[name]
-        remedy = f"stop the program that has the port (ss -ltnp 'sport = :{port}'), or choose another with {name}"
+        remedy = _remedy_of_port(cause, name, port)
         if cause is None:
             yield Finding("ports", OK, f"{name}={host}:{port} is free")
         elif _is_in_use(cause) and is_running:
@@ -205,6 +243,14 @@ def _bind_failure(host: str, port: int) -> OSError | None:
     return None
 
 
+def _remedy_of_port(cause: OSError | None, name: str, port: int) -> str:
+    if _is_in_use(cause):
+        return f"stop the program that has the port (ss -ltnp 'sport = :{port}'), or choose another with {name}"
+    if isinstance(cause, PermissionError):
+        return f"choose a port above 1023 with {name}, or start the node with the capability CAP_NET_BIND_SERVICE"
+    return f"give an address of this machine in {name} (ip -brief address), or 0.0.0.0 for all of them"
+
+
 def _is_in_use(cause: OSError | None) -> bool:
     return cause is not None and cause.errno == errno.EADDRINUSE
 
@@ -222,29 +268,33 @@ def _names(hosts: Iterable[str]) -> Iterator[Finding]:
                 yield Finding("dns", OK, f"{host} is {', '.join(found)}")
 
 
-def _reachable(addresses: dict[str, tuple[str, int]], timeout_s: float) -> Iterator[Finding]:
-    """Check that the ports of the other nodes accept connections."""
-    for name, (host, port) in addresses.items():
+def _reachable(addresses: Iterable[tuple[str, str, int]], timeout_s: float) -> Iterator[Finding]:
+    """Check that the ports of the other nodes accept connections. ``addresses``: what it is, host, port."""
+    for name, host, port in addresses:
         try:
             began = time.monotonic()
             with socket.create_connection((host, port), timeout_s):
                 took_ms = (time.monotonic() - began) * 1000
             yield Finding("reachability", OK, f"{name}: {host}:{port} connected in {took_ms:.1f} ms")
         except OSError as cause:
-            remedy = f"start that node, check its address, and permit TCP to port {port} in every firewall between"
+            remedy = (
+                f"start the node on {host}; if it runs, correct the port: nothing listens on {port} there"
+                if isinstance(cause, ConnectionRefusedError)
+                else f"check that {host} is up and is the right address, and permit TCP to port {port} in every firewall between"
+            )
             yield Finding("reachability", WARNING, f"{name}: {host}:{port}: {reason_of(cause)}", remedy)
 
 
 def _disk(settings: Settings, syncs: Histogram) -> Iterator[Finding]:
     """Free space, and how long syncs take."""
     folder = settings.data_path
-    while not folder.exists():
+    while not os.path.exists(folder):  # not Path.exists(), which fails if a folder may not be searched
         folder = folder.parent
     try:
         free = free_bytes(folder)
         _measure(folder, syncs)
     except OSError as cause:
-        yield Finding("disk", PROBLEM, f"{folder}: {reason_of(cause)}", "run this as the node's user, or choose another dataDir")
+        yield Finding("disk", PROBLEM, f"{folder}: {reason_of(cause)}", _remedy_of_folder(cause, folder))
         return
     reserve = settings.disk_reserve_bytes
     if free < 2 * reserve:
@@ -260,6 +310,16 @@ def _disk(settings: Settings, syncs: Histogram) -> Iterator[Finding]:
     else:
         remedy = "use a faster disk, or stop other programs that write to it; every change waits for the disks of a majority"
         yield Finding("disk", WARNING, text, remedy)
+
+
+def _remedy_of_folder(cause: OSError, folder: Path) -> str:
+    if isinstance(cause, PermissionError):
+        return f"run this as the node's user, and make {folder} writable for that user"
+    if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free space on this disk, or raise the quota"
+    if cause.errno == errno.EROFS:
+        return "mount the file system so that it can be written, or choose another dataDir"
+    return f"choose another dataDir: {folder} is no folder in which files can be made"
 
 
 def _measure(folder: Path, syncs: Histogram) -> None:
@@ -306,6 +366,9 @@ def _certificates(settings: Settings) -> Iterator[Finding]:
         text = f"{port}: {path} expires in {days:.1f} days" if days >= 0 else f"{port}: {path} expired {-days:.1f} days ago"
         remedy = "" if level == OK else "replace certificate and key in place; a running node loads them without a restart"
         yield Finding("certificates", level, text, remedy)
+        own = {"remoting": (settings, REMOTING_NAMES), "admin": (admin_tls_settings(settings), ADMIN_NAMES)}.get(port)
+        if own is not None and own[0] is not None and (problem := tls_problem(own[0], own[1])) is not None:
+            yield Finding("certificates", PROBLEM, f"{port}: {problem[0]}", problem[1])
 
 
 class _Other(NamedTuple):
@@ -327,12 +390,8 @@ def _others(settings: Settings, admin: Admin, addresses: Sequence[str], has_peer
     found: list[_Other] = []
     for answer in ask_all(addresses, lambda address: _ask(admin, address)):
         if isinstance(answer, NamesrvError):
-            remedy = (
-                "give a token or identity that this node accepts"
-                if isinstance(answer, AdminRefusedError)
-                else "start that node; set adminListen there, so that this machine reaches it; or correct --admin"
-            )
-            yield Finding("nodes", WARNING, str(answer), remedy)
+            problem, _, remedy = str(answer).partition("; ")
+            yield Finding("nodes", WARNING, problem, remedy or "see the log of that node")
         elif answer.node != settings.node_id:
             found.append(answer)
     for other in found:
@@ -362,16 +421,16 @@ def _ask(admin: Admin, address: str) -> _Other:
 
 def _differences(settings: Settings, node: str, values: dict[str, str]) -> Iterator[Finding]:
     """Replicated settings are left out: the running cluster has one value of each, even if the files differ."""
-    differing = []
+    differing: dict[str, str] = {}
     for row in ROWS.values():
         if row.name in OF_ONE_NODE or row.replicated or row.name not in values:
             continue
         if (ours := row.show(settings.get(row))) != values[row.name]:
             secret = "password" in row.name.lower()
-            differing.append(f"{row.name}" if secret else f"{row.name} is {ours!r} here, {values[row.name]!r} on {node}")
+            differing[row.name] = row.name if secret else f"{row.name} is {ours!r} here, {values[row.name]!r} on {node}"
     if differing:
-        text = f"settings differ from {node}: {'; '.join(differing)}"
-        yield Finding("differences", WARNING, text, "use the same value on all nodes")
+        text = f"settings differ from {node}: {'; '.join(differing.values())}"
+        yield Finding("differences", WARNING, text, f"set {', '.join(differing)} to the same value on all nodes")
     else:
         yield Finding("differences", OK, f"settings agree with {node}")
 

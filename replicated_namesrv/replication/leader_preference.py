@@ -41,7 +41,7 @@ def check_elections(settings: Settings) -> None:
     if election_ms < HEARTBEATS_PER_ELECTION * heartbeat_ms:
         raise SettingError(
             f"electionTimeoutMs={election_ms} and peerHeartbeatMs={heartbeat_ms}: an election time-out has to be at least "
-            f"{HEARTBEATS_PER_ELECTION} heartbeats"
+            f"{HEARTBEATS_PER_ELECTION} heartbeats; raise electionTimeoutMs, or lower peerHeartbeatMs"
         )
     least = 2 * election_ms + FENCE_MARGIN_MS
     if settings.fence_after_ms < least:

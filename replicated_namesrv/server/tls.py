@@ -194,11 +194,11 @@ REMOTING_NAMES = Names("tls.server.mode=enforcing", "tls.server.certPath", "tls.
 ADMIN_NAMES = Names("adminTlsCertPath is set", "adminTlsCertPath", "adminTlsKeyPath", "adminTlsTrustCertPath")
 
 
-def admin_contexts(settings: Settings, metrics: ServerMetrics) -> "TlsContexts | None":
-    """The TLS contexts of the admin port; None: the port speaks plain HTTP."""
+def admin_tls_settings(settings: Settings) -> Settings | None:
+    """Settings whose fields for the remoting port have the values of the admin port; None: that port speaks plain HTTP."""
     if not settings.admin_tls_cert_path:
         return None
-    own = dataclasses.replace(
+    return dataclasses.replace(
         settings,
         tls_server_mode="enforcing",
         tls_test_mode_enable=False,
@@ -209,7 +209,12 @@ def admin_contexts(settings: Settings, metrics: ServerMetrics) -> "TlsContexts |
         tls_server_need_client_auth="optional" if settings.admin_tls_trust_cert_path else "none",
         tls_server_auth_client=bool(settings.admin_tls_trust_cert_path),
     )
-    return TlsContexts(own, metrics, ADMIN_NAMES)
+
+
+def admin_contexts(settings: Settings, metrics: ServerMetrics) -> "TlsContexts | None":
+    """The TLS contexts of the admin port; None: the port speaks plain HTTP."""
+    own = admin_tls_settings(settings)
+    return None if own is None else TlsContexts(own, metrics, ADMIN_NAMES)
 
 
 class TlsContexts:
@@ -318,13 +323,30 @@ class TlsContexts:
             self.poll()
 
 
+_CAUSES = {  # OpenSSL's reason: what it means, and what to do
+    "PEM lib": (
+        "a file is not in PEM format, or the password of the key is missing or wrong",
+        "give certificate and key in PEM, and set the password of the key",
+    ),
+    "KEY_VALUES_MISMATCH": ("the key does not belong to the certificate", "give the key of this certificate"),
+}
+
+
 def _explain(settings: Settings, names: Names, error: Exception) -> str:
-    cause = getattr(error, "reason", None) or str(error)
-    if cause == "PEM lib":  # OpenSSL gives this one text for several causes
-        cause = "a file is not in PEM format, or the password of the key is missing or wrong"
-    elif cause == "KEY_VALUES_MISMATCH":
-        cause = "the key does not belong to the certificate"
+    reason = getattr(error, "reason", None) or str(error)
+    cause, _ = _CAUSES.get(reason, (reason, ""))
     files = f"{names.certificate}={settings.tls_server_cert_path}, {names.key}={settings.tls_server_key_path}"
     if names.trust and settings.tls_server_trust_cert_path:
         files += f", {names.trust}={settings.tls_server_trust_cert_path}"
     return f"{cause} ({files})"
+
+
+def tls_problem(settings: Settings, names: Names = REMOTING_NAMES) -> tuple[str, str] | None:
+    """Why the files of a port cannot be used, and what to do; None: they can. ``settings``: those of ``admin_tls_settings`` for
+    the admin port."""
+    try:
+        context_of(settings)
+    except (OSError, ValueError) as error:  # includes ssl.SSLError, which is an OSError
+        default = "", "give PEM files that exist and that the user of the node can read"
+        return _explain(settings, names, error), _CAUSES.get(getattr(error, "reason", None) or "", default)[1]
+    return None

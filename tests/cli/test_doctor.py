@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from replicated_namesrv.cli import doctor
 from replicated_namesrv.cli.doctor import OF_ONE_NODE, percentile
 from replicated_namesrv.histogram import Histogram
 from replicated_namesrv.settings import ROWS
@@ -72,8 +73,9 @@ async def test_peers_that_have_no_name_or_do_not_listen_are_found(tmp_path: Path
     options = member(tmp_path, peers=f",n2=no-such-host.invalid:9896,n3=127.0.0.1:{port}")
     found = await findings(*options, code=1)
     assert [finding["text"].partition(":")[0] for finding in found["dns"]] == ["no-such-host.invalid"]
-    assert levels(found["reachability"]) == ["warning", "warning"]
-    assert "Connection refused" in found["reachability"][1]["text"]
+    (silent,) = found["reachability"]
+    assert (silent["text"], silent["level"]) == (f"peer n3: 127.0.0.1:{port}: Connection refused", "warning")
+    assert silent["remedy"].endswith(f"correct the port: nothing listens on {port} there")
 
 
 @pytest.mark.parametrize(("days", "level", "code"), [(30, "ok", 0), (5, "warning", 0), (-1, "problem", 1)])
@@ -94,6 +96,69 @@ async def test_wrong_settings_are_a_finding_and_no_stack_trace(tmp_path: Path) -
     (tmp_path / "file").write_text("")
     unusable = await findings(*member(tmp_path / "file"), code=1)
     assert levels(unusable["disk"]) == ["problem"]
+    assert unusable["disk"][0]["remedy"].startswith("choose another dataDir: ")
+
+
+WRONG = [
+    ("listenPort=many", "give a whole number"),
+    ("lstenPort=1", "'namesrv serve --help' names the page that lists them"),
+    ("mode=xp", "give one of ap, cp"),
+    ("listen=nonsense", "give for example 127.0.0.1:9876"),
+    ("adminTokenFile={folder}/missing", "make it readable for this user"),
+    ("adminTokenFile={folder}/short", "give 16 to 4096"),
+    ("peerSecretFile={folder}/missing", "give a file that this node can read"),
+    ("peerSecretFile={folder}/short", "give at least 16"),
+    ("join=n2=127.0.0.1:1", "a node that joins needs join only"),
+    ("nodeId=n9", "give one of n1"),
+    ("nameServerAddresses=nonsense", "give HOST:PORT;HOST:PORT"),
+    ("unitNameServerAddresses=nonsense", "give for example u1=10.0.0.1:9876"),
+    ("electionTimeoutMs=300 peerHeartbeatMs=200", "raise electionTimeoutMs, or lower peerHeartbeatMs"),
+    ("fenceAfterMs=1000 electionTimeoutMs=900", "set fenceAfterMs to 1900 or more"),
+    ("accessPolicy=enforce", "name a file, or begin with accessPolicy=observe"),
+    ("accessPolicy=enforce accessFile={folder}/short", "correct the file there"),
+    ("accessPolicy=observe accessFile={folder}/missing", "give a file that this user can read"),
+    ("traceEndpoint=nonsense", "give a URL, such as http://127.0.0.1:4318/v1/traces"),
+    ("zoneAwareAddresses=true", "name the zone of this node"),
+    ("proxyProtocolFrom=nonsense", "give 10.0.0.0/8,192.0.2.1"),
+    ("adminTlsCertPath={folder}/short", "give both or neither"),
+]
+"""Settings with which a node does not start, and the remedy."""
+
+
+@pytest.mark.parametrize(("settings", "remedy"), WRONG, ids=[settings for settings, _ in WRONG])
+async def test_each_wrong_setting_has_its_own_remedy(
+    tmp_path: Path, settings: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "SYNCS_MAX", 1)
+    (tmp_path / "short").write_text("short")
+    (tmp_path / "short").chmod(0o600)
+    found = await findings(*member(tmp_path, *settings.format(folder=tmp_path).split()), code=1)
+    (problem,) = found["settings"]
+    assert problem["remedy"] == remedy
+    assert remedy not in problem["text"]
+    name = settings.partition("=")[0]
+    assert name in problem["text"] or problem["text"].startswith("access file "), "the setting is named"
+
+
+async def test_an_address_of_another_machine_is_no_port_in_use(tmp_path: Path) -> None:
+    found = await findings(*member(tmp_path), "--set", "healthListen=192.0.2.1:9887", code=1)
+    (problem,) = [finding for finding in found["ports"] if finding["level"] == "problem"]
+    assert problem["remedy"].startswith("give an address of this machine in healthListen")
+
+
+async def test_files_that_do_not_belong_together_are_found(tmp_path: Path) -> None:
+    (tmp_path / "tls").mkdir()
+    authority = Authority(tmp_path / "tls")
+    one, other = authority.files("n1", days=30), authority.files("n2", days=30)
+    for key, remedy in ((other.key, "give the key of this certificate"), (tmp_path / "missing", "give PEM files that exist and")):
+        for port in ("admin", "remoting"):
+            names = ("adminTlsCertPath", "adminTlsKeyPath") if port == "admin" else ("tls.server.certPath", "tls.server.keyPath")
+            files = (f"{names[0]}={one.certificate}", f"{names[1]}={key}", "tls.test.mode.enable=false")
+            found = await findings(*member(tmp_path / "own", *files), code=1)
+            expires, problem = found["certificates"]
+            assert (expires["level"], problem["level"]) == ("ok", "problem")
+            assert problem["text"].startswith(f"{port}: ")
+            assert problem["remedy"].startswith(remedy)
 
 
 async def test_clocks_versions_and_settings_are_compared_with_the_other_nodes(tmp_path: Path) -> None:
@@ -149,6 +214,18 @@ async def test_nodes_that_were_not_compared_are_a_finding(tmp_path: Path) -> Non
     assert "were not compared" in found["nodes"][0]["text"]
     asked = await findings(*options, "-a", f"127.0.0.1:{port};127.0.0.1:1", code=0)
     assert [finding["text"].split(": ")[0] for finding in asked["nodes"]] == ["127.0.0.1:1"], "this node is not another node"
+    assert asked["nodes"][0]["remedy"].startswith("check that the node runs, and that --admin names its admin address")
+
+
+async def test_a_node_that_refuses_names_what_it_needs(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-that-is-long-enough-for-a-test\n")
+    token.chmod(0o600)
+    async with operated(tmp_path / "locked", 1, "ap", adminTokenFile=str(token)) as other:
+        found = await findings(*member(tmp_path / "own"), "-a", f"{other.admin};{other.namesrv}", code=0)
+    locked, no_admin_port = found["nodes"]
+    assert locked["remedy"].startswith("give the node's token with --token-file FILE")
+    assert "check that --admin names an admin port (adminListen)" in no_admin_port["remedy"]
 
 
 async def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
