@@ -16,6 +16,7 @@ from replicated_namesrv.chaos.scenario import load
 from replicated_namesrv.chaos.suite import execute, smoke_plans
 from replicated_namesrv.verify import Verdict, check_history, read_history
 from tests.chaos.mutations import SEED, Mutation, chosen, plan
+from tests.support.nodes import run_command
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -61,6 +62,22 @@ def found_by_history(found: dict[str, Verdict]) -> Verdict:
     """The verdict that the exported history must have. It contains the operations that the two linearizability checks judged."""
     both = {found["linearizable KV"], found["linearizable registration"]}
     return Verdict.VIOLATED if Verdict.VIOLATED in both else Verdict.VALID
+
+
+@pytest.mark.parametrize(
+    ("line", "documents"),
+    [
+        ("run no-fault --mode ap --duration-s 2 --json", 1),
+        ("compare no-fault --modes ap,cp --duration-s 2 --json", 1),
+        ("suite soak --modes ap --hours 0.001 --json", 2),
+    ],
+)
+def test_json_of_commands_that_make_runs(line: str, documents: int, tmp_path: Path) -> None:
+    """``run_command`` checks each document with its schema. A soak of 3.6 s is one run."""
+    done = run_command("chaos", *line.split(), "--out", str(tmp_path))
+    assert done.returncode in (0, 2), done.stderr  # 2: the machine was too busy
+    assert len(done.stdout.splitlines()) == documents, done.stdout
+    assert list(tmp_path.glob("*/*/verdict.json"))
 
 
 def test_stale_reads_are_caught(tmp_path: Path) -> None:

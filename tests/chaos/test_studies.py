@@ -26,6 +26,7 @@ from replicated_namesrv.chaos.study_ledger import (
 from replicated_namesrv.chaos.study_plan import StudyPlan, available_studies, load_study, study_file
 from replicated_namesrv.chaos.study_session import FAILURES_MAX, SessionOptions, StudySession, outlook, run_slowdown
 from replicated_namesrv.errors import SettingError, StorageError
+from tests.support.json_outputs import check_output
 
 HEAD = 'title = "t"\nquestion = "q"\ntimers = "as in production"\n'
 TWO_ARMS = """
@@ -310,6 +311,7 @@ def test_a_stopped_study_continues_where_it_was(tmp_path: Path, number: signal.S
     before = StudyLedger(folder).entries
     assert [one["run"] for one in before] == ["1-quick-1-ap"], "the second run has ended before the signal, or the first was lost"
     out, err = study("resume", "study", "--json", cwd=tmp_path).communicate(timeout=120)
+    check_output(("study", "resume", "--json"), out)
     end = json.loads(out)
     assert (end["made"], end["left"], end["verdicts"]) == (2, 0, {"valid": 3}), err
     entries = StudyLedger(folder).entries

@@ -367,6 +367,8 @@ TABLE = [
     Invocation("study publish {folder}/missing", USAGE, err="contains no plan.toml"),
     Invocation("study publish --to {folder}", USAGE, err="contains no runs.csv"),
     Invocation("trace generate --rows x --out {folder}/t", USAGE, err="--rows"),
+    Invocation("trace generate --rows 10 --out {folder}/t", USAGE, err="10000 to 1000000000 is expected"),
+    Invocation("trace generate --rows 10000 --nodes 3 --out {folder}/generated", GOOD),
     Invocation("trace import {folder}/missing --name a --out {folder}/t", USAGE, err="missing"),
     Invocation("trace", USAGE, err="required"),
     Invocation("demo --mode xp", USAGE, err="invalid choice: 'xp'"),
@@ -525,23 +527,29 @@ LOCAL = (
     "trace",
 )
 """Commands that connect to no node, or only to nodes that they start."""
+_GROW = "tests/cli/test_members_command.py::test_grow_to_five_remove_the_leader_and_replace_a_dead_node"
 ELSEWHERE = {
     ("analyze", "right"): "tests/packaging/test_distribution.py::test_chaos_and_analyze_run_without_a_checkout",
-    ("chaos check", "right"): "tests/chaos/test_runs.py",
-    ("chaos compare", "right"): "tests/chaos/test_runs.py",
-    ("chaos history", "right"): "tests/chaos/test_reports.py",
-    ("chaos results", "right"): "tests/chaos/test_reports.py",
+    ("chaos check", "right"): "tests/chaos/test_reports.py::test_check_exits_by_the_verdict",
+    ("chaos compare", "right"): "tests/chaos/test_runs.py::test_json_of_commands_that_make_runs",
+    ("chaos history", "right"): "tests/chaos/test_reports.py::test_history_prints_one_operation_a_line",
+    ("chaos results", "right"): "tests/chaos/test_reports.py::test_summary_of_a_job_has_a_line_and_a_time_line_for_each_run",
     ("chaos run", "right"): "tests/packaging/test_distribution.py::test_chaos_and_analyze_run_without_a_checkout",
-    ("chaos suite", "right"): "tests/chaos/test_runs.py",
+    ("chaos suite", "right"): "tests/chaos/test_runs.py::test_json_of_commands_that_make_runs",
     ("cluster", "right"): "tests/cli/test_cluster_command.py::test_once_is_a_health_check",
     ("demo", "right"): "tests/cli/test_demo.py::test_the_demo_on_real_processes",
-    ("doctor", "unreachable"): "tests/cli/test_doctor.py",
-    ("members add", "right"): "tests/cli/test_members_command.py",
-    ("members promote", "right"): "tests/cli/test_members_command.py",
-    ("members replace", "right"): "tests/cli/test_members_command.py",
+    ("doctor", "unreachable"): "tests/cli/test_doctor.py::test_nodes_that_were_not_compared_are_a_finding",
+    ("members add", "right"): _GROW,
+    (
+        "members promote",
+        "right",
+    ): _GROW,
+    (
+        "members replace",
+        "right",
+    ): _GROW,
     ("study resume", "right"): "tests/chaos/test_studies.py::test_a_stopped_study_continues_where_it_was",
     ("study publish", "right"): "tests/spark/test_study_publish.py::test_publish_from_a_small_recorded_set",
-    ("trace generate", "right"): "tests/spark/test_generate.py",
     ("trace import", "right"): "tests/spark/test_foreign.py::test_command",
 }
 """Uses that have no line because they take long or need Spark or Toxiproxy, and for each use the test that has it."""
@@ -580,9 +588,11 @@ def test_the_table_has_every_command_with_right_and_wrong_use_and_nodes_that_do_
     missing = wanted - uses() - ELSEWHERE.keys()
     assert not missing, f"TABLE in this file has no line for {sorted(missing)}; add one, or name the test in ELSEWHERE"
     assert not ELSEWHERE.keys() & uses(), "TABLE has these lines: remove them from ELSEWHERE"
-    for test in ELSEWHERE.values():
+    for (command_line, _), test in ELSEWHERE.items():
         file, _, name = test.partition("::")
-        assert f"def {name or 'test_'}" in (ROOT / file).read_text(encoding="utf-8"), test
+        source, word = (ROOT / file).read_text(encoding="utf-8"), command_line.split()[-1]
+        assert f"def {name}(" in source, f"{file} has no test {name}"
+        assert re.search(rf'"{word}["\s]', source), f"{file} does not run {command_line}"
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

@@ -105,9 +105,13 @@ async def test_grow_to_five_remove_the_leader_and_replace_a_dead_node(tmp_path: 
     async with founded(tmp_path) as nodes:
         for name in ("n4", "n5"):
             await nodes.start(name)
-            added = await nodes.members("add", name, nodes.peer[name], "--json")
+            as_observer = ("--observer",) if name == "n5" else ()
+            added = await nodes.members("add", name, nodes.peer[name], "--json", *as_observer)
             assert added.code == 0, added
-        assert '"voters": 5' in added.out
+        assert rows((await nodes.members("list")).out)["n5"] == "observer"
+        promoted = await nodes.members("promote", "n5", "--json")
+        assert promoted.code == 0, promoted
+        assert '"voters": 5' in promoted.out
         listed = rows((await nodes.members("list")).out)
         assert sorted(listed) == NAMES[:5]
         assert sorted(listed.values()) == ["leader", *["voter"] * 4]

@@ -304,7 +304,10 @@ def test_a_backup_of_ap_nodes_continues_after_a_node_that_is_down(tmp_path: Path
         (("image.tag=a b",), "image.tag"),
         (("clusterDomain=A B",), "clusterDomain"),
         (("tls.remoting.mode=enforcing",), "tls.remoting.secret: tls.remoting.mode=enforcing needs a Secret"),
-        (("settings.listenPort=9999",), "settings.listenPort: the chart sets it, and services and probes depend on it; remove it"),
+        (
+            ("settings.listenPort=9999",),
+            "settings.listenPort: the chart sets it, and services and probes depend on it; remove",
+        ),
         (("settings.mode=ap",), "settings.mode: the chart sets it"),
     ],
 )
