@@ -9,6 +9,7 @@ import sys
 PARTS = {
     "reads": "route queries by consistency level: CPU a request of the node asked and of the others, latency",
     "observers": "CPU of the leader with and without observers",
+    "look_ups": "route queries a second with and without an observer on the same machine",
     "watch": "time until watchers of every node receive a change",
     "registrations": "brokers: latency of a change, cost of renewals, all brokers returning at once, restart",
 }
