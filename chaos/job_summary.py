@@ -5,7 +5,7 @@ the state of each node. timeline.html in the folder of the run has everything.
 """
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from replicated_namesrv.chaos.checks.story import Story
@@ -22,12 +22,17 @@ HEAD = """\
 """
 
 
-def job_summary(runs: Mapping[Path, Verdicts]) -> str:
-    """The summary as Markdown. ``runs``: verdicts by the folders of the runs. Raises TraceError."""
+def job_summary(runs: Mapping[Path, Verdicts], unmade: Sequence[Path] = ()) -> str:
+    """The summary as Markdown. ``runs``: verdicts by the folders of the runs. ``unmade``: folders of runs that recorded nothing,
+    for example because a node did not start. Raises TraceError."""
     counts = {name: sum(verdict["verdict"] == name for verdict in runs.values()) for name in ("valid", "violated", "unknown")}
+    counts["unknown"] += len(unmade)
     title = ", ".join(f"{count} {name}" for name, count in counts.items())
     lines = "".join(_line(verdict) for verdict in runs.values())
-    return f"## {len(runs)} runs: {title}\n\n{HEAD}{lines}\n" + "\n".join(
+    lines += "".join(
+        f"| {folder.name.partition('-')[2]} | | **unknown** | not made: see the job's log | | | |\n" for folder in unmade
+    )
+    return f"## {len(runs) + len(unmade)} runs: {title}\n\n{HEAD}{lines}\n" + "\n".join(
         _details(folder, verdict) for folder, verdict in runs.items()
     )
 

@@ -38,7 +38,7 @@ code=0
 "$out/.venv/bin/namesrv" chaos "$@" --out "$out" || code=$?
 for suite in "$out"/*/; do
   case $suite in */latest/) continue ;; esac
-  set -- "$suite"*/verdict.json
+  set -- "$suite"*/logs
   if [ -e "$1" ]; then
     "$out/.venv/bin/namesrv" chaos results --summary "$suite" >>"$summary" || echo "chaos.sh: no summary of $suite" >&2
   fi

@@ -433,12 +433,13 @@ def _results(arguments: argparse.Namespace) -> int:
 
     folders = [folder for runs in arguments.runs for folder in _folders(runs)]
     found = {folder: verdict for folder in folders if (verdict := read_verdict(folder)) is not None}
-    if not found:
+    unmade = [folder for folder in folders if folder not in found and (folder / "logs").is_dir()] if arguments.summary else []
+    if not found and not unmade:
         raise SettingError(f"no verdict.json in any folder of {', '.join(map(str, arguments.runs))}")
     if arguments.summary:
         from replicated_namesrv.chaos.job_summary import job_summary
 
-        print(job_summary(found), end="")
+        print(job_summary(found, unmade), end="")
         return 0
     print(results_page(list(found.values())), end="")
     return 0

@@ -201,6 +201,21 @@ def test_summary_of_a_job_has_a_line_and_a_time_line_for_each_run(tmp_path: Path
             assert int(start) < int(end)
 
 
+def test_summary_of_a_job_names_runs_that_could_not_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For example, a node did not start. ``namesrv chaos suite`` counts such a run as unknown."""
+    (tmp_path / "suite" / "20260101T000000-2-isolate-leader-cp-3" / "logs").mkdir(parents=True)
+    unmade = "| 2-isolate-leader-cp-3 | | **unknown** | not made: see the job's log | | | |"
+    assert main(["chaos", "results", "--summary", str(tmp_path / "suite")]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("## 1 runs: 0 valid, 0 violated, 1 unknown\n")
+    assert unmade in text
+    conclude(run_folder(tmp_path / "suite" / "1-bad", bad()))
+    assert main(["chaos", "results", "--summary", str(tmp_path / "suite")]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("## 2 runs: 0 valid, 1 violated, 1 unknown\n")
+    assert unmade in text
+
+
 def test_comparison_sets_the_modes_side_by_side(tmp_path: Path) -> None:
     verdicts: list[dict[str, Any]] = [conclude(run_folder(tmp_path / str(n), bad()), "ap")[1] for n in range(2)]
     text = comparison("x", {"ap": verdicts[0], "cp": verdicts[1]})
