@@ -68,7 +68,7 @@ def found_by_history(found: dict[str, Verdict]) -> Verdict:
     ("line", "documents"),
     [
         ("run no-fault --mode ap --duration-s 2 --json", 1),
-        ("compare no-fault --modes ap,cp --duration-s 2 --json", 1),
+        ("compare no-fault --modes ap --duration-s 2 --json", 1),
         ("suite soak --modes ap --hours 0.001 --json", 2),
     ],
 )
