@@ -8,6 +8,7 @@ measure the disk, and removes.
 import argparse
 import contextlib
 import errno
+import itertools
 import os
 import resource
 import socket
@@ -23,6 +24,7 @@ from replicated_namesrv.access.access_file import read_access_file
 from replicated_namesrv.address_list import checked_list, unit_lists
 from replicated_namesrv.admin.certificates import certificate_files, expiry_s
 from replicated_namesrv.cli.admin import (
+    LOOPBACK_OF,
     Admin,
     add_admin_options,
     admin_of,
@@ -208,7 +210,11 @@ def _examine(settings: Settings, admin: Admin, others: Sequence[str], syncs: His
 
 
 def _ports(settings: Settings, admin: Admin, own: dict[str, tuple[str, int]]) -> Iterator[Finding]:
-    """Check that each port is free or used by the running node."""
+    """Check that each port is free or used by the running node, and that no two settings have the same port."""
+    for (one, (host, port)), (other, (other_host, other_port)) in itertools.combinations(own.items(), 2):
+        if port and port == other_port and (host == other_host or {host, other_host} & LOOPBACK_OF.keys()):
+            text = f"{one}={host}:{port} and {other}={other_host}:{port} have the same port"
+            yield Finding("ports", PROBLEM, text, f"choose another port with {other}")
     failures = {name: _bind_failure(*address) for name, address in own.items()}
     is_running, unknown = False, ""
     shown = own_admin(settings)

@@ -146,6 +146,16 @@ async def test_an_address_of_another_machine_is_no_port_in_use(tmp_path: Path) -
     assert problem["remedy"].startswith("give an address of this machine in healthListen")
 
 
+async def test_two_settings_with_the_same_port_are_found(tmp_path: Path) -> None:
+    """Each port is free, but the node cannot bind both."""
+    (port,) = free_ports(1)
+    two = ("--set", f"adminListen=0.0.0.0:{port}", "--set", f"healthListen=127.0.0.1:{port}")
+    found = await findings(*member(tmp_path), *two, code=1)
+    (problem,) = [finding for finding in found["ports"] if finding["level"] == "problem"]
+    assert problem["text"] == f"adminListen=0.0.0.0:{port} and healthListen=127.0.0.1:{port} have the same port"
+    assert problem["remedy"] == "choose another port with healthListen"
+
+
 async def test_files_that_do_not_belong_together_are_found(tmp_path: Path) -> None:
     (tmp_path / "tls").mkdir()
     authority = Authority(tmp_path / "tls")
