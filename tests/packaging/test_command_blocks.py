@@ -35,6 +35,13 @@ NO_COMMANDS = (
 )
 """Beginnings of blocks without a language that contain no commands."""
 
+DATA_LANGUAGES = {"toml", "yaml", "json", "properties"}
+"""Languages of blocks that contain no commands."""
+
+RUN_AS_A_WHOLE = {"docs/tls.md": "tests/interop/test_tls_page.py"}
+"""Pages whose blocks with the language ``sh`` are run by a test in their order. They contain loops and functions, so no line of
+them is a command of its own."""
+
 TOUR = "tests/packaging/test_command_blocks.py::test_the_tour_of_the_readme"
 CURL = "tests/packaging/test_command_blocks.py::test_requests_of_the_pages"
 INSTALLED = "changes the machine or needs its service manager; tests/packaging/test_deploy.py checks the files that it uses"
@@ -100,6 +107,15 @@ def blocks() -> Iterator[tuple[str, str, list[str]]]:
                 yield page.relative_to(ROOT).as_posix(), HEADING.findall(text[: found.start()])[-1], lines
 
 
+def unchecked_fences(page: str, text: str) -> list[str]:
+    """Fenced blocks that may contain commands and that ``blocks`` does not return: it returns those without a language."""
+    languages = Counter(found[2] for found in BLOCK.finditer(text) if not found[4])
+    if len(re.findall(r"^ *(?:```|~~~)", text, re.MULTILINE)) != 2 * languages.total():
+        return ["a fence that this test cannot read: write ``` alone, or with one word"]
+    allowed = {"", *DATA_LANGUAGES, *(["sh"] if page in RUN_AS_A_WHOLE else [])}
+    return sorted(languages.keys() - allowed)
+
+
 def commands() -> list[Line]:
     """Command lines without prompt and comment. In a block with prompts, the other lines are output."""
     found = []
@@ -122,6 +138,17 @@ def test_every_command_is_run_by_a_test_or_has_a_reason() -> None:
     assert len(lines) > 60
     unknown = [f"{line.page}: {line.text}" for line in lines if row_of(line) is None]
     assert not unknown, "add rows to CHECKED of this file:\n" + "\n".join(unknown)
+
+
+def test_no_fenced_block_hides_commands_behind_a_language() -> None:
+    texts = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in PAGES}
+    found = {page: unchecked_fences(page, text) for page, text in texts.items()}
+    assert not {page: fences for page, fences in found.items() if fences}, "write ``` without a language for commands"
+    for page, test in RUN_AS_A_WHOLE.items():
+        assert "```sh\n" in texts[page]
+        assert f'"{Path(page).name}"' in (ROOT / test).read_text(encoding="utf-8"), test
+    for planted in ("```sh\nrm x\n```\n", "```bash\nrm x\n```\n", "```sh title=a\nrm x\n```\n", "~~~\nrm x\n~~~\n"):
+        assert unchecked_fences("README.md", texts["README.md"] + "\n" + planted), planted
 
 
 def test_no_row_is_left_over_and_the_tests_exist() -> None:
