@@ -166,7 +166,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command. The exit code is 1 only if a judged promise was broken; see the examples."""
     try:
-        with CommandProgress(lambda seconds, line: f"{seconds:7.1f} s  {line}") as arguments.say:
+        with CommandProgress(lambda seconds, line: f"{seconds:7.1f} s  {line}", form_has_seconds=True) as arguments.say:
             return _COMMANDS[arguments.command](arguments)
     except (NamesrvError, ProvisionError) as error:
         _tell(f"namesrv chaos {arguments.command}: {error}")

@@ -180,6 +180,13 @@ def check_ports(plans: Iterable[NodePlan]) -> None:
         )
 
 
+def described_log(file: Path, last_lines: Sequence[str]) -> str:
+    """The last lines of a node that does not serve. On a busy machine, a node can be late with its first line."""
+    if not last_lines:
+        return f"{file} has no line of this start; if the machine is busy, stop other work, and start the cluster again"
+    return f"the end of {file}:" + "".join(f"\n  {line}" for line in last_lines)
+
+
 class Cluster:
     """Starts, checks and watches the nodes."""
 
@@ -243,8 +250,7 @@ class Cluster:
         try:
             await node.wait_serving(SERVING_TIMEOUT_S)
         except ProcessError as error:
-            end = "".join(f"\n  {line}" for line in node.last_lines())
-            raise ProcessError(f"{error}; the end of {node.plan.log_file}:{end}") from None
+            raise ProcessError(f"{error}; {described_log(node.plan.log_file, node.last_lines())}") from None
         self._progress(f"{node.plan.node_id} serves on {host_port(node.plan.listen)} ({time.monotonic() - began:.1f} s)")
 
     async def _watch(self) -> None:

@@ -20,10 +20,14 @@ class CommandProgress:
         form: Callable[[float, str], str] = lambda seconds, line: line,
         stream: TextIO | None = None,
         silent_max_s: float = SILENT_MAX_S,
+        *,
+        form_has_seconds: bool = False,
     ) -> None:
         """``form``: how a line is printed, from the seconds since the start and the line. ``stream``: used in place of stderr. If
-        nobody reads stderr, its lines are lost. If ``stream`` is closed, the call that prints a line raises an OSError."""
+        nobody reads stderr, its lines are lost. If ``stream`` is closed, the call that prints a line raises an OSError.
+        ``form_has_seconds``: ``form`` prints the seconds, so the line of a silent command does not repeat them."""
         self._form, self._stream, self._silent_max_s = form, stream, silent_max_s
+        self._form_has_seconds = form_has_seconds
         self._began = self._printed = time.monotonic()
         self._last = "starting"
         self._ended = threading.Event()
@@ -47,7 +51,8 @@ class CommandProgress:
             now = time.monotonic()
             if now - self._printed >= self._silent_max_s:
                 with contextlib.suppress(OSError):
-                    self._print(f"{now - self._began:.0f} s, at work: {self._last}")
+                    seconds = "" if self._form_has_seconds else f"{now - self._began:.0f} s, "
+                    self._print(f"{seconds}at work: {self._last}")
 
     def _print(self, line: str) -> None:
         stream = self._stream or sys.stderr

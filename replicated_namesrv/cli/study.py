@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; exit code as in the examples."""
     try:
-        with CommandProgress(lambda seconds, line: f"{seconds:7.0f} s  {line}", silent_max_s=30.0) as say:
+        with CommandProgress(lambda seconds, line: f"{seconds:7.0f} s  {line}", silent_max_s=30.0, form_has_seconds=True) as say:
             return _COMMANDS[arguments.command](arguments, say)
     except (NamesrvError, ProvisionError) as error:
         print(f"namesrv study {arguments.command}: {error}", file=sys.stderr)

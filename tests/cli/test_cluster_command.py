@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.cli.cluster import default_data_dir, plan_nodes
+from replicated_namesrv.cli.cluster import default_data_dir, described_log, plan_nodes
 from replicated_namesrv.errors import SettingError
 from tests.access.files import token_line, write_access_file
 from tests.support.authority import Authority
@@ -73,6 +73,11 @@ def test_once_fails_if_a_node_does_not_come_up(base_port: int, tmp_path: Path) -
     failed = json.loads(done.stdout)
     assert failed["event"] == "failed"
     assert "node n1 ended at its start" in failed["error"]
+
+
+def test_a_node_without_a_log_line_has_a_remedy() -> None:
+    assert described_log(Path("n1.log"), ["one", "two"]) == "the end of n1.log:\n  one\n  two"
+    assert described_log(Path("n1.log"), []).endswith("stop other work, and start the cluster again")
 
 
 @pytest.mark.slow

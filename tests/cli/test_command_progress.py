@@ -24,6 +24,18 @@ def test_a_long_stage_is_reported_again(capsys: pytest.CaptureFixture[str]) -> N
     assert re.fullmatch(r"\d+ s, at work: starting", printed[0])
 
 
+def test_a_line_has_the_elapsed_time_once(capsys: pytest.CaptureFixture[str]) -> None:
+    printed: list[str] = []
+
+    def lines() -> list[str]:
+        printed.extend(capsys.readouterr().err.splitlines())
+        return printed
+
+    with CommandProgress(lambda seconds, line: f"{seconds:.1f} s  {line}", silent_max_s=0.01, form_has_seconds=True):
+        wait_until(lambda: len(lines()) > 0, "a line before the first stage")
+    assert re.fullmatch(r"\d+\.\d s  at work: starting", printed[0])
+
+
 class ClosedPipe(io.StringIO):
     def write(self, text: str) -> int:
         raise BrokenPipeError
