@@ -54,12 +54,12 @@ def _text(value: object) -> str | None:
 def write_kv_file(path: Path, table: Table, ballast: Ballast | None = None, changes: Table = NO_CHANGES) -> int:
     """Replace the file and keep the old content as ``.bak``. ``changes`` replace entries of ``table``; None: the entry is not
     persisted. Returns the number of bytes written. Raises StorageError: the old file is in place."""
-    parts = list(_parts(table, changes))
+    parts = list(kv_file_parts(table, changes))
     write_atomically(path, parts, backup=True, ballast=ballast)
     return sum(map(len, parts))
 
 
-def _parts(table: Table, changes: Table) -> Iterator[bytes]:
+def kv_file_parts(table: Table, changes: Table = NO_CHANGES) -> Iterator[bytes]:
     """The content. While a part is encoded, no other thread of the process runs, so the parts are short."""
     begin = b'{"configTable":{'
     for namespace in chain(table, (name for name in changes if name not in table)):

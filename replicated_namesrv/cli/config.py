@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from replicated_namesrv.cli.client import (
     report_writes,
     run_with_servers,
 )
-from replicated_namesrv.cli.kv_export import refuse_existing
+from replicated_namesrv.cli.kv_export import STDOUT, refuse_existing
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import RefusedError, config_request, read_config, read_done, update_config_request
 from replicated_namesrv.errors import BodyError, StorageError
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "settings",
         nargs="*",
         metavar="KEY[=VALUE]|FILE",
-        help="get: keys to show; set: KEY=VALUE to change; export, import: FILE",
+        help="get: keys to show; set: KEY=VALUE to change; export: FILE, or '-' for stdout; import: FILE",
     )
     parser.add_argument("--force", action="store_true", help="export: replace FILE if it exists")
     add_client_arguments(parser, _EXAMPLES)
@@ -83,7 +84,7 @@ def _run_with_file(arguments: argparse.Namespace) -> int:
         arguments.usage_error(f"'config {arguments.action}' needs one FILE, got {len(arguments.settings)} words")
     file = Path(arguments.settings[0])
     if arguments.action == "export":
-        refuse_existing(file, arguments.force)
+        refuse_existing(file, arguments.force, arguments.json)
         return run_with_servers(arguments, _export)
     arguments.settings = [f"{key}={value}" for key, value in _settings_in(file).items()]
     return run_with_servers(arguments, _set)
@@ -168,11 +169,15 @@ async def _export(servers: NameServers, arguments: argparse.Namespace) -> int:
     config = read_config(response)
     found = {key: config[key] for key in EXPORTED if key in config}
     file = Path(arguments.settings[0])
-    write_atomically(file, store_properties(found))
+    if file == STDOUT:
+        sys.stdout.write(store_properties(found).decode())
+    else:
+        write_atomically(file, store_properties(found))
     if arguments.json:
         print_json({"nameServer": address, "file": str(file), "entries": len(found)})
     else:
-        print(f"{file} has {len(found)} settings of {address}")
+        name, stream = ("stdout", sys.stderr) if file == STDOUT else (file, sys.stdout)
+        print(f"{name} has {len(found)} settings of {address}", file=stream)
     return FOUND
 
 

@@ -45,7 +45,9 @@ _OPERANDS = {"get": ("KEY",), "put": ("KEY", "VALUE"), "delete": ("KEY",), "list
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("action", choices=tuple(_OPERANDS))
-    parser.add_argument("namespace", metavar="NAMESPACE|FILE", help="FILE for import and export, else a namespace")
+    parser.add_argument(
+        "namespace", metavar="NAMESPACE|FILE", help="FILE for import and export ('-': export to stdout), else a namespace"
+    )
     parser.add_argument(
         "operands", nargs="*", metavar="KEY [VALUE]", help="KEY for get and delete, KEY VALUE for put, none for the others"
     )

@@ -14,12 +14,20 @@ from replicated_namesrv.cli.client import BAD, FOUND, print_json, run_with_serve
 from replicated_namesrv.cli.diff import admin_port_of, known_namespaces
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import config_request, list_kv_request, read_kv_table
-from replicated_namesrv.compat.kv_file import KVTable, write_kv_file
+from replicated_namesrv.compat.kv_file import KVTable, kv_file_parts, write_kv_file
 from replicated_namesrv.errors import SettingError
 
+STDOUT = Path("-")
+"""As FILE: the content goes to stdout, and the summary to stderr."""
 
-def refuse_existing(file: Path, force: bool) -> None:
-    """Raise SettingError if the file exists and must not be replaced, or cannot be created because its folder is missing."""
+
+def refuse_existing(file: Path, force: bool, as_json: bool) -> None:
+    """Raise SettingError if the file exists and must not be replaced, or cannot be created because its folder is missing, or if
+    the summary and the content would both go to stdout."""
+    if file == STDOUT:
+        if as_json:
+            raise SettingError("an export to stdout has no summary: leave --json out, or give a file")
+        return
     if file.exists() and not force:
         raise SettingError(f"{file} exists; choose another name, or replace it with --force")
     if not file.parent.is_dir():
@@ -28,7 +36,7 @@ def refuse_existing(file: Path, force: bool) -> None:
 
 def run_export(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code. Raises SettingError, StorageError."""
-    refuse_existing(Path(arguments.namespace), arguments.force)
+    refuse_existing(Path(arguments.namespace), arguments.force, arguments.json)
     return run_with_servers(arguments, _export)
 
 
@@ -57,10 +65,14 @@ async def _export(servers: NameServers, arguments: argparse.Namespace) -> int:
             print(f"nothing was saved: {address} has no namespace {name}", file=sys.stderr)
             return BAD
     file = Path(arguments.namespace)
-    write_kv_file(file, table)
+    if file == STDOUT:
+        sys.stdout.write(b"".join(kv_file_parts(table)).decode() + "\n")
+    else:
+        write_kv_file(file, table)
     count = sum(map(len, table.values()))
     if arguments.json:
         print_json({"nameServer": address, "file": str(file), "entries": count})
     else:
-        print(f"{file} has the {count} entries of {address}, in {len(table)} namespaces")
+        name, stream = ("stdout", sys.stderr) if file == STDOUT else (file, sys.stdout)
+        print(f"{name} has the {count} entries of {address}, in {len(table)} namespaces", file=stream)
     return FOUND
