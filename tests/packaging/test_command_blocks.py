@@ -61,6 +61,11 @@ CHECKED = (
     ),
     ("docs/operations.md", r"namesrv cluster|export", TOUR),
     ("docs/operations.md", r"curl", CURL),
+    (
+        "docs/operations.md",
+        r"rm -rf build|\.venv/bin/python -m pip wheel",
+        "tests/packaging/test_distribution.py::test_the_page_builds_the_same_wheel",
+    ),
     ("docs/operations.md", r"until namesrv|namesrv members add", TYPED_BY),
     ("docs/operations.md", r"mkdir|python3 -m venv|/opt/|install|systemctl|\(umask|scp|sed|rm|mv|head|chown", INSTALLED),
     ("docs/operations.md", r"docker|kubectl|helm", "needs a container engine; tests/packaging/test_deploy.py checks the files"),

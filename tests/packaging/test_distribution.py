@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -24,8 +26,8 @@ NEVER_SHIPPED = ("tests/", "deploy/", "benchmarks/", "typings/", ".ci/")
 
 
 @pytest.fixture(scope="module")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with the sdist made from the tracked files and the wheel made from that sdist."""
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout: the tracked files, with the links to the top of the repository."""
     source = tmp_path_factory.mktemp("source")
     for name in tracked_files():
         target = source / name
@@ -35,6 +37,12 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for linked in LINKED:
         (source / linked).mkdir(exist_ok=True)
         (source / "replicated_namesrv" / linked).symlink_to(f"../{linked}")
+    return source
+
+
+@pytest.fixture(scope="module")
+def distributions(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the sdist made from ``source`` and the wheel made from that sdist."""
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source))
     return folder
@@ -98,6 +106,15 @@ def test_wheel_holds_the_product_and_nothing_else(distributions: Path) -> None:
     assert any(name.endswith("LICENSE") for name in metadata)
     assert {name for name in names - metadata if not name.endswith(".py")} == expected_data()
     assert all(name.startswith("replicated_namesrv/") for name in names - metadata)
+
+
+def test_the_page_builds_the_same_wheel(source: Path, distributions: Path) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^\.venv/bin/python (-m pip wheel .*)$", page, re.MULTILINE)
+    subprocess.run([sys.executable, *shlex.split(line)], cwd=source, env=clean(), check=True)
+    (built,), (wheel,) = (source / "build").glob("*.whl"), distributions.glob("*.whl")
+    assert built.name == wheel.name
+    assert sorted(zipfile.ZipFile(built).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
 
 
 def test_sdist_holds_no_tests_and_no_link(distributions: Path) -> None:
