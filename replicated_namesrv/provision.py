@@ -10,6 +10,7 @@ import fcntl
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -298,13 +299,14 @@ def run_with_progress(
     """Run ``command`` in ``folder``. Returns (exit status, all output). Reports the latest output line every ``every_s`` seconds.
     This is shorter than the pause after which a command prints that it is still running.
 
-    Raises ProvisionError after BUILD_LIMIT_S. The command does not outlive this call.
+    Raises ProvisionError after BUILD_LIMIT_S. The command and the processes that it started do not outlive this call.
     """
     log = folder / "output.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-        )
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip  # items grouped by line
         waited = 0.0
         try:
             while True:
@@ -319,5 +321,5 @@ def run_with_progress(
                     raise ProvisionError(f"gave up after {waited:.0f} s: {' '.join(command)}")
         finally:
             if process.poll() is None:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
             real = None if arguments.simulated else _real_brokers(show)
             with tempfile.TemporaryDirectory(prefix="namesrv-demo-") as folder:
                 asyncio.run(_play(modes, Path(folder), toxiproxy, real, show, stories))
-    except (NamesrvError, provision.ProvisionError, asyncio.CancelledError) as error:
+    except (NamesrvError, provision.ProvisionError, asyncio.CancelledError, KeyboardInterrupt) as error:
         stopped = str(error) or "stopped by a signal"
     return report(stories, modes, stopped, arguments.json)
 

@@ -86,6 +86,20 @@ def test_a_build_is_tried_again_and_says_so(tmp_path: Path, monkeypatch: pytest.
     assert any("attempt 1 of 3 failed" in text and "connection reset" in text for text in said)
 
 
+def test_an_interrupted_build_leaves_no_process(tmp_path: Path) -> None:
+    written = tmp_path / "compiler.pid"
+
+    def interrupt(line: str) -> None:
+        if written.exists() and written.read_text():
+            raise KeyboardInterrupt
+
+    command = ["sh", "-c", f"sleep 1000 & echo $! > {written}; wait"]
+    with pytest.raises(KeyboardInterrupt):
+        provision.run_with_progress(command, {}, tmp_path, interrupt, every_s=0.05)
+    status = Path(f"/proc/{written.read_text().strip()}/stat")
+    wait_until(lambda: not status.exists() or status.read_text().rpartition(") ")[2][0] == "Z", "the end of the compiler")
+
+
 def test_cached_things_are_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with suppress(RuntimeError), provision.cached("thing", print) as (_, folder):
