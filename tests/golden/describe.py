@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from replicated_namesrv.raft.identity import STATES
+from replicated_namesrv.raft.members import MEMBERS_ENTRY, Kind, unpack_members
 from replicated_namesrv.raft.payloads import JOIN, NO_OP, PROPOSALS, unpack_entries, unpack_groups, unpack_join
 from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.raft.raft_messages import (
@@ -17,6 +18,7 @@ from replicated_namesrv.raft.raft_messages import (
     Forward,
     Greeting,
     Introduction,
+    MemberHint,
     Message,
     SnapshotAck,
     SnapshotChunk,
@@ -67,7 +69,7 @@ def is_routine(message: Message) -> bool:
         return not message.entries
     if isinstance(message, SnapshotChunk):
         return not message.data
-    return isinstance(message, Greeting | Introduction | AppendReply | SnapshotAck | DigestReport | ApplicationData)
+    return isinstance(message, Greeting | Introduction | MemberHint | AppendReply | SnapshotAck | DigestReport | ApplicationData)
 
 
 def describe(message: Message, names: Names, link: tuple[str, str]) -> str:
@@ -107,6 +109,8 @@ def describe(message: Message, names: Names, link: tuple[str, str]) -> str:
         parts.append(f"term={message.term} proposals={_proposals(message.proposals)}")
     elif isinstance(message, DigestReport):
         parts.append(f"index={message.log_index}")
+    elif isinstance(message, MemberHint):
+        parts.append(f"index={message.log_index} {payload_text(message.members)}")
     elif isinstance(message, ApplicationData):
         parts.append(f"{len(message.data)} bytes")
     else:
@@ -133,6 +137,9 @@ def payload_text(payload: bytes) -> str:
     if payload[:2] == JOIN:
         node, incarnation = unpack_join(payload)
         return f"join {node} {incarnation}" if incarnation else f"vacancy {node}"
+    if payload[:2] == MEMBERS_ENTRY:
+        members = unpack_members(payload)
+        return "members " + ",".join(n if m.kind is Kind.VOTER else f"{n}:{m.kind.name.lower()}" for n, m in members.items())
     return _proposals(payload[2:]) if payload[:2] == PROPOSALS else f"{len(payload)} bytes"
 
 

@@ -1,10 +1,12 @@
 """Scripts of the Raft core: ``RaftNode`` as it ships, on the simulator's clock, disk and network, with a list as its state."""
 
 import re
+from collections.abc import Collection
 from dataclasses import fields
 from typing import Any, cast
 
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady
+from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.raft.raft_node import RaftNode
@@ -132,6 +134,7 @@ class RaftStage(Stage):
         super().__init__()
         self._config = RaftConfig()
         self._of_node: dict[str, RaftConfig] = {}
+        self._joining: list[str] = []
         self._states: dict[str, Commands] = {}
         self._copies: dict[str, Actor] = {}
 
@@ -140,7 +143,9 @@ class RaftStage(Stage):
         state = self._states[machine.name] = Commands(self, machine)
         account = Account(self, machine, machine.observer)
         config = self._of_node.get(machine.speaks_as, self._config)
-        node = RaftNode(machine.speaks_as, self.names, "golden", machine.life, machine.disk, state, config, account)
+        joins = machine.speaks_as in self._joining
+        known = {name: address_of(name) for name in self.names if name not in self._joining or name == machine.speaks_as}
+        node = RaftNode(machine.speaks_as, known, "golden", machine.life, machine.disk, state, config, account, joins)
         self.incarnations.note(node.node_id, node.incarnation)
         told = Told(self, machine, node)
         self.tell(machine, f"opened its disk as {node.incarnation}, boot {node.boot}")
@@ -159,10 +164,15 @@ class RaftStage(Stage):
     # Cluster
 
     @command
-    def nodes(self, count: int, **settings: str) -> None:
-        """Make machines n1 …, with settings of ``RaftConfig``. None runs yet. n1 has the shortest election time-out."""
+    def nodes(self, count: int, *, joining: int = 0, **settings: str) -> None:
+        """Make machines n1 …, with settings of ``RaftConfig``. None runs yet. n1 has the shortest election time-out. The last
+        ``joining`` of them join the cluster of the others."""
         self.build(count)
         self._config = config_of(settings)
+        if joining:
+            self._joining = self.names[count - joining :]
+            self.invariants.founders = frozenset(self.names[: count - joining])
+            self.invariants.voters_of = self._voters_of
 
     @command
     def configure(self, node: Machine, **settings: str) -> None:
@@ -191,7 +201,19 @@ class RaftStage(Stage):
         self._copies.pop(node.name).crash(power_loss=False)
         self.wires.copies.pop(node.name)
 
+    def _voters_of(self, name: str) -> tuple[Collection[str], int] | None:
+        context = self._node(self.machines[name]).context
+        return context.voters, context.quorum
+
     # Requests
+
+    @command
+    def member(self, node: Machine, action: str, name: str, *, kind: str = "", at: str = "") -> None:
+        """Request a change of the members: ``add``, ``remove``, ``promote`` or ``move``. ``kind=observer``: the new member never
+        votes. ``at``: the address of a node, instead of the member's own."""
+        address = address_of(at or name) if action in ("add", "move") else None
+        change = MemberChange(action, name, address, kind == "observer")
+        self._enqueue(node, lambda raft: raft.change_member(change, self._ending(node, f"{action} {name}")))
 
     @command
     def campaign(self, node: Machine) -> None:
@@ -270,6 +292,11 @@ class RaftStage(Stage):
         if isinstance(node.process, Told) and key not in node.process.node.status():
             raise ScriptError(f"the status has no {key!r}; there are: {', '.join(node.process.node.status())}")
         self.reach(lambda: isinstance(node.process, Told) and str(node.process.status.get(key)) == value)
+
+
+def address_of(name: str) -> tuple[str, int]:
+    """Address of a node."""
+    return f"host-{name}", 1
 
 
 def config_of(settings: dict[str, str]) -> RaftConfig:

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.errors import StaleReadError, UnavailableError
-from replicated_namesrv.raft import configuration, formation, stall, standing
+from replicated_namesrv.raft import configuration, formation, member_changes, stall, standing
 from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.elections import Elections
-from replicated_namesrv.raft.members import VACANT
+from replicated_namesrv.raft.member_changes import MemberChange, MemberChanges, Refusal
+from replicated_namesrv.raft.members import MEMBERS_ENTRY, VACANT, unpack_members
 from replicated_namesrv.raft.payloads import JOIN, unpack_join
 from replicated_namesrv.raft.raft_messages import Introduction, PreVote
 from replicated_namesrv.raft.standing import IncarnationRecord, PeerMemories, Standing
 from replicated_namesrv.raft.transfer_leadership import LeadershipTransfer
-from replicated_namesrv.replication import broker_calls, read_barrier
+from replicated_namesrv.replication import broker_calls, leader_preference, read_barrier
+from replicated_namesrv.replication.leader_preference import LeaderPreference
 from replicated_namesrv.replication.liveness import attachments, copies, departures, renewals, silence
 from replicated_namesrv.replication.read_barrier import ReadBarrier
 from replicated_namesrv.service import Freshness, ReadLevel
@@ -27,6 +29,7 @@ TABLES = {
     "formation": formation,
     "standing": standing,
     "configuration": configuration,
+    "members": member_changes,
     "stall": stall,
     "reads": read_barrier,
     "attachments": attachments,
@@ -35,33 +38,43 @@ TABLES = {
     "departures": departures,
     "copies": copies,
     "calls": broker_calls,
+    "preference": leader_preference,
 }
 WITHOUT_STORY = {
     "formation F12": "row_f12",
-    "configuration C4": "test_configuration_row_c4",
     "attachments C2": "test_slow_answer",
     "attachments C4": "test_unanswered_queries",
     "calls D4": "test_104_after_a_registration_that_failed",
     "copies P2": "test_the_next_is_let_through_if_the_first_withdraws",
     "copies P3": "test_the_next_is_let_through_if_the_first_does_not_come",
+    "members M3": "row_m3",
     "departures N7": "test_removed_node",
     "renewals R1": "test_unknown_epoch",
     "renewals R3": "test_changed_group",
     "silence W1": "test_silence_before_an_accepted_renewal_is_not_recorded",
     "silence W2": "test_a_removal_does_not_overtake_a_contact",
     "silence W3": "test_a_removal_does_not_overtake_a_contact",
-    "standing S5": "test_regressions",
     "standing S7": "test_a_process_that_goes_back_with_its_memory_rejoins",
 }
-"""Rows that need an outcome within a few milliseconds of another, a second world, or members that change: each has a test in
-``tests/replication`` or ``tests/raft``."""
+"""Rows that need an outcome within a few milliseconds of another, a second world, another version, or a node that joins while a
+member is blank. Each has a test in ``tests/replication`` or ``tests/raft``."""
+NO_TRANSCRIPT = {
+    "raft/message_bounds.py": "tests/raft/test_message_bounds.py",
+    "raft/transport.py": "tests/raft/test_transport.py",
+}
+"""Modules with tables about bytes of connections, and the tests of these tables. The nodes of a story exchange no bytes."""
 _ROW = re.compile(r"^(?:\| |    )([A-Z]\d+) +", re.MULTILINE)
 _CLAIM = re.compile(r"^# rows: (.+)$", re.MULTILINE)
 
 
 def rows_of_tables() -> set[str]:
     """``formation F1`` and so on: every row of the tables in the docstrings."""
-    return {f"{name} {row}" for name, module in TABLES.items() for row in _ROW.findall(module.__doc__ or "")}
+    return {f"{name} {row}" for name, module in TABLES.items() for row in rows_in(module.__doc__ or "")}
+
+
+def rows_in(docstring: str) -> list[str]:
+    """The rows of the tables in a docstring."""
+    return _ROW.findall(docstring)
 
 
 def rows_claimed(text: str) -> set[str]:
@@ -82,9 +95,11 @@ def rows_taken() -> Iterator[set[str]]:
         _watch_formation(patch, taken)
         _watch_standing(patch, taken)
         _watch_configuration(patch, taken)
+        _watch_member_changes(patch, taken)
         _watch_stall(patch, taken)
         _watch_reads(patch, taken)
         _watch_fence(patch, taken)
+        _watch_preference(patch, taken)
         watch_liveness(patch, taken)
         yield taken
 
@@ -145,7 +160,21 @@ def _watch_configuration(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
             elif before.get(node) not in (VACANT, incarnation) and not in_force:
                 taken.add("configuration C3")
 
+        elif payload[:2] == MEMBERS_ENTRY and self.members == unpack_members(payload):
+            taken.add("configuration C4")
+
     patch.setattr(Configuration, "added", watched)
+
+
+def _watch_member_changes(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
+    refusal = MemberChanges.refusal
+
+    def watched(self: MemberChanges, change: MemberChange) -> Refusal | None:
+        found = refusal(self, change)
+        taken.update([f"members {found.row}"] if found is not None else ())
+        return found
+
+    patch.setattr(MemberChanges, "refusal", watched)
 
 
 def _watch_stall(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
@@ -260,3 +289,26 @@ def _watch_fence(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
     patch.setattr(ReadBarrier, "tick", watched_tick)
     patch.setattr(ReadBarrier, "confirmed", watched_confirmed)
     patch.setattr(ReadBarrier, "_fence", watched_fence)
+
+
+def _watch_preference(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
+    is_due, target = LeaderPreference.is_due, LeaderPreference.target
+
+    def watched_due(self: LeaderPreference, term: int | None, now_ms: float) -> bool:
+        is_new = term != self._term
+        found = is_due(self, term, now_ms)
+        if term is None:
+            taken.add("preference P1")
+        elif not self._before_us:
+            taken.add("preference P3")
+        elif is_new:
+            taken.add("preference P2")
+        return found
+
+    def watched_target(self: LeaderPreference, *arguments: Any) -> str | None:
+        found = target(self, *arguments)
+        taken.add("preference P4" if found is None else "preference P5")
+        return found
+
+    patch.setattr(LeaderPreference, "is_due", watched_due)
+    patch.setattr(LeaderPreference, "target", watched_target)

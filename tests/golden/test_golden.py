@@ -1,5 +1,6 @@
 """Every transcript of ``raft/`` and ``routes/`` is what the nodes do now, and the harness notices a difference."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -7,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import replicated_namesrv
 from replicated_namesrv.simulation.route_cluster import silenced
 from tests.golden.raft_stage import RaftStage
 from tests.golden.routes_stage import RouteStage
-from tests.golden.rows import WITHOUT_STORY, rows_claimed, rows_of_tables, rows_taken
+from tests.golden.rows import NO_TRANSCRIPT, TABLES, WITHOUT_STORY, rows_claimed, rows_in, rows_of_tables, rows_taken
 from tests.golden.transcript import ScriptError, Stage, check, commands_of, parse, play
 
 HERE = Path(__file__).parent
@@ -33,11 +35,26 @@ def test_transcript(path: Path, pytestconfig: pytest.Config) -> None:
 
 def test_every_row_of_the_tables_occurs_in_a_story() -> None:
     claimed = set().union(*(rows_claimed(path.read_text()) for path in STORIES))
-    assert len(rows_of_tables()) >= 94
+    assert len(rows_of_tables()) >= 110
     assert claimed | WITHOUT_STORY.keys() == rows_of_tables()
     assert not claimed & WITHOUT_STORY.keys()
     tests = "".join(path.read_text() for folder in ("replication", "raft") for path in (HERE.parent / folder).glob("test_*.py"))
     assert [name for name in WITHOUT_STORY.values() if f"def {name}(" not in tests] == []
+
+
+def test_every_table_of_rows_has_stories_or_tests() -> None:
+    """A new table is added to ``TABLES``, so that its rows need stories."""
+    package = Path(replicated_namesrv.__file__).parent
+    with_rows = {
+        str(path.relative_to(package)): rows
+        for path in package.rglob("*.py")
+        if (rows := rows_in(ast.get_docstring(ast.parse(path.read_text()), clean=False) or ""))
+    }
+    known = {str(Path(str(module.__file__)).relative_to(package)) for module in TABLES.values()}
+    assert with_rows.keys() == known | NO_TRANSCRIPT.keys()
+    for module, tests in NO_TRANSCRIPT.items():
+        text = (HERE.parent.parent / tests).read_text()
+        assert [row for row in with_rows[module] if f'"{row}"' not in text] == []
 
 
 def test_rows_are_taken_by_the_stories_that_need_them() -> None:

@@ -31,6 +31,8 @@ def questions(tree: ast.Module) -> list[str]:
             found.append(f"line {node.lineno}: {name}")  # type: ignore[attr-defined]  # an expression has a line
         if isinstance(node, ast.Constant) and node.value in ("ap", "cp"):
             found.append(f"line {node.lineno}: {node.value!r}")
+        if isinstance(node, ast.Call) and any(isinstance(part, ast.Constant) and part.value == "mode" for part in node.args):
+            found.append(f"line {node.lineno}: a call with 'mode'")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in INSPECTIONS and node.args:
             inspected = node.args[0]
             asked = inspected.attr if isinstance(inspected, ast.Attribute) else getattr(inspected, "id", "")
@@ -52,6 +54,8 @@ def questions(tree: ast.Module) -> list[str]:
         "isinstance(self._service, Node)",
         'hasattr(service, "led_term")',
         "x = type(context.service)",
+        'x = getattr(context.settings, "mode")',
+        'x = settings.get("mode")',
         "def f(node: ReplicatedNode) -> None: pass",
         'x = {"cp": 1}',
     ],
