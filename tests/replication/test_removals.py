@@ -52,3 +52,11 @@ def test_a_silent_broker_that_is_being_unregistered_does_not_expire(scene: Scene
     assert len(scene.group.proposed) == 1
     scene.commit()
     assert scene.leading.removals.expired_count == 0
+
+
+def test_a_broker_with_more_topics_than_one_expiry_may_have_expires_alone(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removals_module, "EXPIRED_TOPICS_MAX", 1)
+    scene.led()
+    scene.let_it_expire()
+    scene.commit()
+    assert scene.machine.state.registrations() == []
