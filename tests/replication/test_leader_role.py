@@ -35,7 +35,7 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     encode_removal,
 )
 from replicated_namesrv.replication.liveness.removals import EXPIRED_BROKERS_MAX
-from replicated_namesrv.replication.liveness.renewals import JUDGING_INTERVAL_MS
+from replicated_namesrv.replication.liveness.renewals import JUDGING_INTERVAL_MS, Reported
 from replicated_namesrv.replication.liveness.silence import SHARES
 from replicated_namesrv.replication.marks import MarksOfBackup, Suspicion
 from replicated_namesrv.replication.route_machine import (
@@ -224,6 +224,21 @@ def test_a_registration_that_overtakes_the_expiry_is_renewed_again_afterwards(sc
     scene.report("n2", scene.entry(True))
     scene.confirm()
     assert scene.refusals() == [()]
+
+
+def test_a_hurried_report_hurries_no_later_one(scene: Scene) -> None:
+    """Reports that are not hurried share one timer."""
+    scene.is_patient = True
+    scene.led()
+    reported = Reported("n2", NodeReport(1, 9, TERM, False, (scene.entry(True),), 0), True)
+    renewals = scene.leading._renewals
+    renewals.put(reported, is_hurried=True)
+    scene.confirm()
+    for _ in range(3):
+        renewals.put(reported, is_hurried=False)
+    assert (scene.group.reads, len(scene.timers)) == ([], 1)
+    scene.run_timers()
+    assert len(scene.group.reads) == 1
 
 
 def test_unknown_epoch(scene: Scene) -> None:

@@ -1,12 +1,15 @@
-"""Removals that are in progress at the same time (``liveness/removals.py``). ``test_leader_role.py`` tests single ones."""
+"""Removals by the leader (``liveness/removals.py``): several at the same time, bounds, and the caller that they name."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from replicated_namesrv.model import ChangeOrigin
+from replicated_namesrv.replication.command_kinds import BASE_VERSION, ORIGIN_VERSION, SUSPICION_VERSION, version_of
 from replicated_namesrv.replication.liveness import removals as removals_module
-from replicated_namesrv.replication.liveness.leader_messages import REMOVING
-from tests.replication.leader_scene import Scene, add_brokers, leader_scene
+from replicated_namesrv.replication.liveness.leader_messages import REMOVE, REMOVING, Inquiry, encode_removal
+from replicated_namesrv.routes.commands import BrokerRemoval
+from tests.replication.leader_scene import TERM, Scene, add_brokers, leader_scene
 from tests.replication.virtual import KEY
 
 
@@ -60,3 +63,12 @@ def test_a_broker_with_more_topics_than_one_expiry_may_have_expires_alone(scene:
     scene.let_it_expire()
     scene.commit()
     assert scene.machine.state.registrations() == []
+
+
+@pytest.mark.parametrize(("known", "proposed"), [(SUSPICION_VERSION, BASE_VERSION), (ORIGIN_VERSION, ORIGIN_VERSION)])
+def test_an_unregistration_names_its_caller_if_every_member_knows_such_commands(scene: Scene, known: int, proposed: int) -> None:
+    scene.group.command_version = known
+    scene.led()
+    content = encode_removal(BrokerRemoval(*KEY, "a", 0, scene.epoch), ChangeOrigin("tools", "10.0.0.9", "n2"))
+    scene.leading.on_inquiry("n2", Inquiry(1, 1, TERM, REMOVE, 0, 0, KEY, content))
+    assert [version_of(data) for data, _ in scene.group.proposed] == [proposed]
