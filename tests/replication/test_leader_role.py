@@ -227,13 +227,16 @@ def test_a_registration_that_overtakes_the_expiry_is_renewed_again_afterwards(sc
 
 
 def test_a_hurried_report_hurries_no_later_one(scene: Scene) -> None:
-    """Reports that are not hurried share one timer."""
+    """A hurried report that waits for an earlier read index does not wait for the timer. Later reports share one timer."""
     scene.is_patient = True
     scene.led()
     reported = Reported("n2", NodeReport(1, 9, TERM, False, (scene.entry(True),), 0), True)
     renewals = scene.leading._renewals
     renewals.put(reported, is_hurried=True)
-    scene.confirm()
+    for is_hurried in (True, False):
+        renewals.put(reported, is_hurried)
+    for _ in range(2):
+        scene.confirm()
     for _ in range(3):
         renewals.put(reported, is_hurried=False)
     assert (scene.group.reads, len(scene.timers)) == ([], 1)
@@ -246,6 +249,13 @@ def test_unknown_epoch(scene: Scene) -> None:
     scene.report("n2", scene.entry(True)._replace(epoch=scene.epoch + 1))
     scene.confirm()
     assert scene.refusals() == [((0, DIFFERS),)]
+
+
+def test_a_refusal_names_the_position_in_the_report(scene: Scene) -> None:
+    scene.led()
+    scene.report("n2", scene.entry(False), scene.entry(True)._replace(epoch=scene.epoch + 1))
+    scene.confirm()
+    assert scene.refusals() == [((1, DIFFERS),)]
 
 
 def test_changed_group(scene: Scene) -> None:
