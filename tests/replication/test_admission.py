@@ -25,6 +25,7 @@ def test_who_looked_before_the_commit_looks_again_and_who_looked_after_it_is_let
     admission = Admission({KEY: Mark(1, 10, "x")}.get)
     assert admission.ask(FIRST, KEY, "x", 9, 0) == LOOK_AGAIN
     assert admission.ask(FIRST, KEY, "x", 10, 0) == GRANTED
+    assert admission.ask(SECOND, KEY, "y", 9, 0) == GRANTED, "other content"
 
 
 def test_the_next_is_let_through_if_the_first_does_not_come() -> None:

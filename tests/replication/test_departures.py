@@ -295,6 +295,17 @@ def test_a_broker_that_comes_back_within_the_grace_period_stays() -> None:
     assert not leader.is_gone()
 
 
+def test_a_broker_that_came_back_is_no_longer_checked() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(), n3=(entry(HELD),))
+    assert not leader.is_gone()
+    assert list(leader.departures._looks) == [KEY]
+    leader.report("n1", entry(HELD))
+    leader.run(LOOK_AGAIN_MS)
+    assert not leader.is_gone()
+    assert leader.departures._looks == {}
+
+
 def test_released_with_an_earlier_epoch() -> None:
     leader = Leader()
     leader.lists(n1=(entry(LOST),), n2=(entry(RELEASED, EPOCH - 1),), n3=())

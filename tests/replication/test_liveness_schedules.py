@@ -722,3 +722,44 @@ def test_a_late_104_has_no_effect_while_a_change_of_the_next_process_waits(monke
             assert cluster.is_shown()
         cluster.until(lambda: all(each.ended for each in said), "answers")
         assert [each.result and each.result.code for each in said] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "removed"),
+    [
+        pytest.param((0.99 / 3,), 4 / 3, id="just before a third"),
+        pytest.param((0.99 / 3, 1.98 / 3, 2.97 / 3), 2, id="just before each third"),
+        pytest.param((0.37, 0.74), 0.74 + 1 / 3, id="after the silence is recorded"),
+    ],
+)
+def test_a_dead_broker_goes_by_the_bound_of_the_design(changes: tuple[float, ...], removed: float) -> None:
+    """All times are parts of the time-out. The leader changes at ``changes``, and the broker is removed at ``removed``. A leader
+    that leads for less than a third of the time-out records nothing, so each change costs a third."""
+    with virtual_cluster() as cluster:
+        for name in cluster.machines:
+            assert cluster.register(cluster.wire(name), registration(timeout_ms=6_000)).code == 0
+        died_s = now_s(cluster)
+        for change in changes:
+            cluster.run(died_s + 6 * change - now_s(cluster))
+            cluster.transfer(cluster.followers()[0])
+        cluster.until(cluster.is_gone, "removed")
+        assert -0.3 < now_s(cluster) - died_s - 6 * removed < 0.5
+
+
+@pytest.mark.parametrize("changes", [(0.3, 0.34), (0.34, 0.49), (0.49, 0.5)], ids=str)
+def test_a_broker_that_renews_twice_in_a_time_out_outlives_two_leaders_in_each_period(changes: tuple[float, float]) -> None:
+    """``registerNameServerPeriod`` 60 s and the default time-out of 120 s, in proportion. Each period has two changes of leader,
+    before and after silence is recorded."""
+    with virtual_cluster() as cluster:
+        wires = [cluster.wire(name) for name in cluster.machines]
+        for wire in wires:
+            assert renew_at_once(cluster, wire, 6_000)
+        for period in range(4):
+            began_s = now_s(cluster)
+            for change in changes:
+                cluster.run(began_s + 6 * change - now_s(cluster))
+                cluster.transfer(cluster.followers()[0])
+            cluster.run(max(0.0, began_s + 3 - now_s(cluster)))
+            assert renew_at_once(cluster, wires[period % 3], 6_000)
+            assert cluster.is_shown()
+        assert expired(cluster) == 0

@@ -33,8 +33,8 @@ from replicated_namesrv.replication.route_machine import content_of, encode_regi
 from replicated_namesrv.routes.quotas import NAME_BYTES_MAX
 from replicated_namesrv.simulation.loop import VirtualLoop
 from replicated_namesrv.simulation.route_cluster import Wire, silenced
+from tests.replication.leader_scene import Scene, fail
 from tests.replication.test_ghosts import assert_no_ghosts
-from tests.replication.test_leader_role import Scene, _raise
 from tests.replication.virtual import TIMEOUT_MS, Said, registration, virtual_cluster
 
 
@@ -125,7 +125,7 @@ class Pair:
 
 @pytest.fixture
 def loop() -> Iterator[VirtualLoop]:
-    loop = VirtualLoop(lambda: 0.0, _raise)  # type: ignore[abstract]  # what belongs to IO is missing
+    loop = VirtualLoop(lambda: 0.0, fail)  # type: ignore[abstract]  # what belongs to IO is missing
     with silenced(), loop.running():
         yield loop
 

@@ -21,7 +21,13 @@ from replicated_namesrv.routes.commands import (
     RegisterTopic,
     UpdateSettings,
 )
-from replicated_namesrv.routes.quotas import ALL_TOPICS_MAX, MAPPINGS_MAX
+from replicated_namesrv.routes.quotas import (
+    ALL_TOPICS_MAX,
+    BROKER_NAMES_MAX,
+    MAPPINGS_MAX,
+    QUEUE_SETTINGS_MAX,
+    TOPIC_BROKERS_MAX,
+)
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from tests.support.log_entries import encoded
@@ -407,6 +413,20 @@ def leaving(count: int) -> Command:
     return unregister("big", 0, "big:1")
 
 
+def settings(count: int) -> dict[str, QueueData]:
+    """Topics, each with other queue settings."""
+    return {Name(f"topic-{number}"): QueueData(6, number, 0, 8) for number in range(count)}
+
+
+def sharing(count: int) -> list[Command]:
+    """Brokers of different names that have one topic in common."""
+    return [register(f"g{number}", 0, f"g{number}:1", topics=["common", f"own-{number}"]) for number in range(count)]
+
+
+def routed(count: int) -> Command:
+    return RegisterTopic("common", tuple((f"g{number}", queues(4)) for number in range(count)))
+
+
 DROPS = UpdateSettings({"delete_topic_with_broker_registration": True})
 OPERATIONS_MAX = 950_000
 """Executed lines of Python and hashed names. It takes about 0.1 s on a quiet machine, a third of the shortest election."""
@@ -421,6 +441,12 @@ AT_LIMITS: dict[str, Turn] = {
     "205": Turn(TOPICS_MAX, lambda n: [twin(many(n)), big(many(n))], lambda n: ChangeWritePerm("big", writable=False)),
     "104": Turn(TOPICS_MAX, lambda n: [twin(many(n)), big(many(n))], leaving),
     "104 mappings": Turn(MAPPINGS_MAX, lambda n: [twin(many(n)), big(many(n), 1, mapped(n))], leaving),
+    "103 first, different settings": Turn(QUEUE_SETTINGS_MAX, lambda n: [], lambda n: big(settings(n))),
+    "205 different settings": Turn(
+        QUEUE_SETTINGS_MAX, lambda n: [big(settings(n))], lambda n: ChangeWritePerm("big", writable=False)
+    ),
+    "216": Turn(BROKER_NAMES_MAX, sharing, lambda n: DeleteTopic("common", None)),
+    "217": Turn(TOPIC_BROKERS_MAX, sharing, routed),
     "318": Turn(ALL_TOPICS_MAX, lambda n: [big(many(n))], lambda n: UpdateSettings({"enable_topic_list": False})),
 }
 
@@ -442,6 +468,12 @@ def operations_at_limit(turn: Turn) -> int:
         works.append(work_of(step))
     one, twice = works
     return (twice.lines - one.lines + twice.hashes - one.hashes) * turn.limit // SIZE
+
+
+def test_every_kind_of_command_is_measured_at_the_limits() -> None:
+    """The cost of a KV command does not grow with the state (NOT_THE_GROUPS)."""
+    measured = {type(turn.command(1)) for turn in AT_LIMITS.values()} | {PutKVConfig, DeleteKVConfig}
+    assert measured == set(Command.__args__)
 
 
 @pytest.mark.parametrize("name", AT_LIMITS)

@@ -1,5 +1,6 @@
 """docs/limits.md lists the limits of the code."""
 
+import inspect
 import re
 
 import pytest
@@ -8,8 +9,9 @@ from replicated_namesrv.admin import operations, unread
 from replicated_namesrv.model import TOPICS_MAX
 from replicated_namesrv.process import OWN_MAPPING_BYTES
 from replicated_namesrv.raft import snapshots
+from replicated_namesrv.replication.liveness import attachments
 from replicated_namesrv.routes import quotas, sizes, snapshot
-from replicated_namesrv.server import connection_limits, registrations, turn_shares
+from replicated_namesrv.server import connection_limits, long_answers, registrations, turn_shares
 from replicated_namesrv.settings import OWN, ROWS, Settings
 from replicated_namesrv.settings_checks import AT_MOST
 from replicated_namesrv.wire import (
@@ -49,6 +51,8 @@ WORDS = " ".join(PAGE.split())
         ("topics; static", f"{TOPICS_MAX:,} each"),
         ("topics of one broker name", f"{TOPICS_MAX:,}; {quotas.MAPPINGS_MAX:,}"),
         ("different topics", f"{quotas.ALL_TOPICS_MAX:,}"),
+        ("brokers of one broker name", f"{quotas.MEMBERS_MAX:,}"),
+        ("different combinations of perm", f"{quotas.QUEUE_SETTINGS_MAX:,}"),
         ("queues in one static", f"{values.MAX_MAPPED_QUEUES:,}"),
         ("filter servers", f"{values.MAX_FILTER_SERVERS:,}"),
         ("keys, items and closing brackets", f"{registration_body.MAX_MEMBERS:,}"),
@@ -59,6 +63,20 @@ WORDS = " ".join(PAGE.split())
             "static topic mappings of the broker's own name",
             f"{quotas.MAPPINGS_MAX:,}, with {quotas.MAPPED_QUEUES_MAX:,} queues",
         ),
+        ("the namespace `ORDER_TOPIC_CONFIG`", f"{quotas.ORDER_TOPICS_BYTES_MAX >> 20} MiB"),
+        ("disk space to keep free", f"`diskReserveBytes`, {DEFAULTS.disk_reserve_bytes >> 20} MiB"),
+        ("inflated bytes of a compressed body", f"`maxInflatedBodyBytes`, {DEFAULTS.max_inflated_body_bytes >> 20} MiB"),
+        ("bytes in memory for incomplete frames", f"`maxHeldBytes`, {DEFAULTS.max_held_bytes >> 20} MiB"),
+        ("time until a frame", f"`frameTimeoutMillis`, {DEFAULTS.frame_timeout_millis // 1000} s"),
+        ("time without traffic", f"`serverChannelMaxIdleTimeSeconds`, {DEFAULTS.server_channel_max_idle_time_seconds} s"),
+        (
+            "unread answers of one connection",
+            f"`writeBufferHighWaterMark`, {connection_limits.DEFAULT_HIGH_WATER_BYTES >> 10} KiB",
+        ),
+        ("unanswered requests of one connection", f"`maxPendingPerConnection`, {DEFAULTS.max_pending_per_connection:,}"),
+        ("waiting unregistrations", f"`unRegisterBrokerQueueCapacity`, {DEFAULTS.un_register_broker_queue_capacity:,}"),
+        ("waiting pushes of", f"`serverOnewaySemaphoreValue`, {DEFAULTS.server_oneway_semaphore_value}"),
+        ("large answers of one address", f"{long_answers.JOBS_MAX:,}"),
         ("one request in the log", f"{quotas.COMMAND_BYTES_MAX >> 20} MiB"),
         ("TLS handshakes per second", str(connection_limits.HANDSHAKES_PER_SECOND)),
         (
@@ -94,6 +112,31 @@ def test_answers_of_the_admin_port() -> None:
     assert f"{unread.UNREAD_BYTES_MAX >> 20} MiB for unread answers" in WORDS
     assert f"Up to {unread.SMALL_BYTES >> 10} KiB of each connection" in WORDS
     assert (operations.RESTORES_MAX, unread.COPIES) == (1, 2), "the page says one, and twice"
+
+
+def test_what_a_node_remembers_of_brokers() -> None:
+    assert (
+        f"at most {attachments.REGISTERED_MAX:,} for one connection, and {attachments.REGISTERED_TOTAL_MAX:,} in total" in WORDS
+    )
+    assert f"it remembers {attachments.CONNECTIONS_MAX} connections" in WORDS
+    assert f"`routeCacheBytes` ({DEFAULTS.route_cache_bytes >> 20} MiB)" in WORDS
+
+
+def test_a_backup_may_have_more_objects() -> None:
+    assert quotas.RESTORED_FACTOR == 7, "the page says seven times"
+    assert "seven times the limits on numbers of objects" in WORDS
+
+
+def test_every_name_in_the_metric_is_on_the_page() -> None:
+    kinds = [value.bound for value in vars(quotas).values() if isinstance(value, quotas.ObjectKind)]
+    bounds = [quotas.STATE, quotas.KV, quotas.NAMESPACE, quotas.BROKER, quotas.ORDER_TOPICS, quotas.COMMAND, quotas.DISK]
+    source = "".join(path.read_text() for path in sorted((ROOT / "replicated_namesrv").rglob("*.py")))
+    direct = re.findall(r'(?:hit_limit|LimitError)\(\s*"(\w+)"', source)
+    closed = re.findall(r'close_at_limit\("(\w+)"', source)
+    fields = re.findall(r'yield "(\w+)", ', inspect.getsource(quotas))
+    assert min(map(len, (kinds, direct, closed, fields))) > 2
+    missing = [name for name in {*kinds, *bounds, *direct, *closed, *fields} if f"`{name}`" not in PAGE]
+    assert not missing, f"docs/limits.md does not say what is counted as {missing}"
 
 
 def test_waiting_registrations() -> None:

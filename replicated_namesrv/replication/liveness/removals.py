@@ -7,6 +7,7 @@ registrations, which come after the removal in the log.
 
 import logging
 from asyncio import Future
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from replicated_namesrv.model import ChangeOrigin
@@ -36,8 +37,9 @@ class Removals:
         self._term, self._machine, self._on_expired = term, term.node.machine, on_expired
         self._expiring = 0
         """Number of EXPIRE commands in progress."""
-        self._lives: set[tuple[Key, int]] = set()
-        """Registrations whose removal is proposed, as key and epoch."""
+        self._lives: Counter[tuple[Key, int]] = Counter()
+        """Registrations whose removal is proposed, as key and epoch, each with the number of its removals without an outcome. An
+        expiry and ``UNREGISTER_BROKER`` (104) can be in progress at the same time."""
         self._large: set[tuple[Key, int]] = set()
         """The broker with many topics that is being unregistered. There is at most one, so that no log entry removes several of
         them."""
@@ -70,7 +72,7 @@ class Removals:
             count = len(gone) + len(silent)
             if count == EXPIRED_BROKERS_MAX or (count and topics > EXPIRED_TOPICS_MAX):
                 break
-            self._lives.add((lease.key, lease.epoch))
+            self._lives[lease.key, lease.epoch] += 1
             removal = BrokerRemoval(*lease.key, registration.broker_name, registration.broker_id, lease.epoch)
             (gone if is_gone else silent).append(removal)
         for removals, is_gone in ((gone, True), (silent, False)):
@@ -86,7 +88,8 @@ class Removals:
         def ended(applied: ProposalResult) -> None:
             self._expiring -= 1
             lives = [((r.cluster_name, r.broker_addr), r.epoch or 0) for r in removals]
-            self._lives.difference_update(lives)
+            for life in lives:
+                self._removal_ended(life)
             count = sum(self._is_ended(*life) for life in lives)
             self.lost_count += count if is_gone else 0
             self.expired_count += 0 if is_gone else count
@@ -97,6 +100,11 @@ class Removals:
 
         self._decide(lambda: data, ended)
 
+    def _removal_ended(self, life: tuple[Key, int]) -> None:
+        self._lives[life] -= 1
+        if not self._lives[life]:
+            del self._lives[life]
+
     def _is_ended(self, key: Key, epoch: int) -> bool:
         registration = self._machine.state.registration(*key)
         return registration is None or registration.epoch != epoch
@@ -106,7 +114,7 @@ class Removals:
         assert removal.epoch is not None, "the epoch is set by the node that asks"
         life = ((removal.cluster_name, removal.broker_addr), removal.epoch)
         command = UnregisterBrokers((removal,))
-        self._lives.add(life)
+        self._lives[life] += 1
 
         def data() -> bytes | None:
             if self._machine.state.topics_concerned(command) > LARGE_TOPICS:
@@ -118,7 +126,7 @@ class Removals:
             return encode_attributed(data, origin) if origin is not None and knows else data
 
         def ended(applied: ProposalResult) -> None:
-            self._lives.discard(life)
+            self._removal_ended(life)
             done(applied.ignored is None)
 
         self._decide(data, ended, lambda: self._large.discard(life))
