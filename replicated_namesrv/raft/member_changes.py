@@ -228,7 +228,8 @@ class MemberChanges:
         return None if lag <= most else f"{name} lags {lag} entries behind the leader; wait until it lags at most {most}"
 
     def _too_few(self, after: Members) -> str | None:
-        limit = self._now() - self._context.config.election_max_ms / 1000
+        # the time that check-quorum allows, because a leader that steps down after the change leaves no voters who can elect one
+        limit = self._now() - self._context.config.election_min_ms / 1000
         answering = {
             p.peer
             for p in self._followers.progress.values()

@@ -135,6 +135,14 @@ def test_row(row: str) -> None:
     assert CASES[row]().row == row
 
 
+def test_a_voter_that_check_quorum_does_not_count_does_not_answer() -> None:
+    world, leader = cluster()
+    dead, alive = followers(world)
+    world.hosts[dead].crash()
+    world.run((leader.config.election_min_ms + 50) / 1000)
+    assert refusal(leader, remove(alive)).row == "M10"
+
+
 def test_more_voters_than_allowed_are_refused() -> None:
     _, leader = cluster(VOTERS_MAX)
     assert leader.member_changes.refusal(add("n9", observer=True)) is None
