@@ -48,7 +48,7 @@ from replicated_namesrv.chaos.run_operator import RunOperator
 from replicated_namesrv.chaos.scenario import ChaosScenario, FaultKind
 from replicated_namesrv.chaos.warm_up import warm_up
 from replicated_namesrv.chaos.watcher import EventWatcher
-from replicated_namesrv.chaos.workload import Cast, Workload
+from replicated_namesrv.chaos.workload import DEPUTY_SETTINGS, Cast, Workload
 from replicated_namesrv.child_process import SERVE
 from replicated_namesrv.client.broker_requests import BrokerVersion
 from replicated_namesrv.errors import SettingError
@@ -126,10 +126,12 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
     asyncio.get_running_loop().set_exception_handler(_quietly)
     scenario = plan.timed()
     rng = random.Random(f"{scenario.name} {plan.seed} {plan.nodes}")
-    settings = [*NODE_SETTINGS, *scenario.settings]
+    mode = foreign(plan.mode)
+    if mode is not None and not mode.has_deputies:
+        scenario = replace(scenario, workload=replace(scenario.workload, deputy=False, zones=False))
+    settings = [*NODE_SETTINGS, *(DEPUTY_SETTINGS if scenario.workload.deputy else ()), *scenario.settings]
     if plan.mode == "cp":
         settings.append(f"readConsistency={plan.read_consistency}")
-    mode = foreign(plan.mode)
     server = None if mode is None else await asyncio.to_thread(prepare, mode, settings, say)
     if server is not None:
         if server.left_out:
@@ -151,6 +153,7 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
         server,
         access,
         scenario.spares,
+        len(cast.listening),
     )
     async with made as cluster:
         say(f"starting {plan.nodes} nodes, mode {plan.mode}, in {folder}")
@@ -354,6 +357,7 @@ def _manifest(
         ],
         "topics": cast.all_topics(),
         "kv_keys": cast.kv_keys,
+        "asks": cast.asks() if server is None else [],
         "observe_interval_ms": OBSERVE_INTERVAL_MS,
         "deadline_ms": workload.operation_timeout_ms,
         "clock": {
