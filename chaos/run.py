@@ -58,6 +58,7 @@ from replicated_namesrv.settings_sources import load_settings
 OBSERVE_INTERVAL_MS = 250
 HEAL_MIN_S, AGREED_S = 3.0, 1.5
 LOAD_INTERVAL_S = 0.25
+LISTED_S = 5.0
 NODE_SETTINGS = ("scanNotActiveBrokerInterval=500",)
 """Settings of all nodes: they look for silent brokers often, so that short time-outs are exact."""
 
@@ -236,6 +237,7 @@ class _Stage:
         faults = expand(self._scenario.fault, timing.fault_s, self._rng)
         self._phase("settle")
         await workload.start()
+        await self._look_at_all_brokers()
         workload.begin(timing.steady_s)
         self._phase("steady")
         await asyncio.sleep(timing.steady_s)
@@ -259,6 +261,17 @@ class _Stage:
         self._observer.at_edge()
         await asyncio.sleep(2 * OBSERVE_INTERVAL_MS / 1000)
         self._phase("end")
+
+    async def _look_at_all_brokers(self) -> None:
+        """Wait until a look at each node has shown all brokers, at most LISTED_S. Some brokers die as soon as the clients begin.
+        Checks judge the removal of a broker only if the node was seen to list it."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LISTED_S
+        self._observer.at_edge()
+        while loop.time() < until:
+            if self._observer.shows(self._cluster.founders, self._workload.brokers):
+                return
+            await asyncio.sleep(0.02)
 
     async def _sample_load(self) -> None:
         while True:
