@@ -11,13 +11,17 @@ from replicated_namesrv.chaos.records import Member, Send
 from replicated_namesrv.client.credentials import NO_CREDENTIALS, Credentials
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import (
+    cluster_info_request,
     config_request,
     delete_kv_request,
     get_kv_request,
+    list_kv_request,
     put_kv_request,
+    read_cluster_info,
     read_config,
     read_done,
     read_kv,
+    read_kv_table,
     read_route,
     read_topics,
     route_request,
@@ -87,6 +91,38 @@ class Client:
             return Ended(OK, self._names[address], members=route_members(read_route(response)))
 
         return await self._ask(op, request, node, read)
+
+    async def zone_route(self, topic: str, zone: str, *, node: str) -> Ended:
+        """Look up a topic at ``node`` as a client that only uses brokers of ``zone`` does."""
+        op = self._invoke("zone-route", topic, node=node)
+        request = route_request(topic)
+        fields = {**(request.ext_fields or {}), "__ZONE_NAME": zone, "__ZONE_MODE": "true"}
+
+        def read(address: str, response: RemotingCommand) -> Ended:
+            return Ended(OK, self._names[address], zone, route_members(read_route(response)))
+
+        return await self._ask(op, request._replace(ext_fields=fields), node, read)
+
+    async def cluster(self, key: str, *, node: str) -> Ended:
+        """All brokers of ``node``. ``key``: the key of the operation."""
+        op = self._invoke("cluster", key, node=node)
+
+        def read(address: str, response: RemotingCommand) -> Ended:
+            groups = read_cluster_info(response).broker_addr_table
+            members = [Member(f"{group.broker_name}/{broker_id}", "") for group in groups for broker_id, _ in group.broker_addrs]
+            return Ended(OK, self._names[address], members=sorted(members))
+
+        return await self._ask(op, cluster_info_request(), node, read)
+
+    async def kv_list(self, *, node: str) -> Ended:
+        """All KV entries of ``node``."""
+        op = self._invoke("kv-list", NAMESPACE, node=node)
+
+        def read(address: str, response: RemotingCommand) -> Ended:
+            entries = read_kv_table(response) or {}
+            return Ended(OK, self._names[address], members=sorted(Member(key, value) for key, value in entries.items()))
+
+        return await self._ask(op, list_kv_request(NAMESPACE), node, read)
 
     async def get(self, key: str, *, node: str | None = None, probe: int | None = None) -> Ended:
         """Read a KV key."""

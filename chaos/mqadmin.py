@@ -3,8 +3,8 @@ settings.
 
 As in mqadmin, every request goes to each name server of the list: ``WIPE_WRITE_PERM_OF_BROKER`` (205),
 ``ADD_WRITE_PERM_OF_BROKER`` (327), ``DELETE_TOPIC_IN_NAMESRV`` (216) for a topic whose broker has registered without it, and
-``UPDATE_NAMESRV_CONFIG`` (318) for two settings that no other part of the run uses. The first is a node's own setting; the second
-is shared by CP nodes. The second decides whether nodes answer ``GET_ALL_TOPIC_LIST_FROM_NAMESERVER`` (206), so its effect is
+``UPDATE_NAMESRV_CONFIG`` (318) for three settings that no other part of the run uses. Two are a node's own settings, and one is
+shared by CP nodes. The shared one decides whether nodes answer ``GET_ALL_TOPIC_LIST_FROM_NAMESERVER`` (206), so its effect is
 read, too.
 
 Each request is an operation of its own, because a delayed copy looks like a new request. A request of unknown outcome may take
@@ -23,11 +23,16 @@ from replicated_namesrv.chaos.recorder import OK, Ended
 from replicated_namesrv.chaos.records import READ_ONLY, READ_WRITE
 from replicated_namesrv.client.queries import change_write_perm_request, delete_topic_request, update_config_request
 
-OWN_SETTING, SHARED_SETTING = "unRegisterBrokerQueueCapacity", "enableAllTopicList"
-SETTINGS = {OWN_SETTING: "3000", SHARED_SETTING: "true"}
-"""The settings that are changed, with their defaults."""
-FIRST_VALUE = 3_001
-"""The first value of OWN_SETTING, far above what a run needs. Each value is given once."""
+OWN_SETTING, OTHER_SETTING, SHARED_SETTING = (
+    "unRegisterBrokerQueueCapacity",
+    "defaultThreadPoolQueueCapacity",
+    "enableAllTopicList",
+)
+SETTINGS = {SHARED_SETTING: "true", OWN_SETTING: "3000", OTHER_SETTING: "10000"}
+"""The settings that are changed, in this order, with their defaults. Two own settings show that the change of one keeps the
+other."""
+FIRST_VALUE = 20_001
+"""The first value of the own settings, far above what a run needs. Each value is given once."""
 
 
 class Mqadmin:
@@ -81,16 +86,18 @@ class Mqadmin:
     @staticmethod
     def _new_values() -> Iterator[tuple[str, str]]:
         for number in itertools.count(FIRST_VALUE):
+            yield SHARED_SETTING, "false" if number % 2 else "true"
             yield OWN_SETTING, str(number)
-            yield SHARED_SETTING, "true" if number % 2 else "false"
+            yield OTHER_SETTING, str(number)
 
     async def change_setting(self) -> None:
-        """Change one of the settings at every node, then ask each node for it."""
+        """Change one of the settings at every node, then ask each node for all of them."""
         key, value = next(self._values)
         if self.writing:
             request = update_config_request(f"{key}={value}\n")
             await asyncio.gather(*(self._client.order("set-config", key, value, request, node) for node in self._client.nodes))
-        await asyncio.gather(*(read(key, node=node) for read in self._reads_of(key) for node in self._probe.nodes))
+        reads = [(read, key) for key in SETTINGS for read in self._reads_of(key)]
+        await asyncio.gather(*(read(key, node=node) for read, key in reads for node in self._probe.nodes))
 
     def _reads_of(self, key: str) -> list[Callable[..., Awaitable[Ended]]]:
         return [self._probe.config, *([self._probe.lists_topics] if key == SHARED_SETTING else [])]

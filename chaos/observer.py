@@ -52,6 +52,12 @@ class ClusterObserver:
         states = [self._last.get((node, "brokers"), (0, None))[1] for node in nodes]
         return states[0] is not None and all(state == states[0] for state in states)
 
+    def shows(self, nodes: Iterable[str], brokers: Iterable[str]) -> bool:
+        """Whether the latest look at each of these nodes found all these brokers."""
+        expected = set(brokers)
+        looks = [self._last.get((node, "brokers"), (0, None))[1] for node in nodes]
+        return all(isinstance(look, list) and expected <= {member.name for member in look} for look in looks)
+
     async def _look(self, node: str, *, edge: bool) -> None:
         await asyncio.gather(
             self._look_at_status(node, edge), self._look_at(node, "brokers", edge), self._look_at(node, "kv", edge)

@@ -91,11 +91,12 @@ class ProcessCluster:
         foreign: ForeignServer | None = None,
         access: RunAccess = OPEN,
         spares: int = 0,
+        broker_ports: int = 0,
     ) -> None:
         """``count``: the founders. ``spares``: further nodes, which ``start`` does not start, and which join the cluster when an
-        operator adds them. ``outside``: links of brokers and clients; ``toxiproxy``: the server. Without it every link is direct,
-        and only processes can fail. ``foreign``: the name server that the nodes run instead of ``node_command``. Raises
-        ProcessError if there are not enough ports.
+        operator adds them. ``broker_ports``: the number of brokers that listen. ``outside``: links of brokers and
+        clients; ``toxiproxy``: the server. Without it every link is direct, and only processes can fail. ``foreign``: the name
+        server that the nodes run instead of ``node_command``. Raises ProcessError if there are not enough ports.
         """
         folder = folder.absolute()  # an absolute path, because a node command may change its working directory
         self._folder = folder
@@ -106,8 +107,10 @@ class ProcessCluster:
         # AP nodes do not communicate, so links between them exist in plans and records only.
         self._unused = peers if mode == "ap" else []
         links = [*outside, *(peers if mode == "cp" else [])] if toxiproxy is not None else []
-        self._ports = Ports(3 * len(names) + 1 + len(links), rng)
+        self._ports = Ports(3 * len(names) + 1 + len(links) + broker_ports, rng)
         ports = list(self._ports.numbers)
+        self.broker_addresses = [f"{_LOOPBACK}:{ports.pop()}" for _ in range(broker_ports)]
+        """Addresses at which brokers listen for notifications of nodes. No proxy is in between."""
         self._toxiproxy_port = ports.pop()
         self._addresses = {link: f"{_LOOPBACK}:{ports.pop()}" for link in links}
         self.client = ToxiproxyClient(_LOOPBACK, self._toxiproxy_port)

@@ -4,7 +4,8 @@ Each registration of a broker's topics uses a new queue number, so that a route 
 change is one ``register`` operation, from the first request to the first acknowledgement in any round. In addition every
 single request is a ``register-copy`` or ``unregister-copy`` operation, and each oneway heartbeat is a ``heartbeat`` operation. A
 ``hung-up`` operation records that a node closed a connection that a silent death had left open. A ``master`` operation records
-the master that the answer to a slave's registration names.
+the master that the answer to a slave's registration names. A ``notified`` operation records that a name server has notified the
+broker of a new smallest broker id in its group (``NOTIFY_MIN_BROKER_ID_CHANGE``, 905).
 """
 
 import random
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from replicated_namesrv.chaos.recorder import FAIL, INDETERMINATE, OK, Ended, Recorder
-from replicated_namesrv.chaos.records import Truth
+from replicated_namesrv.chaos.records import Member, Truth
 from replicated_namesrv.client.broker import BrokerAgent, BrokerEvent, BrokerOptions, EventKind
 from replicated_namesrv.client.broker_requests import BrokerIdentity
 from replicated_namesrv.client.credentials import NO_CREDENTIALS, Credentials
@@ -24,7 +25,9 @@ from replicated_namesrv.wire.codes import RequestCode
 CLUSTER_NAME = "chaos"
 _OUTCOMES = {EventKind.DONE: OK, EventKind.REFUSED: FAIL, EventKind.NOT_SENT: FAIL, EventKind.UNKNOWN: INDETERMINATE}
 _COPIES = {RequestCode.REGISTER_BROKER: "register-copy", RequestCode.UNREGISTER_BROKER: "unregister-copy"}
-HEARTBEAT, HUNG_UP, MASTER = "heartbeat", "hung-up", "master"
+HEARTBEAT, HUNG_UP, MASTER, NOTIFIED = "heartbeat", "hung-up", "master", "notified"
+PAIR, DEPUTY = "pair", "deputy"
+"""Groups with a slave: one whose brokers switch roles, and one whose slave acts as master while the master is away."""
 
 
 class Clock:
@@ -226,7 +229,10 @@ class ChaosBroker:
         if event.oneway and event.code in (RequestCode.BROKER_HEARTBEAT, RequestCode.QUERY_DATA_VERSION):
             self._heartbeat(event)
             return
-        if kind is None or event.kind is EventKind.PUSHED:
+        if event.kind is EventKind.PUSHED:
+            self._notified(event)
+            return
+        if kind is None:
             return
         if event.kind is EventKind.INVOKED:
             self._invoked(kind, event)
@@ -245,6 +251,15 @@ class ChaosBroker:
         """The master in the answer to a registration: its first name, or its address if no broker of the run has it."""
         address = event.master_addr
         return None if address is None else self.processes.get(address, address)
+
+    def _notified(self, event: BrokerEvent) -> None:
+        if event.code != RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE:
+            return
+        fields = dict(field.partition("=")[::2] for field in event.detail.split())
+        names = {key: self.processes.get(fields[key], fields[key]) for key in fields if key.endswith("BrokerAddr")}
+        least = [Member(names.get("minBrokerAddr", ""), fields.get("minBrokerId", ""))]
+        number = self._recorder.invoke(self.process, NOTIFIED, event.identity.broker_name)
+        self._recorder.complete(number, Ended(OK, value=names.get("offlineBrokerAddr"), members=least))
 
     def _heartbeat(self, event: BrokerEvent) -> None:
         if event.kind is EventKind.INVOKED:

@@ -48,7 +48,7 @@ from replicated_namesrv.chaos.run_operator import RunOperator
 from replicated_namesrv.chaos.scenario import ChaosScenario, FaultKind
 from replicated_namesrv.chaos.warm_up import warm_up
 from replicated_namesrv.chaos.watcher import EventWatcher
-from replicated_namesrv.chaos.workload import Cast, Workload
+from replicated_namesrv.chaos.workload import DEPUTY_SETTINGS, Cast, Workload
 from replicated_namesrv.child_process import SERVE
 from replicated_namesrv.client.broker_requests import BrokerVersion
 from replicated_namesrv.errors import SettingError
@@ -58,6 +58,7 @@ from replicated_namesrv.settings_sources import load_settings
 OBSERVE_INTERVAL_MS = 250
 HEAL_MIN_S, AGREED_S = 3.0, 1.5
 LOAD_INTERVAL_S = 0.25
+LISTED_S = 5.0
 NODE_SETTINGS = ("scanNotActiveBrokerInterval=500",)
 """Settings of all nodes: they look for silent brokers often, so that short time-outs are exact."""
 
@@ -126,10 +127,12 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
     asyncio.get_running_loop().set_exception_handler(_quietly)
     scenario = plan.timed()
     rng = random.Random(f"{scenario.name} {plan.seed} {plan.nodes}")
-    settings = [*NODE_SETTINGS, *scenario.settings]
+    mode = foreign(plan.mode)
+    if mode is not None and not mode.has_deputies:
+        scenario = replace(scenario, workload=replace(scenario.workload, deputy=False, zones=False))
+    settings = [*NODE_SETTINGS, *(DEPUTY_SETTINGS if scenario.workload.deputy else ()), *scenario.settings]
     if plan.mode == "cp":
         settings.append(f"readConsistency={plan.read_consistency}")
-    mode = foreign(plan.mode)
     server = None if mode is None else await asyncio.to_thread(prepare, mode, settings, say)
     if server is not None:
         if server.left_out:
@@ -151,6 +154,7 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
         server,
         access,
         scenario.spares,
+        len(cast.listening),
     )
     async with made as cluster:
         say(f"starting {plan.nodes} nodes, mode {plan.mode}, in {folder}")
@@ -233,6 +237,7 @@ class _Stage:
         faults = expand(self._scenario.fault, timing.fault_s, self._rng)
         self._phase("settle")
         await workload.start()
+        await self._look_at_all_brokers()
         workload.begin(timing.steady_s)
         self._phase("steady")
         await asyncio.sleep(timing.steady_s)
@@ -256,6 +261,17 @@ class _Stage:
         self._observer.at_edge()
         await asyncio.sleep(2 * OBSERVE_INTERVAL_MS / 1000)
         self._phase("end")
+
+    async def _look_at_all_brokers(self) -> None:
+        """Wait until a look at each node has shown all brokers, at most LISTED_S. Some brokers die as soon as the clients begin.
+        Checks judge the removal of a broker only if the node was seen to list it."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LISTED_S
+        self._observer.at_edge()
+        while loop.time() < until:
+            if self._observer.shows(self._cluster.founders, self._workload.brokers):
+                return
+            await asyncio.sleep(0.02)
 
     async def _sample_load(self) -> None:
         while True:
@@ -354,6 +370,7 @@ def _manifest(
         ],
         "topics": cast.all_topics(),
         "kv_keys": cast.kv_keys,
+        "asks": cast.asks() if server is None else [],
         "observe_interval_ms": OBSERVE_INTERVAL_MS,
         "deadline_ms": workload.operation_timeout_ms,
         "clock": {

@@ -25,6 +25,11 @@ class ForeignMode(NamedTuple):
         """The major version."""
         return int(self.version.partition(".")[0])
 
+    @property
+    def has_deputies(self) -> bool:
+        """Whether the server and its brokers know acting masters and zones, as since RocketMQ 5."""
+        return self.product != "java" or self.major >= 5
+
 
 def foreign(mode: str) -> ForeignMode | None:
     """The foreign name server of a mode; None for ``ap`` and ``cp``. Raises SettingError for any other mode."""

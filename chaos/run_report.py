@@ -148,7 +148,7 @@ def comparison_rows(verdicts: Iterable[Verdicts]) -> list[tuple[str, list[str]]]
     """The rows of a comparison: a label, and a cell for each verdict."""
     found = list(verdicts)
     rows = [("verdict", [str(verdict["verdict"]) for verdict in found]), ("promises kept", [_kept(verdict) for verdict in found])]
-    rows += [(label, [_shown(verdict["figures"][name], unit) for verdict in found]) for label, name, unit in _COMPARED]
+    rows += [(label, [_figure(verdict["figures"], name, unit) for verdict in found]) for label, name, unit in _COMPARED]
     return rows + [(label, [_wrong(verdict, name) for verdict in found]) for label, name in _LOST]
 
 
@@ -166,6 +166,13 @@ def _wrong(verdict: Verdicts, name: str) -> str:
 def broken(verdict: Verdicts) -> list[str]:
     """The checks that are violated, including those that the mode does not promise."""
     return [check["check"] for check in verdict["checks"] if check["verdict"] == "violated"]
+
+
+def _figure(figures: Verdicts, name: str, unit: str) -> str:
+    """A figure of one run. Nodes that never differed have no time until all answered the same."""
+    if name == "convergence_s" and figures[name] is None and not figures["diverged_s"]:
+        return "-"
+    return _shown(figures[name], unit)
 
 
 def _shown(value: Any, unit: str) -> str:

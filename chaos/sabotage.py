@@ -26,7 +26,8 @@ from replicated_namesrv.chaos.checks import RunJudgement
 from replicated_namesrv.chaos.process_cluster import NotReadyError
 from replicated_namesrv.chaos.run import RunPlan
 from replicated_namesrv.chaos.run_report import conclude, read_verdict
-from replicated_namesrv.chaos.sabotage_list import SABOTAGES, Sabotage
+from replicated_namesrv.chaos.sabotage_list import SABOTAGES
+from replicated_namesrv.chaos.sabotage_row import Sabotage
 from replicated_namesrv.chaos.scenario import load
 from replicated_namesrv.chaos.suite import FULL_SEEDS, execute, full_plans, smoke_plans
 from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyError
@@ -86,7 +87,7 @@ def sabotaged(text: str, sabotage: Sabotage) -> str:
     if len(found) != 1:
         raise SettingError(
             f"sabotage {sabotage.name}: its line occurs {len(found)} times in {sabotage.file}, once is expected; "
-            "correct the row in chaos/sabotage_list.py"
+            "correct the row in chaos/sabotage_list.py or sabotage_list_alone.py"
         )
     lines[found[0]] = lines[found[0]].replace(sabotage.old, sabotage.new)
     return "".join(lines)

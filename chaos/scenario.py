@@ -141,6 +141,11 @@ class WorkloadSpec:
     heartbeats: bool = True
     """Two more brokers that seldom register. They send heartbeats, by ``BROKER_HEARTBEAT`` (904) and ``QUERY_DATA_VERSION``
     (322)."""
+    deputy: bool = True
+    """One more group, with a master and a slave that acts as master while the master is away. The master stops for a moment
+    before the faults, and dies during them. The nodes run with ``supportActingMaster`` and ``notifyMinBrokerIdChanged``."""
+    zones: bool = True
+    """Whether the groups of ``groups`` belong to two zones in turn, and a client asks for the routes of one zone."""
     churn: bool = True
     """One more broker that repeatedly stops cleanly and starts again."""
     mqadmin: bool = True

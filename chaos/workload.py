@@ -1,12 +1,13 @@
 """The workload: all users of the cluster in a run, built from the scenario and the seed.
 
 Brokers: groups g1 … serve topic-1 … during the whole run, and every topic has brokers on several sites. Other brokers are named
-after what they do. The *pair* serves its own topic and switches roles. *Churn* repeatedly stops cleanly and returns. *Mortal*
+after what they do. The *pair* serves its own topic and switches roles. The slave of *deputy* acts as master while its master is
+away: for a moment before the faults, and during them. *Churn* repeatedly stops cleanly and returns. *Mortal*
 dies during the fault and returns after it. Two more die when the clients begin, so that every run judges expiry. *Locked* loses
 its write permission and gets it back. *Fickle* creates and drops topics. Two more send heartbeats and seldom register.
 
 Clients: a pinned one for each node, some that fail over, one that sends, some on a few KV keys, one for each weaker read
-level, mqadmin, and the probe.
+level, mqadmin, and the probe. The probe also asks for the brokers of one zone.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import itertools
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from replicated_namesrv.chaos.clients import DROPPED_KEY, KEPT_KEY, Client, KvLoop, Probe, Sender, pace
@@ -22,7 +24,7 @@ from replicated_namesrv.chaos.effects import Link
 from replicated_namesrv.chaos.fault_plans import Topology
 from replicated_namesrv.chaos.mqadmin import Mqadmin
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
-from replicated_namesrv.chaos.recorded_brokers import CLUSTER_NAME, ChaosBroker, Clock
+from replicated_namesrv.chaos.recorded_brokers import CLUSTER_NAME, DEPUTY, PAIR, ChaosBroker, Clock
 from replicated_namesrv.chaos.recorder import OK, Ended, Recorder
 from replicated_namesrv.chaos.scenario import WorkloadSpec
 from replicated_namesrv.client.broker import BrokerAgent, BrokerOptions, Heartbeat
@@ -34,6 +36,13 @@ HEARTBEATS = {"beat/0": Heartbeat.BROKER_HEARTBEAT, "query/0": Heartbeat.QUERY_D
 """Brokers that send heartbeats. The time between two of their registrations exceeds their time-out, so only heartbeats keep them
 registered."""
 HEARTBEAT_TOPIC = "topic-beat"
+DEPUTIES, DEPUTY_TOPIC = (f"{DEPUTY}/0", f"{DEPUTY}/1"), "topic-deputy"
+"""The master, the slave that acts for it, and their topic. Only reads of ``roles`` ask for this topic, because an acting master
+is listed under the id of another broker."""
+DEPUTY_SETTINGS = ("supportActingMaster=true", "notifyMinBrokerIdChanged=true")
+"""Settings of the nodes that the group ``deputy`` needs."""
+ZONES = ("north", "south")
+"""The zones of the groups g1, g2 and so on, in turn."""
 RECONNECTING = "g2/0"
 """Before the faults, and after them, this broker registers over new connections and then closes the old ones."""
 EARLY_DEATHS = {"mute/0": "topic-mute", "closed/0": "topic-closed"}
@@ -45,7 +54,14 @@ RECONNECT_AFTER_S = 1.5
 """Time after the faults at which a broker reconnects. By then, all nodes have accepted a registration of it again."""
 MQADMIN_PER_S = 1.0
 ROLES_PER_S = 2.0
+ZONES_PER_S = 1.0
 _BROKER_PORT = 10_911
+
+
+def zone_of(broker: str) -> str | None:
+    """The zone of the group of a broker; None: the group is in no zone."""
+    number = broker.partition("/")[0].removeprefix("g")
+    return ZONES[int(number) % len(ZONES)] if number.isdigit() else None
 
 
 class Cast:
@@ -53,6 +69,7 @@ class Cast:
 
     def __init__(self, spec: WorkloadSpec, nodes: Sequence[str], spares: int = 0) -> None:
         """``spares``: the number of nodes at the end of ``nodes`` that start only when a fault adds them."""
+        self._spec = spec
         self.nodes = tuple(nodes)
         self.spares = self.nodes[len(self.nodes) - spares :]
         self.topics = {f"topic-{number + 1}": number for number in range(spec.topics)}
@@ -72,6 +89,8 @@ class Cast:
             self.brokers |= {"locked/0": [LOCKED_TOPIC], "fickle/0": [FICKLE_TOPIC]}
         if spec.heartbeats:
             self.brokers |= {broker: [HEARTBEAT_TOPIC] for broker in HEARTBEATS}
+        if spec.deputy:
+            self.brokers |= {broker: [DEPUTY_TOPIC] for broker in DEPUTIES}
         self.clients = {f"pinned-{node}": "pinned" for node in nodes}
         self.clients |= {f"failover-{number + 1}": "failover" for number in range(spec.failover_clients)}
         self.clients |= {f"kv-{number + 1}": "failover" for number in range(spec.kv_clients)}
@@ -81,8 +100,23 @@ class Cast:
         self.kv_keys = [f"key-{number + 1}" for number in range(spec.kv_keys)]
 
     def all_topics(self) -> list[str]:
-        """Every topic that a broker serves."""
-        return sorted({topic for topics in self.brokers.values() for topic in topics})
+        """Every topic that clients look up."""
+        return sorted({topic for topics in self.brokers.values() for topic in topics} - {DEPUTY_TOPIC})
+
+    def asks(self) -> list[str]:
+        """The kinds of operations of which every run must have at least one that succeeded."""
+        found = ["route", "register-copy"]
+        found += ["get", "put", "delete"] if self._spec.kv_clients else []
+        found += ["unregister-copy"] if self._spec.churn or self._spec.deputy else []
+        found += ["roles", "master"] if self._spec.pair or self._spec.deputy else []
+        found += ["write-perm", "perm", "delete-topic", "topic", "set-config", "config"] if self._spec.mqadmin else []
+        found += ["heartbeat"] if self._spec.heartbeats else []
+        return found + (["zone-route", "cluster", "kv-list"] if self._spec.zones and self._spec.groups else [])
+
+    @property
+    def listening(self) -> list[str]:
+        """The brokers that name servers notify."""
+        return [broker for broker in DEPUTIES if broker in self.brokers]
 
     def links(self) -> list[Link]:
         """Links of brokers and clients. A pinned client has one link."""
@@ -153,10 +187,11 @@ class Workload:
             register_timeout_ms=spec.broker_timeout_ms // 2,
             scan_interval_ms=max(100, spec.register_period_ms // 2),
         )
+        listening = dict(zip(self._cast.listening, self._cluster.broker_addresses, strict=True))
         found = {}
         for number, (name, topics) in enumerate(self._cast.brokers.items()):
             group, _, broker_id = name.partition("/")
-            address = f"127.0.1.{1 + number // 100}:{_BROKER_PORT + number}"
+            address = listening.get(name, f"127.0.1.{1 + number // 100}:{_BROKER_PORT + number}")
             identity = BrokerIdentity(CLUSTER_NAME, group, int(broker_id), address, address)
             servers = {node: self._cluster.address(Link(name, node)) for node in self._cast.nodes}
             rng = random.Random(self._rng.random())
@@ -164,7 +199,7 @@ class Workload:
                 identity,
                 topics,
                 servers,
-                self._with_heartbeats(options, HEARTBEATS[name]) if name in HEARTBEATS else options,
+                self._options(options, name),
                 self._recorder,
                 rng,
                 clock,
@@ -176,9 +211,19 @@ class Workload:
         processes = {broker.agent.identity.broker_addr: broker.process for broker in found.values()}
         for broker in found.values():
             broker.processes = processes
-        if "pair/1" in found:
-            found["pair/1"].follow(found["pair/0"])
+        for group in (PAIR, DEPUTY):
+            if f"{group}/1" in found:
+                found[f"{group}/1"].follow(found[f"{group}/0"])
         return found
+
+    def _options(self, options: BrokerOptions, broker: str) -> BrokerOptions:
+        """The options of a broker, from the ``options`` of all."""
+        if broker in HEARTBEATS:
+            return self._with_heartbeats(options, HEARTBEATS[broker])
+        if broker in DEPUTIES:
+            period_ms = self._spec.register_period_ms
+            return replace(options, heartbeat=Heartbeat.BROKER_HEARTBEAT, heartbeat_interval_ms=period_ms, listen=True)
+        return replace(options, zone_name=zone_of(broker)) if self._spec.zones else options
 
     def _with_heartbeats(self, options: BrokerOptions, heartbeat: Heartbeat) -> BrokerOptions:
         """``options`` of a broker that sends heartbeats as often as other brokers register. Brokers of 4.9 send none."""
@@ -243,7 +288,12 @@ class Workload:
         if RECONNECTING in self.brokers:
             self._spawn(self._reconnect(steady_s / 4, 2))
         if spec.pair:
-            self._spawn(self._pace(ROLES_PER_S, self._rng, self._look_at_roles))
+            self._spawn(self._pace(ROLES_PER_S, self._rng, partial(self._look_at_roles, PAIR, PAIR_TOPIC)))
+        if spec.deputy:
+            self._spawn(self._pace(ROLES_PER_S, self._rng, partial(self._look_at_roles, DEPUTY, DEPUTY_TOPIC)))
+            self._spawn(self._leave_for_a_moment(self.brokers[DEPUTIES[0]], steady_s / 6))
+        if spec.zones and spec.groups:
+            self._spawn(self._pace(ZONES_PER_S, self._rng, self._look_in_other_ways))
         if self._mqadmin is not None:
             self._spawn(self._pace(MQADMIN_PER_S, self._rng, self._mqadmin.change_perm))
             self._spawn(self._pace(MQADMIN_PER_S, self._rng, self._mqadmin.replace_topic))
@@ -251,8 +301,10 @@ class Workload:
                 self._spawn(self._pace(MQADMIN_PER_S, self._rng, self._mqadmin.change_setting))
 
     async def during_fault(self, fault_s: float) -> None:
-        """Brokers' actions during the faults: one dies, a pair switches roles."""
+        """Brokers' actions during the faults: two die, a pair switches roles."""
         async with asyncio.TaskGroup() as group:
+            if self._spec.deputy:
+                group.create_task(self._lose_master(fault_s / 4))
             if self._spec.mortal != "none":
                 group.create_task(self._die(fault_s / 4))
             if self._spec.pair:
@@ -267,18 +319,47 @@ class Workload:
         await self.brokers["pair/0"].switch_role(2)
         await self.brokers["pair/1"].switch_role(0)
 
-    async def _look_at_roles(self) -> None:
-        probe, pair = self.clients["probe"], [self.brokers["pair/0"], self.brokers["pair/1"]]
+    async def _look_at_roles(self, group: str, topic: str) -> None:
+        probe, pair = self.clients["probe"], [self.brokers[f"{group}/0"], self.brokers[f"{group}/1"]]
         processes = {broker.agent.identity.broker_addr: broker.process for broker in pair}
-        await asyncio.gather(*(probe.roles("pair", PAIR_TOPIC, processes, node=node) for node in self._listed))
+        await asyncio.gather(*(probe.roles(group, topic, processes, node=node) for node in self._listed))
+
+    async def _leave_for_a_moment(self, master: ChaosBroker, moment_s: float) -> None:
+        for act in (master.stop, master.start):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(moment_s):
+                    await self._ended.wait()
+                    return
+            await act()
+
+    async def _lose_master(self, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        master = self.brokers[DEPUTIES[0]]
+        if master.alive and master.state != "starting":
+            await master.die(silent=False)
+
+    async def _look_in_other_ways(self) -> None:
+        """Ask each node for the route of a topic, for the part in one zone, for all brokers, and for the route again. Also ask
+        for all KV entries, and for the route with the level lease: the client with this level asks only one node at a time."""
+        probe, topic, zone = self.clients["probe"], self._rng.choice(list(self._cast.topics)), self._rng.choice(ZONES)
+
+        async def look(node: str) -> None:
+            await probe.route(topic, node=node)
+            await probe.zone_route(topic, zone, node=node)
+            await probe.cluster("cluster", node=node)
+            await probe.route(topic, node=node)
+            await probe.kv_list(node=node)
+            await probe.route(topic, node=node, level="lease")
+
+        await asyncio.gather(*(look(node) for node in self._listed))
 
     async def calm(self) -> None:
         """After the faults: dead brokers return, and no broker changes its topics."""
         self._changing = False
         if self._mqadmin is not None:
             self._mqadmin.writing = False
-        mortals = [self.brokers[name] for name in ("mortal/0", *EARLY_DEATHS) if name in self.brokers]
-        await asyncio.gather(*(mortal.start() for mortal in mortals if not mortal.alive))
+        mortals = [self.brokers[name] for name in ("mortal/0", DEPUTIES[0], *EARLY_DEATHS) if name in self.brokers]
+        await asyncio.gather(*(mortal.start() for mortal in mortals if mortal.state in ("stopped", "dead", "silent")))
         if RECONNECTING in self.brokers:
             self._spawn(self._reconnect(RECONNECT_AFTER_S, 1))
 
@@ -312,6 +393,8 @@ class Workload:
         asked += [(probe.route, topic) for topic in self._cast.all_topics()]
         if self._mqadmin is not None:
             asked += self._mqadmin.questions()
+        if self._spec.zones:  # between two reads of all routes, which have to agree with this list
+            asked += [(probe.cluster, "cluster"), *((probe.route, topic) for topic in self._cast.all_topics())]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
                 for read, key in asked:

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from replicated_namesrv.chaos.checks.acting_masters import check_acting, check_notifications
 from replicated_namesrv.chaos.checks.administration import check_write_perm
+from replicated_namesrv.chaos.checks.agreeing_answers import check_agreement
 from replicated_namesrv.chaos.checks.crashes import CRASHES, check_crashes
 from replicated_namesrv.chaos.checks.fence import check_fence
 from replicated_namesrv.chaos.checks.figures import Figures, figures
@@ -40,6 +42,9 @@ CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_resurrection,
     check_write_perm,
     check_roles,
+    check_acting,
+    check_notifications,
+    check_agreement,
     check_live_kept,
     check_ghosts,
     check_removal_reports,
@@ -110,6 +115,8 @@ def judge(story: Story, judged_as: str) -> RunJudgement:
     """
     left_out = [] if story.mode == "ap" else [*OF_INDEPENDENT_NODES]
     left_out += [] if story.has_pair else [check_roles]
+    left_out += [] if story.has_deputy else [check_acting, check_notifications]
+    left_out += [] if story.has_zones else [check_agreement]
     left_out += [] if story.has_operator else [check_operator]
     left_out += [] if story.has_mqadmin else [check_write_perm, check_node_orders]
     left_out += [] if story.sets_settings else [check_settings]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from replicated_namesrv.chaos.checks.administration import misjudged_topics
 from replicated_namesrv.chaos.checks.real_time import overtaken, read_writes, written_once
-from replicated_namesrv.chaos.checks.registration_history import is_of_pair, late_copies, topics_of
+from replicated_namesrv.chaos.checks.registration_history import has_slave, late_copies, topics_of
 from replicated_namesrv.chaos.checks.removal_times import early_removals
 from replicated_namesrv.chaos.checks.story import (
     ALIVE,
@@ -25,6 +25,7 @@ from replicated_namesrv.chaos.checks.story import (
     unless_stalled,
 )
 from replicated_namesrv.chaos.effects import Effect
+from replicated_namesrv.chaos.recorded_brokers import DEPUTY
 from replicated_namesrv.chaos.records import Election, ExpiryRecord, FaultRecord
 from replicated_namesrv.verify import Verdict
 
@@ -93,7 +94,7 @@ def check_final_registrations(story: Story) -> CheckResult:
                 left_out += 1
                 continue
             looked_at += 1
-            newest = 0 if is_of_pair(broker) else max(int(str(op.value)) for op in mine)
+            newest = 0 if has_slave(broker) else max(int(str(op.value)) for op in mine)
             if listed.get(broker, -1) < newest:
                 seen = f"only as of registration {listed[broker]}" if broker in listed else "not at all"
                 wrong.append(f"at the end {read.node} lists {broker} in {read.key} {seen}; {newest or 'it'} was acknowledged")
@@ -140,7 +141,7 @@ def _left_versions(story: Story) -> dict[tuple[str, str], int]:
     found: dict[tuple[str, str], int] = {}
     for leave in story.of_kind("unregister"):
         life = story.life_at(leave.key, leave.start_ns)
-        if not leave.ok or life is None or is_of_pair(leave.key):
+        if not leave.ok or life is None or has_slave(leave.key):
             continue
         versions = [op.value for op in story.of_kind("register") if op.key == leave.key and op.end_ns < leave.start_ns]
         for version in versions:
@@ -180,8 +181,9 @@ def check_ghosts(story: Story) -> CheckResult:
 
 
 def _gone(story: Story) -> list[tuple[str, BrokerState]]:
-    """Each end of a broker's life."""
-    return [(broker, life) for broker, lives in story.lives.items() for life in lives if life.state in GONE]
+    """Each end of the life of a broker whose topics clients look up."""
+    found = [(broker, lives) for broker, lives in story.lives.items() if not broker.startswith(f"{DEPUTY}/")]
+    return [(broker, life) for broker, lives in found for life in lives if life.state in GONE]
 
 
 def _back_ns(story: Story, broker: str, gone: BrokerState) -> int:
@@ -234,14 +236,14 @@ def check_live_kept(story: Story) -> CheckResult:
         (broker, life.life, life.start_ns)
         for broker, lives in story.lives.items()
         for life in lives
-        if life.state in KEPT and not is_of_pair(broker)
+        if life.state in KEPT and not has_slave(broker)
     }
     first: dict[tuple[str, int | str], ExpiryRecord] = {}
     for told in sorted(story.expiries, key=lambda told: told.time_ns):
         first.setdefault((told.broker, told.revision if story.mode == "cp" else f"{told.node} {told.revision}"), told)
     for expiry in first.values():
         life = story.life_at(expiry.broker, expiry.time_ns)
-        if life is not None and life.state in KEPT and not is_of_pair(expiry.broker):
+        if life is not None and life.state in KEPT and not has_slave(expiry.broker):
             wrong.append(f"{story.ms(expiry.time_ns)}: {expiry.node} dropped {expiry.broker} ({expiry.cause}), which lives")
     early = list(early_removals(story, first.values()))
     judged = result("live brokers are kept", Promise.CP, len(kept), [*early, *wrong])

@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping
 
+from replicated_namesrv.chaos.checks.real_time import kv_reads
 from replicated_namesrv.chaos.checks.registration_history import operation, registrations
 from replicated_namesrv.chaos.checks.story import NOTHING, CheckResult, Promise, Story
 from replicated_namesrv.verify import HistoryVerdict, Operation, SearchLimits, Verdict, check_history
@@ -32,5 +33,6 @@ def _judge(name: str, verdict: HistoryVerdict, left_out: Mapping[str, int]) -> C
 
 
 def kv_history(story: Story) -> list[Operation]:
-    """The puts, gets and deletes as a history for the checker."""
-    return [operation(op, op.kind, op.key, op.value) for op in story.of_kind("put", "get", "delete")]
+    """The puts, reads and deletes as a history for the checker."""
+    ops = [*story.of_kind("put", "delete"), *(read for read in kv_reads(story) if read.level is None)]
+    return [operation(op, op.kind, op.key, op.value) for op in ops]

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
-from replicated_namesrv.chaos.checks.real_time import overtaken
-from replicated_namesrv.chaos.checks.registration_history import is_of_pair, topics_of
+from replicated_namesrv.chaos.checks.real_time import kv_reads, overtaken
+from replicated_namesrv.chaos.checks.registration_history import has_slave, topics_of
 from replicated_namesrv.chaos.checks.removal_times import early_removals
 from replicated_namesrv.chaos.checks.story import ALIVE, CheckResult, Op, Promise, Story, result, unless_stalled
 from replicated_namesrv.chaos.recorded_brokers import HEARTBEAT
@@ -32,7 +32,7 @@ def check_node_kv(story: Story) -> CheckResult:
         for node in story.nodes if op.node is None else (op.node,):
             if op.outcome != "fail":
                 writes[node, op.key].append(op)
-    reads = [op for op in story.ops if op.kind == "get" and op.ok and op.node is not None]
+    reads = [op for op in kv_reads(story) if op.ok and op.node is not None]
     lost = lost_disks(story)
     wrong = []
     for read in reads:
@@ -83,13 +83,13 @@ def check_node_registrations(story: Story) -> CheckResult:
             continue
         listed = {member.name: int(member.version) for member in read.members}
         for broker in serving[read.key]:
-            if is_of_pair(broker):
+            if has_slave(broker):
                 continue
             place = (read.node, broker)
             last = copies[place][: bisect_left(ends.get(place, []), read.start_ns)][-1:]
             if not last or not last[0].ok or read.key not in last[0].topics:
                 continue
-            if not _kept(story, broker, last[0], heartbeats[place], read):
+            if not kept(story, broker, last[0], heartbeats[place], read):
                 continue
             looked_at += 1
             when = f"{story.ms(read.start_ns)}: {read.node} lists {broker} in {read.key}"
@@ -103,7 +103,7 @@ def check_node_registrations(story: Story) -> CheckResult:
     return judged if old or early else unless_stalled(story, judged)  # only a missing broker can be an effect of slowness
 
 
-def _kept(story: Story, broker: str, last: Op, heartbeats: Sequence[Op], read: Op) -> bool:
+def kept(story: Story, broker: str, last: Op, heartbeats: Sequence[Op], read: Op) -> bool:
     """True if nothing since the registration ``last`` allows the node to drop the broker before ``read`` ends. ``heartbeats``:
     those of the broker to this node."""
     life, then = story.life_at(broker, last.start_ns), story.life_at(broker, read.end_ns)

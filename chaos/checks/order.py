@@ -8,6 +8,9 @@ from replicated_namesrv.chaos.checks.story import CheckResult, Op, Promise, Stor
 from replicated_namesrv.verify.attribution import NEVER, KeyEvent, attributed, by_value, writes_of
 from replicated_namesrv.verify.session_guarantees import OLDEST, SessionAccess, Version, accesses_by_time, session_verdicts
 
+ROUTES_DIGEST = 32
+"""Hexadecimal digits of the digest of routes and KV entries."""
+
 
 def check_sessions(story: Story) -> CheckResult:
     """Each client has the session guarantees (``verify.session_guarantees``): for each KV key by the times of the writes, and
@@ -83,7 +86,7 @@ def check_revisions(story: Story) -> CheckResult:
 
 
 def check_same_state(story: Story) -> CheckResult:
-    """Nodes at the same log index or revision have the same state."""
+    """Nodes at the same log index or revision have the same state, and states of different revisions have different digests."""
     seen: dict[tuple[str, int], tuple[str, object]] = {}
     wrong, looked_at = [], 0
     facts: list[tuple[int, str, tuple[str, int], object]] = [
@@ -101,7 +104,20 @@ def check_same_state(story: Story) -> CheckResult:
         other, before = seen.setdefault(place, (node, state))
         if before != state:
             wrong.append(f"{story.ms(time_ns)}: {node} and {other} differ in {place[0]} {place[1]}")
+    wrong += _constant_digests(story)
     return result("one state for one revision", Promise.CP, looked_at, wrong)
+
+
+def _constant_digests(story: Story) -> Iterator[str]:
+    """States of different revisions with the same digest: then equal digests do not show equal states. A digest begins with that
+    of the routes and KV entries, which depends on the revision."""
+    seen: dict[str, int] = {}
+    for one in story.statuses:
+        if one.digest is None or one.revision is None:
+            continue
+        routes = one.digest[:ROUTES_DIGEST]
+        if seen.setdefault(routes, one.revision) != one.revision:
+            yield f"{story.ms(one.time_ns)}: {one.node} has the digest of revision {seen[routes]} at revision {one.revision}"
 
 
 def stale_kv_reads(story: Story) -> int:

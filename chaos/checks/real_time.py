@@ -5,6 +5,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from replicated_namesrv.chaos.checks.story import NEVER_NS, Op, Story
+from replicated_namesrv.chaos.clients import DROPPED_KEY, KEPT_KEY
+
+
+def kv_reads(story: Story) -> list[Op]:
+    """The gets, and the answers of ``GET_KVLIST_BY_NAMESPACE`` (219) as one get of each key, with any outcome and level."""
+    found = [op for op in story.ops if op.kind == "get"]
+    keys = [*story.manifest["kv_keys"], KEPT_KEY, DROPPED_KEY]
+    for op in story.of_kind("kv-list"):
+        if op.ok:
+            held = {member.name: member.version for member in op.members}
+            found += [op._replace(kind="get", key=key, value=held.get(key), members=()) for key in keys]
+    return found
 
 
 def kv_writes(story: Story) -> dict[str, list[Op]]:

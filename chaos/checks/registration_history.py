@@ -14,7 +14,7 @@ an indeterminate unregistration. Special cases:
   briefly register the broker again. Each counts as an indeterminate registration. Its removal counts as an indeterminate
   unregistration that begins at the life's end. A broker with more than LATE_MAX of them is also judged separately, because they
   make the search long.
-- The pair of master and slave is left out, because both change the same version, that of their group.
+- Groups with a slave are left out, because master and slave change the same version, that of their group.
 
 Late copies of replaced versions are not in the model, because the product promises that they are no-ops. An answer is a
 violation if it lists a broker that is not part of the run, a broker twice, or a version that was never registered.
@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from replicated_namesrv.chaos.checks.removal_times import earliest_removal_ns
 from replicated_namesrv.chaos.checks.story import NEVER_NS, BrokerState, Op, Story
+from replicated_namesrv.chaos.recorded_brokers import DEPUTY, PAIR
 from replicated_namesrv.chaos.records import Member
 from replicated_namesrv.verify import Operation, Outcome
 
@@ -48,6 +49,7 @@ class Late(NamedTuple):
 
 
 LATE_MAX = 6
+GROUPS_WITH_SLAVE = (PAIR, DEPUTY)
 ALWAYS = Period(0, NEVER_NS, None)
 
 
@@ -71,19 +73,19 @@ def registrations(story: Story) -> RegistrationHistory:
     left_out: Counter[str] = Counter()
     apart: set[tuple[str, str]] = set()
     for broker, topics in topics_of(story).items():
-        if not is_of_pair(broker) and broker not in exposed and len(late[broker]) <= LATE_MAX:
+        if not has_slave(broker) and broker not in exposed and len(late[broker]) <= LATE_MAX:
             history += [write for topic in topics for write in _writes(story, broker, topic, ALWAYS, late[broker])]
             continue
         apart.update((topic, broker) for topic in topics)
         about = [op for topic in topics for op in answers[topic] if op.ok]
-        found = [] if is_of_pair(broker) else _apart(story, broker, topics, about, late[broker])
+        found = [] if has_slave(broker) else _apart(story, broker, topics, about, late[broker])
         history += found
-        reason = "answers about the pair" if is_of_pair(broker) else "answers about a broker while it was exposed"
+        reason = "answers about a group with a slave" if has_slave(broker) else "answers about a broker while it was exposed"
         left_out[reason] += len(about) - sum(one.op == "route" for one in found)
     for topic, ops in answers.items():
-        pair = any(is_of_pair(broker) for of, broker in apart if of == topic)
+        pair = any(has_slave(broker) for of, broker in apart if of == topic)
         for op in ops:
-            listed = [one for one in op.members if (topic, one.name) not in apart and not (pair and is_of_pair(one.name))]
+            listed = [one for one in op.members if (topic, one.name) not in apart and not (pair and has_slave(one.name))]
             history.append(operation(op, "route", topic, _answer(listed)))
     return RegistrationHistory(history, +left_out)
 
@@ -150,9 +152,9 @@ def periods(story: Story, broker: str) -> list[Period]:
     return found if is_exposed else [*found, begun]
 
 
-def is_of_pair(broker: str) -> bool:
-    """Whether the broker belongs to the group whose brokers switch roles."""
-    return broker.startswith("pair/")
+def has_slave(broker: str) -> bool:
+    """Whether the broker belongs to a group with a slave: the pair, or the group with an acting master."""
+    return broker.partition("/")[0] in GROUPS_WITH_SLAVE
 
 
 def operation(op: Op, kind: str, key: str, value: object) -> Operation:

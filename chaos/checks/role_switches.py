@@ -15,8 +15,7 @@ count.
 The answer to a slave's registration names the master of the group, because the slave copies its data. It is wrong if it names a
 broker that another one had replaced as master, or names none although the node must list the master (as above).
 
-Reading ids instead of whole registrations is enough, because the pair is the only group with two brokers, and both register the
-topics of the master.
+Reading ids instead of whole registrations is enough, because both brokers of the pair register the topics of the master.
 """
 
 from bisect import bisect_left
@@ -25,9 +24,8 @@ from collections.abc import Mapping, Sequence
 
 from replicated_namesrv.chaos.checks.node_promises import SETTLED_NS
 from replicated_namesrv.chaos.checks.real_time import overtaken
-from replicated_namesrv.chaos.checks.registration_history import is_of_pair
 from replicated_namesrv.chaos.checks.story import NEVER_NS, CheckResult, Op, Promise, Story, result, unless_stalled
-from replicated_namesrv.chaos.recorded_brokers import MASTER
+from replicated_namesrv.chaos.recorded_brokers import MASTER, PAIR
 from replicated_namesrv.chaos.records import READ_WRITE
 
 ROLES, MASTER_ID = "roles of a pair", "0"
@@ -36,7 +34,7 @@ _GONE = ("dead", "silent", "stopping")
 
 def check_roles(story: Story) -> CheckResult:
     """No answer lists a broker of the pair under an earlier id, lacks a broker of the pair, or has a wrong permission."""
-    asked = list(story.of_kind("roles"))
+    asked = [op for op in story.of_kind("roles") if op.key == PAIR]
     reads = [op for op in asked if op.ok]
     writes = _writes(story)
     wrong: list[str] = []
@@ -71,7 +69,7 @@ def _wrong_masters(story: Story, writes: Mapping[str, Sequence[Op]]) -> tuple[in
     """(answers judged, findings) for the masters that answers name to slaves."""
     looked_at, wrong = 0, []
     became = [op._replace(value=broker) for broker, found in writes.items() for op in found if op.value == MASTER_ID]
-    for read in story.of_kind(MASTER):
+    for read in (op for op in story.of_kind(MASTER) if is_of_pair(op.key)):
         mine = [op for op in became if read.ok and (story.mode == "cp" or op.node == read.node)]
         last = max((op for op in mine if op.ok and op.end_ns < read.start_ns), key=lambda op: op.end_ns, default=None)
         if last is None:
@@ -89,6 +87,11 @@ def _wrong_masters(story: Story, writes: Mapping[str, Sequence[Op]]) -> tuple[in
             looked_at += 1
             wrong.append(f"{when} it has no master, but {last.value} had registered as master")
     return looked_at, wrong
+
+
+def is_of_pair(broker: str) -> bool:
+    """Whether the broker belongs to the group whose brokers switch roles."""
+    return broker.startswith(f"{PAIR}/")
 
 
 def _writes(story: Story) -> dict[str, list[Op]]:

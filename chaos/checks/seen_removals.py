@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from replicated_namesrv.chaos.checks.registration_history import is_of_pair
+from replicated_namesrv.chaos.checks.registration_history import has_slave
 from replicated_namesrv.chaos.checks.story import ALIVE, BrokerState, Story
 from replicated_namesrv.chaos.records import Observe
 from replicated_namesrv.chaos.scenario import FaultKind
@@ -52,7 +52,7 @@ def seen_removals(story: Story) -> Iterator[SeenRemoval]:
             gone = {member.name for member in before.members or ()} - {member.name for member in after.members or ()}
             for broker in sorted(gone):
                 life = story.life_at(broker, after.time_ns)
-                if life is None or is_of_pair(broker) or _forgot(story, node, before.time_ns, after.time_ns):
+                if life is None or has_slave(broker) or _forgot(story, node, before.time_ns, after.time_ns):
                     continue
                 yield SeenRemoval(node, broker, before, after, life)
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from replicated_namesrv.chaos.checks.node_promises import lost_disks
 from replicated_namesrv.chaos.checks.real_time import overtaken
 from replicated_namesrv.chaos.checks.story import CheckResult, Op, Promise, Story, result
-from replicated_namesrv.chaos.mqadmin import OWN_SETTING, SETTINGS
+from replicated_namesrv.chaos.mqadmin import SETTINGS, SHARED_SETTING
 
 SETTINGS_KEPT = "settings are kept"
 
@@ -36,7 +36,7 @@ def check_settings(story: Story) -> CheckResult:
 
 
 def _is_of_node(story: Story, key: str) -> bool:
-    return story.mode == "ap" or key == OWN_SETTING
+    return story.mode == "ap" or key != SHARED_SETTING
 
 
 def _place(story: Story, op: Op) -> tuple[str, str]:

@@ -34,6 +34,21 @@ ALIVE = ("starting", "serving", "exposed", "safe")
 KEPT = ("serving", "safe")
 """States of a broker in which a correct cluster keeps it."""
 JUDGED_PHASES = ("steady", "fault", "heal", "final")
+READS = (
+    "get",
+    "kv-list",
+    "route",
+    "zone-route",
+    "cluster",
+    "perm",
+    "topic",
+    "config",
+    "roles",
+    "master",
+    "notified",
+    "member-list",
+)
+"""Kinds of operations whose value is that of the answer."""
 
 
 class Promise(StrEnum):
@@ -196,6 +211,10 @@ class Story:
         """Whether the workload changes settings."""
         self.has_pair: bool = manifest["scenario"]["workload"].get("pair", False)
         """Whether the workload has a group with a slave."""
+        self.has_deputy: bool = manifest["scenario"]["workload"].get("deputy", False)
+        """Whether the workload has a group whose slave acts as master."""
+        self.has_zones: bool = manifest["scenario"]["workload"].get("zones", False)
+        """Whether the workload asks for the routes of a zone."""
         self.has_operator: bool = any(fault["kind"] in OPERATOR_KINDS for fault in manifest["scenario"].get("fault", ()))
         """Whether an operator changes the members or drains nodes."""
         self.origin_ns = trace.records[0].time_ns
@@ -416,7 +435,7 @@ def _ended(trace: RecordedTrace) -> Iterator[tuple[Invoke, Complete | None]]:
 
 
 def _op(invoke: Invoke, end: Any) -> Op:
-    read = invoke.kind in ("get", "route", "perm", "topic", "config", "roles", "master", "member-list")
+    read = invoke.kind in READS
     return Op(
         op=invoke.op,
         client=invoke.client,

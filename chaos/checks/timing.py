@@ -230,7 +230,8 @@ def broken_off(trace: RecordedTrace) -> Iterator[str]:
 
 
 def check_enough(story: Story) -> CheckResult:
-    """The run ended normally and had enough successful operations before, during and after the faults; otherwise unknown."""
+    """The run ended normally and had enough successful operations before, during and after the faults, and at least one of each
+    kind that this run asks; otherwise unknown."""
     promises = story.manifest["scenario"]["promises"]
     least = {
         "steady": promises["operations_min"],
@@ -247,5 +248,17 @@ def check_enough(story: Story) -> CheckResult:
         counted += succeeded
         if succeeded < needed:
             wrong.append(f"{succeeded} operations succeeded in phase {phase}; {needed} are needed to judge")
+    answered = {op.kind for op in story.ops if op.ok}
+    wrong += [f"no operation {kind} succeeded" for kind in story.manifest.get("asks", ()) if kind not in answered]
+    wrong += [f"no node answered the observer: {what}" for what in _unseen(story)]
     verdict = Verdict.UNKNOWN if wrong else Verdict.VALID
     return CheckResult("enough to judge", Promise.BOTH, verdict, counted, tuple(wrong), len(wrong))
+
+
+def _unseen(story: Story) -> Iterator[str]:
+    """The observations that the run must have and lacks. Older traces do not say what they ask."""
+    if not story.manifest.get("asks"):
+        return
+    yield from (key for key in ("brokers", "kv") if not any(one.key == key and one.answered for one in story.observations))
+    if story.mode == "cp" and not any(one.answered and one.digest is not None for one in story.statuses):
+        yield "digests"

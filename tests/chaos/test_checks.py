@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.chaos.checks import CHECKS, PREFIX_SAFE_CHECKS, judge
+from replicated_namesrv.chaos.checks.acting_masters import ACTING, NOTIFICATIONS
 from replicated_namesrv.chaos.checks.administration import check_write_perm
+from replicated_namesrv.chaos.checks.agreeing_answers import AGREEMENT
 from replicated_namesrv.chaos.checks.crashes import check_crashes
 from replicated_namesrv.chaos.checks.fence import check_fence
 from replicated_namesrv.chaos.checks.figures import figures
@@ -534,6 +536,7 @@ def test_a_good_history_is_valid_and_a_bad_one_is_not(name: str) -> None:
 def test_every_checker_has_a_good_and_a_bad_history() -> None:
     elsewhere = {"check_enough", "check_node_orders", "check_roles", "check_operator"}  # the first is tested below
     elsewhere |= {"check_removal_reports", "check_settings", "check_quiet_requests"}
+    elsewhere |= {"check_acting", "check_notifications", "check_agreement"}
     assert {check.__name__ for check, _, _ in CASES.values()} == {check.__name__ for check in CHECKS} - elsewhere
 
 
@@ -717,6 +720,10 @@ def test_divergence_of_generated_traces_is_what_they_were_made_with(tmp_path: Pa
         assert found.seconds > 0 or made["mode"] == "cp"
 
 
+LATER_CHECKS = [ACTING, NOTIFICATIONS, AGREEMENT]
+"""Checks of questions that runs of earlier versions do not ask."""
+
+
 def test_a_check_with_nothing_to_judge_says_so_and_passes_nothing() -> None:
     """No broker died, so ghosts cannot be judged. The verdict of the run is not unknown for this reason, and the check does not
     count as passed."""
@@ -726,7 +733,7 @@ def test_a_check_with_nothing_to_judge_says_so_and_passes_nothing() -> None:
     judgement = judge(story, "ap")
     idle = [check.name for check in judgement.checks if check.idle]
     assert f"of {len(judgement.checks) - len(idle)} checks hold" in described(judgement)
-    assert idle == ["roles of a pair", "no ghosts", "fence"]
+    assert idle == ["roles of a pair", *LATER_CHECKS, "no ghosts", "fence"]
     assert all(f"nothing to judge: {name}" in described(judgement) for name in idle)
     assert not check_kv(story).idle, "a run without KV operations proves nothing"
 
@@ -781,7 +788,7 @@ def test_an_old_registration_is_held_against_a_node_on_a_busy_machine_too() -> N
 def test_what_is_left_out_is_counted() -> None:
     script = exposed_until(1300).op(1250, 1290, "c1", "route", "t", members=BOTH[:1])
     check = check_registration(script.op(1500, 1510, "c1", "route", "t", members=[BOTH[0], ("g2/0", 5)]).story)
-    assert check.left_out == {"answers about the pair": 2, "answers about a broker while it was exposed": 1}
+    assert check.left_out == {"answers about a group with a slave": 2, "answers about a broker while it was exposed": 1}
     verdict = {
         check["check"]: check for check in judge(dead(1000).op(1500, 1510, "c1", "route", "t").story, "cp").as_json()["checks"]
     }

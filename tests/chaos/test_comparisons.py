@@ -75,6 +75,14 @@ def test_the_table_has_a_column_for_each_mode(tmp_path: Path) -> None:
     assert lines[-3].startswith("java:5.5.0 does not hold: linearizable KV")
 
 
+@pytest.mark.parametrize(("diverged_s", "shown"), [(0.0, "-"), (2.5, "never")])
+def test_nodes_that_never_differed_need_not_become_equal(diverged_s: float, shown: str, tmp_path: Path) -> None:
+    verdict = conclude(run_folder(tmp_path / "1", bad()))[1]
+    differed = {**verdict, "figures": {**verdict["figures"], "convergence_s": None, "diverged_s": diverged_s}}
+    cells = {line[:42].strip(): line[42:].split() for line in comparison("x", {"cp": differed}).splitlines()}
+    assert cells["all equal after the last fault"] == [shown]
+
+
 def test_the_figure_shows_each_mode_and_each_difference() -> None:
     same, differs = story_of([truth(100, "g1/0", "serving")]), story_of([truth(100, "g1/0", "serving")])
     for at_ms in range(1_500, 6_000, 250):

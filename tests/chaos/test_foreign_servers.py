@@ -47,6 +47,13 @@ def test_any_other_mode_is_refused_with_its_name(mode: str) -> None:
         foreign(mode)
 
 
+@pytest.mark.parametrize(("mode", "known"), [("java:4.9.7", False), ("java:5.5.0", True), ("rust:1.0.0", True)])
+def test_rocketmq_4_knows_no_acting_master_and_no_zone(mode: str, known: bool) -> None:
+    found = foreign(mode)
+    assert found is not None
+    assert found.has_deputies is known
+
+
 def test_file_names_have_no_colon() -> None:
     assert in_file_name("java:5.3.3") == "java-5.3.3"
     assert RunPlan(load("no-fault"), "java:5.3.3", 3, 7).name == "7-no-fault-java-5.3.3-3"

@@ -4,12 +4,35 @@ import asyncio
 import random
 from pathlib import Path
 
-from replicated_namesrv.chaos.node_looks import AdminLooks
+from replicated_namesrv.chaos.node_looks import AdminLooks, NodeTable
 from replicated_namesrv.chaos.observer import ClusterObserver
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.recorder import Recorder
-from replicated_namesrv.chaos.records import TraceWriter
+from replicated_namesrv.chaos.records import Member, TraceWriter
 from replicated_namesrv.child_process import ChildProcess
+
+
+class _OneBroker:
+    """n1 lists one broker, and no other node answers."""
+
+    name = "by hand"
+
+    async def look(self, node: str, key: str) -> NodeTable | None:
+        return NodeTable([Member("a/0", "1")], None) if node == "n1" else None
+
+
+async def test_it_knows_which_brokers_the_latest_looks_showed(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "trace.jsonl")
+    observer = ClusterObserver(
+        ProcessCluster(tmp_path, 2, "ap", [], [], random.Random(1), None), _OneBroker(), Recorder(writer), 1
+    )
+    assert not observer.shows(["n1"], ["a/0"]), "nothing was seen yet"
+    for node in ("n1", "n2"):
+        await observer._look_at(node, "brokers", edge=False)
+    assert observer.shows(["n1"], ["a/0"])
+    assert not observer.shows(["n1"], ["a/0", "b/0"])
+    assert not observer.shows(["n1", "n2"], ["a/0"]), "n2 did not answer"
+    writer.close()
 
 
 async def test_a_run_that_is_broken_off_at_the_edge_of_a_fault_ends(tmp_path: Path) -> None:

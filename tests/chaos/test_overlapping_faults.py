@@ -7,7 +7,7 @@ import pytest
 
 from replicated_namesrv.chaos.process_cluster import ClusterNode
 from replicated_namesrv.chaos.process_holds import Hold, ProcessHolds
-from replicated_namesrv.chaos.records import FaultRecord, Status, read_trace
+from replicated_namesrv.chaos.records import FaultRecord, Observe, Status, Truth, read_trace
 from replicated_namesrv.child_process import ChildProcess, ProcessError
 from replicated_namesrv.cli.main import main
 from tests.chaos.traces import MS, NODES, Script
@@ -87,6 +87,10 @@ def test_processes_do_what_the_record_says(tmp_path: Path) -> None:
         between = (edges[start].time_ns, edges[end].began_ns)
         return {one.process for one in states if one.node == node and between[0] < one.asked_ns and one.time_ns < between[1]}
 
+    died_ns = next(one.time_ns for one in records if isinstance(one, Truth) and one.broker == "closed/0" and one.state == "dead")
+    looks = [one for one in records if isinstance(one, Observe) and one.key == "brokers" and one.time_ns < died_ns]
+    listed = {one.node for one in looks if "closed/0" in {member.name for member in one.members or ()}}
+    assert listed == {"n1", "n2", "n3"}, "each node was seen to list a broker that dies when the clients begin"
     assert seen("n1", (1, "end"), (2, "end")) == {"paused"}, "the second pause is still in force"
     assert ["n1"] in edges[1, "end"].sides
     assert seen("n2", (4, "end"), (3, "end")) == {"dead"}, "a restart does not start a node that another fault keeps dead"

@@ -23,7 +23,8 @@ from replicated_namesrv.chaos.sabotage import (
     table,
     targeted_plans,
 )
-from replicated_namesrv.chaos.sabotage_list import SABOTAGES, Sabotage
+from replicated_namesrv.chaos.sabotage_list import SABOTAGES
+from replicated_namesrv.chaos.sabotage_row import Sabotage
 from replicated_namesrv.chaos.scenario import available
 from replicated_namesrv.cli.main import main
 from replicated_namesrv.errors import SettingError

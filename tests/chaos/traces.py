@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from replicated_namesrv.chaos.checks.story import Story
+from replicated_namesrv.chaos.checks.story import READS, Story
 from replicated_namesrv.chaos.records import (
     Complete,
     Election,
@@ -25,7 +25,7 @@ from replicated_namesrv.chaos.scenario import ChaosScenario
 
 NODES = ("n1", "n2", "n3")
 PHASES = {"settle": 0, "steady": 1_000, "fault": 3_000, "heal": 8_000, "final": 12_000, "end": 13_000}
-BROKERS = {"g1/0": ["t"], "g2/0": ["t"], "g3/0": ["t"], "g4/0": ["t-fickle"], "pair/0": ["t"]}
+BROKERS = {"g1/0": ["t"], "g2/0": ["t"], "g3/0": ["t"], "g4/0": ["t-fickle"], "pair/0": ["t"], "deputy/0": [], "deputy/1": []}
 MS = 1_000_000
 
 
@@ -54,7 +54,7 @@ class Script:
     ) -> "Script":
         """One operation; ``end`` None: its client did not learn the outcome. For reads ``value`` or ``members`` is the answer."""
         self._op += 1
-        read = kind in ("get", "route", "perm", "topic", "config", "roles", "master", "member-list")
+        read = kind in READS
         topics = BROKERS.get(key) if kind.startswith(("register", "unregister")) else None
         self.records.append(Invoke(_ns(begin), self._op, client, kind, key, None if read else value, None, level, probe, topics))
         if end is not None:

@@ -1,0 +1,29 @@
+"""One defect of the lists of sabotages, and the names of files and scenarios that the lists use."""
+
+from typing import NamedTuple
+
+
+class Sabotage(NamedTuple):
+    """One defect: the only line ``old`` of ``file`` (a path in the package) is replaced by ``new``, without its indentation."""
+
+    name: str
+    mode: str
+    file: str
+    old: str
+    new: str
+    breaks: str
+    """How the nodes behave wrongly with this defect."""
+    likely: tuple[str, ...]
+    """The scenarios that are most likely to find the defect, in the order in which they are tried."""
+
+
+CP, AP = "cp", "ap"
+ISOLATE, RESTART, NOFAULT = "isolate-leader", "rocketmq-5322-empty-after-restart", "no-fault"
+LEASES, WIPED, FIRST = "etcd-15247-leases-gone", "rocketmq-11043-live-broker-wiped", "nacos-12160-empty-first-sync"
+SLOW, SLOWF, PAUSED = "slow-links", "trickle", "etcd-20418-stale-after-pause"
+BARRIER, SILENCE = "replication/read_barrier.py", "replication/liveness/silence.py"
+DEPARTURES, MACHINE = "replication/liveness/departures.py", "replication/route_machine.py"
+NODE, CALLS, AP_NODE = "replication/replicated_node.py", "replication/broker_calls.py", "compat/independent_node.py"
+REGISTRATION, REMOVAL, KV = "routes/registration.py", "routes/removal.py", "routes/kv.py"
+LOOKUPS, LIVE, QUERIES = "routes/lookups.py", "compat/live_table.py", "server/query_handlers.py"
+CONFIG, STATE, CACHE, DISPATCH = "config_writer.py", "routes/state.py", "server/route_answers.py", "server/dispatch.py"

@@ -1,0 +1,88 @@
+"""The check that the answers of a node agree.
+
+The groups g1 and g3 are in the zone south, g2 and g4 in north; no other group has a zone.
+"""
+
+import pytest
+
+from replicated_namesrv.chaos.checks.agreeing_answers import check_agreement
+from replicated_namesrv.chaos.checks.story import CheckResult
+from replicated_namesrv.chaos.workload import zone_of
+from replicated_namesrv.verify import Verdict
+from tests.chaos.traces import Script
+
+G1, G2, G3, CHURN = ("g1/0", 1), ("g2/0", 2), ("g3/0", 3), ("churn/0", 4)
+Members = list[tuple[str, int]]
+
+
+def asked(
+    zoned: Members, before: Members, after: Members, *, state: str = "serving", all_brokers: Members | None = None
+) -> CheckResult:
+    script = Script()
+    for name, _ in (G1, G2, G3):
+        script.truth(1_000, name, state)
+    script.op(2_000, 2_005, "probe", "route", "t", members=before)
+    script.op(2_010, 2_015, "probe", "zone-route", "t", "south", members=zoned)
+    script.op(2_016, 2_018, "probe", "cluster", "cluster", members=before if all_brokers is None else all_brokers)
+    return check_agreement(script.op(2_020, 2_025, "probe", "route", "t", members=after).story)
+
+
+def test_zones() -> None:
+    assert [zone_of(broker) for broker in ("g1/0", "g2/0", "g3/0", "churn/0", "gone/0")] == [
+        "south",
+        "north",
+        "south",
+        None,
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("zoned", "before", "after"),
+    [
+        ([G1, G3], [G1, G2, G3, CHURN], [G1, G2, G3, CHURN]),
+        ([G1], [G1, G2], [G1, G2, G3]),  # g3 registered after the question
+        ([G1], [G1, G3], [G1, ("g3/0", 5)]),  # g3 registered again, and may have been away in between
+        ([], [G2, CHURN], [G2, CHURN]),
+    ],
+)
+def test_the_part_of_the_route_in_the_zone_is_right(zoned: Members, before: Members, after: Members) -> None:
+    found = asked(zoned, before, after)
+    assert found.verdict is Verdict.VALID, found.findings
+
+
+@pytest.mark.parametrize("zoned", [[G1, G2, G3], [G1, G3, CHURN], [G1], [], [G1, ("g3/0", 2)]])
+def test_another_answer_is_wrong(zoned: Members) -> None:
+    route = [G1, G2, G3, CHURN]
+    found = asked(zoned, route, route)
+    assert (found.verdict, found.count) == (Verdict.VIOLATED, 1), found.findings
+
+
+def test_a_broker_that_a_node_may_drop_is_not_judged() -> None:
+    route = [G1, G3]
+    assert asked([G1], route, route, state="exposed").verdict is Verdict.VALID
+
+
+def test_without_questions_nothing_is_judged() -> None:
+    assert check_agreement(Script().story).idle
+
+
+@pytest.mark.parametrize(
+    ("listed", "verdict"), [([G1, G2, G3], Verdict.VALID), ([G1, G3], Verdict.VIOLATED), ([], Verdict.VIOLATED)]
+)
+def test_the_list_of_all_brokers_has_those_of_the_routes(listed: Members, verdict: Verdict) -> None:
+    route = [G1, G2, G3]
+    assert asked([G1, G3], route, route, all_brokers=listed).verdict is verdict
+
+
+@pytest.mark.parametrize(("at", "verdict"), [(12_200, Verdict.VIOLATED), (2_000, Verdict.VALID)])
+def test_at_the_end_the_list_of_all_brokers_has_those_of_all_routes(at: float, verdict: Verdict) -> None:
+    """A route that was read two seconds earlier counts only at the end, when nothing changes. The list lacks g3."""
+    script = Script()
+    for name, _ in (G1, G2, G3):
+        script.truth(1_000, name, "serving")
+    for time in (at, at + 300):
+        script.op(time, time + 5, "probe", "route", "u", members=[G1])
+        script.op(time + 2_000 * (time > at), time + 2_005 * (time > at) + 6, "probe", "route", "t", members=[G3])
+    script.op(at + 100, at + 110, "probe", "cluster", "cluster", members=[G1, G2])
+    assert check_agreement(script.story).verdict is verdict
