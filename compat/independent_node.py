@@ -206,6 +206,10 @@ class IndependentNode:
         """None: an independent node knows no other."""
         return None
 
+    def raft_status(self) -> Mapping[str, object]:
+        """Empty: an independent node has no Raft."""
+        return {}
+
     def on_effects(self, perform: Callable[[tuple[Effect, ...]], None]) -> None:
         """Register ``perform``, which is called with the effects of each command at once."""
         self._perform = perform

@@ -120,7 +120,7 @@ class Photographer:
         await self.take("pause", own)
         cluster.resume(third)
         await self.go(own, "cluster")
-        await shows(page, "equal states" if self._mode == "cp" else "have the same brokers and topics")
+        await shows(page, "equal states" if self._mode == "cp" else "have the same brokers, topics and KV config")
 
         cluster.cut(own)
         await shows(page, "It is fenced" if self._mode == "cp" else "missing")
