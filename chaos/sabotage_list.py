@@ -583,7 +583,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "kv-file-not-loaded",
         _AP,
         _AP_NODE,
-        "self._apply(PutKVConfig(namespace, key, value))",
+        "self._load(PutKVConfig(namespace, key, value))",
         "pass",
         "kvConfig.json is not read at the start",
         (_RESTART,),

@@ -159,6 +159,9 @@ class TimeLine:
         try:
             changes = self._history.after(self._position, BATCH_BYTES)
         except CompactedError as error:
+            if self._position < self._history.replaced_at - 1:  # the next entry says that the whole state was read
+                self._position = self._history.replaced_at - 1
+                return True
             self._position = error.oldest
             self._forget_kv()
             self.note("changes-missed")

@@ -271,6 +271,21 @@ async def test_time_line_tells_that_an_independent_node_was_lost_and_came_back(t
             assert (seen["kind"], seen["peer"], seen["seenBy"]) == ("peer-back", "two", ["one"])
 
 
+async def test_kv_config_that_a_node_reads_at_its_start_was_not_changed_then(tmp_path: Path) -> None:
+    """In earlier versions, the time line and the audit log had each entry of kvConfig.json after each start."""
+    flags = {"accessPolicy": "observe"}
+    for number in range(2):
+        async with running_node(tmp_path, **flags) as (_, port):
+            for key in "abc" if number == 0 else "":
+                assert (await http(port, f"/v1/kv/SPACE/{key}", "PUT", b"value")).status == 200
+            entries = (await http(port, "/v1/timeline")).json["entries"]
+            kinds = [entry["kind"] for entry in entries if "revision" in entry or entry["kind"] == "changes-missed"]
+            assert kinds == (["kv-put"] * 3 if number == 0 else ["restored"])
+            assert list((await http(port, "/v1/contents?kv=true")).json["kv"]) == ["SPACE|a", "SPACE|b", "SPACE|c"]
+            assert (await http(port, "/v1/kv")).json["revision"] == 3
+    assert (tmp_path / "audit.log").read_text().count("PUT_KV_CONFIG") == 3
+
+
 async def test_contents_have_the_first_topics_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The names of the topics are sorted in parts."""
     monkeypatch.setattr(contents_module, "TOPICS_MAX", 5)
