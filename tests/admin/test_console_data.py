@@ -19,7 +19,7 @@ from replicated_namesrv.admin.contents import GAP_MAX_MS, ContentComparison, dif
 from replicated_namesrv.admin.diagnosis import NodeView, digests_equal, findings, leader_of
 from replicated_namesrv.admin.open_paths import CONSOLE_FILES
 from replicated_namesrv.admin.other_nodes import addresses
-from replicated_namesrv.admin.samples import FINE_COUNT, SERIES_MAX, Ring, Samples
+from replicated_namesrv.admin.samples import FINE_COUNT, SERIES_MAX, Ring, Samples, values_since
 from replicated_namesrv.admin.time_line import TimeLine
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.process import ServingNode
@@ -413,6 +413,17 @@ def test_ring_drops_what_lies_after_a_clock_that_was_set_back() -> None:
     assert list(ring.slots(102 * 2000)) == list(ring.slots(0)), "a reader that knows a later time gets everything"
     ring.put(50, {"a": 8.0})
     assert [math.isnan(ring.series["a"][slot % 4]) for slot in ring.slots(0)] == [True, True, True, False]
+
+
+async def test_sample_that_comes_while_an_answer_is_built_is_not_in_it() -> None:
+    """In earlier versions, its values had the time of the oldest slot: a chart had a point an hour before the node's start."""
+    ring = Ring(2.0, 4)
+    for slot in (12, 13):
+        ring.put(slot, {"a": 1.0, "b": 2.0})
+    answer = asyncio.ensure_future(values_since(ring, 0))
+    await asyncio.sleep(0)
+    ring.put(14, {"a": 3.0, "b": 4.0})
+    assert await answer == ([20_000, 22_000, 24_000, 26_000], {"a": [None, None, 1.0, 1.0], "b": [None, None, 2.0, 2.0]})
 
 
 def test_samples_are_rates_and_quantiles_of_what_was_counted_in_between() -> None:
