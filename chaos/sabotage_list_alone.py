@@ -123,7 +123,7 @@ OF_INDEPENDENT_NODES: tuple[Sabotage, ...] = (
         "kv-file-not-loaded",
         AP,
         AP_NODE,
-        "self._apply(PutKVConfig(namespace, key, value))",
+        "self._load(PutKVConfig(namespace, key, value))",
         "pass",
         "kvConfig.json is not read at the start",
         (RESTART,),

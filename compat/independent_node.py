@@ -206,6 +206,10 @@ class IndependentNode:
         """None: an independent node knows no other."""
         return None
 
+    def raft_status(self) -> Mapping[str, object]:
+        """Empty: an independent node has no Raft."""
+        return {}
+
     def on_effects(self, perform: Callable[[tuple[Effect, ...]], None]) -> None:
         """Register ``perform``, which is called with the effects of each command at once."""
         self._perform = perform
@@ -228,10 +232,12 @@ class IndependentNode:
         path = Path(self._settings.kv_config_path)
         for namespace, entries in (await asyncio.to_thread(read_kv_file, path)).items():
             for key, value in entries.items():
-                self._apply(PutKVConfig(namespace, key, value))
+                self._load(PutKVConfig(namespace, key, value))
             if not entries:  # a namespace without entries continues to exist
-                self._apply(PutKVConfig(namespace, "", None))
-                self._apply(DeleteKVConfig(namespace, ""))
+                self._load(PutKVConfig(namespace, "", None))
+                self._load(DeleteKVConfig(namespace, ""))
+        if self.state.revision:
+            self.history.restart(self.state.revision, self._wall_clock_ms())
         self._every(self._settings.scan_not_active_broker_interval / 1000, self.scan_not_active_broker)
         self._check_disk()
         self._every(DISK_CHECK_S, self._check_disk)
@@ -416,6 +422,10 @@ class IndependentNode:
     def config_text(self) -> str:
         """The answer to ``GET_NAMESRV_CONFIG`` (319): sorted ``key=value`` lines."""
         return self._settings.text()
+
+    def _load(self, command: Command) -> None:
+        """Apply a change of an earlier process. Nobody requests it now, so it is in no history and in no audit log."""
+        self.state.apply(command, self._wall_clock_ms())
 
     def _apply(self, command: Command, removal: str = UNREGISTERED, origin: ChangeOrigin | None = None) -> Result:
         now_ms = self._wall_clock_ms()

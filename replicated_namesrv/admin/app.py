@@ -28,6 +28,7 @@ from replicated_namesrv.admin.operations import BACKUPS, BACKUPS_MAX, RESTORES, 
 from replicated_namesrv.admin.other_nodes import OTHER_NODES, OtherNodes, addresses
 from replicated_namesrv.admin.paced import in_share
 from replicated_namesrv.admin.paths import HEALTH_ROUTES, ROUTES
+from replicated_namesrv.admin.peer_contacts import SILENT_HEARTBEATS, PeerChange, peers_of
 from replicated_namesrv.admin.responses import json_error
 from replicated_namesrv.admin.samples import SAMPLES, Samples
 from replicated_namesrv.admin.time_line import TIMELINE, TimeLine
@@ -158,10 +159,15 @@ class AdminServer:
         app[WATCHERS] = watchers
         self._context = context
         self._line = app[TIMELINE] = TimeLine(
-            context.service.history, lambda: context.remoting.is_listening, lambda: context.service.fenced, _wall_ms
+            context.service.history,
+            lambda: context.remoting.is_listening,
+            lambda: context.service.fenced,
+            _wall_ms,
+            lambda: peers_of(context.service.raft_status(), SILENT_HEARTBEATS * settings.peer_heartbeat_ms),
         )
         self._samples = app[SAMPLES] = Samples(exposition.collector.collect, time.time)
         self._others = app[OTHER_NODES] = OtherNodes()
+        self._others.on_change = self._notify_other
         app[COMPARISON] = ContentComparison()
         app[BACKUPS], app[RESTORES] = asyncio.Semaphore(BACKUPS_MAX), asyncio.Semaphore(RESTORES_MAX)
 
@@ -200,6 +206,11 @@ class AdminServer:
     def note_cause(self, revision: int, origin: ChangeOrigin) -> None:
         """The change with this revision was requested by an identity of the access file."""
         self._line.note_cause(revision, origin)
+
+    def _notify_other(self, node: str, contact_s_ago: float, why: str | None) -> None:
+        """Another name server no longer answers, or answers again. In a cluster, Raft shows it, also without a request."""
+        if not self._context.service.raft_status():
+            self._line.notify_peer(PeerChange(node, _wall_ms() - int(1000 * contact_s_ago), why))
 
     def note_request(self, request: str, target: str, host: str) -> None:
         """An operator without an identity sent a request to the RocketMQ port."""

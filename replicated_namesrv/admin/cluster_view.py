@@ -8,20 +8,19 @@ from aiohttp import web
 
 from replicated_namesrv.access.roles import ADMINS, OPERATORS, READERS
 from replicated_namesrv.admin.access import ACCESS
-from replicated_namesrv.admin.contents import ContentComparison, contents_of, differences
+from replicated_namesrv.admin.contents import KV_NAMES, ContentComparison, contents_of, differences
 from replicated_namesrv.admin.context import CONTEXT
 from replicated_namesrv.admin.diagnosis import NodeView, digests_equal, findings, leader_of
 from replicated_namesrv.admin.json_views import status_fields
-from replicated_namesrv.admin.other_nodes import OTHER_NODES, TIMEOUT_S, NodeAnswerError, OtherNode, OtherNodes
+from replicated_namesrv.admin.other_nodes import OTHER_NODES, NodeAnswerError, OtherNode, OtherNodes
+from replicated_namesrv.admin.peer_contacts import SILENT_HEARTBEATS, contact_of, peers_of
 from replicated_namesrv.admin.responses import json_error, json_response
 
 VIEWS = ("brokers", "samples", "contents", "status", "members")
 """Views for which requests to another node are passed on. They need no more permissions than this node has checked."""
 READY_WAIT_S = 0.3
 """Time limit for the check of this node's readiness. It is short, so that the answer comes soon even without a majority."""
-SILENT_HEARTBEATS = 40
-"""A peer is silent if its connection is open and nothing has arrived over it for this many heartbeats: 2 s by default. Two peers
-exchange messages at least every fourth heartbeat, even if both are followers (`membership.py`)."""
+NO_KV = "kvRefused"
 COMPARISON = web.AppKey("comparison", ContentComparison)
 _STATUS_KEYS = (
     *("nodeId", "mode", "version", "pid", "uptimeSeconds", "ready", "failedLayer", "layers", "drained"),
@@ -42,7 +41,7 @@ async def cluster(request: web.Request) -> web.Response:
     context, others = request.app[CONTEXT], request.app[OTHER_NODES]
     await others.look(request.headers.get("Authorization"))
     own = await status_fields(context, READY_WAIT_S)
-    peers = peers_of(own, SILENT_HEARTBEATS * context.settings.peer_heartbeat_ms)
+    peers = peers_of((own["replication"] or {}).get("raft") or {}, SILENT_HEARTBEATS * context.settings.peer_heartbeat_ms)
     now = monotonic()
     views = [NodeView(context.settings.node_id, "", own)]
     views += [
@@ -99,31 +98,6 @@ def _ms(at_s: float | None, now: float) -> int | None:
     return None if at_s is None else int((now - at_s) * 1000)
 
 
-def peers_of(status: dict[str, Any], silent_ms: int) -> dict[str, dict[str, Any]]:
-    """The facts that this node's Raft knows about the other nodes, by node id. ``silentMs`` is None if the node has no connection
-    to this one. A node of protocol 0 (version 0.1) is never ``silent``: it sends nothing to another node if both are
-    followers."""
-    raft = (status.get("replication") or {}).get("raft") or {}
-    found = {}
-    for name, facts in raft.get("transport", {}).get("peers", {}).items():
-        age_ms = None if facts["silent_s"] is None else int(1000 * facts["silent_s"])
-        is_silent = age_ms is not None and age_ms > silent_ms and raft["peers"].get(name, {}).get("protocol", 0) > 0
-        found[name] = {"connected": facts["connected"], "error": facts["error"], "silentMs": age_ms, "silent": is_silent}
-    for name, facts in raft.get("followers", {}).items():
-        found.setdefault(name, {}).update(matchIndex=facts["match_index"], state=facts["state"])
-    return found
-
-
-def contact_of(peer: dict[str, Any], failing_ms: int | None) -> tuple[bool, int | None]:
-    """For a node whose admin port does not answer: whether bytes over its Raft connection prove that it runs; and for how long it
-    has been silent, or None if it is not silent. Bytes are a proof only if they arrived after the first request without an
-    answer."""
-    age_ms = peer.get("silentMs")
-    if age_ms is None or peer["silent"]:
-        return False, age_ms
-    return failing_ms is not None and age_ms + 1000 * TIMEOUT_S < failing_ms, None
-
-
 def _may(request: web.Request) -> dict[str, str | None]:
     """Why this caller may not change, operate or read secrets at this node; None: it may."""
     access = request.app[ACCESS]
@@ -157,33 +131,51 @@ async def other_view(request: web.Request) -> web.Response:
 
 
 async def compare(request: web.Request) -> web.Response:
-    """``GET /v1/differences``: brokers and topics in which the nodes that answer differ, and since when."""
-    others = request.app[OTHER_NODES]
+    """``GET /v1/differences``: brokers, topics and KV entries in which the nodes that answer differ, and since when."""
+    context, others, access = request.app[CONTEXT], request.app[OTHER_NODES], request.app[ACCESS]
     authorization = request.headers.get("Authorization")
     await others.look(authorization)
-    own = await contents_of(request, request.app[CONTEXT].service.state)
+    refused = access.why_not(request, READERS, access.check_secret_view)
+    own = await contents_of(request, context.service.state, with_kv=refused is None)
     by_node = {str(own["nodeId"]): own}
-    missing = []
-    answers = await asyncio.gather(*(_contents_of(others, node, authorization) for node in others.nodes))
+    missing, without_kv = [], [] if refused is None else [{"node": context.settings.node_id, "why": refused}]
+    answers = await asyncio.gather(*(_contents_of(others, node, authorization, refused is None) for node in others.nodes))
     for node, answer in zip(others.nodes, answers, strict=True):
         if isinstance(answer, NodeAnswerError):
             missing.append({"node": node.shown_name, "why": str(answer)})
-        else:
-            by_node[node.shown_name] = answer
+            continue
+        by_node[node.shown_name] = answer
+        if refused is None and "kv" not in answer:
+            without_kv.append({"node": node.shown_name, "why": str(answer.get(NO_KV, "its version does not compare it"))})
     found = differences(dict(sorted(by_node.items())), request.app[COMPARISON], int(time() * 1000))
-    return json_response({**found, "notCompared": missing})
+    return json_response({**found, "notCompared": missing, "kvNotCompared": without_kv})
 
 
-async def _contents_of(others: OtherNodes, node: OtherNode, authorization: str | None) -> dict[str, Any] | NodeAnswerError:
-    """The contents of another node. They are requested again if its state has changed since the last request."""
+async def _contents_of(
+    others: OtherNodes, node: OtherNode, authorization: str | None, with_kv: bool
+) -> dict[str, Any] | NodeAnswerError:
+    """The contents of another node. They are requested again if its state has changed since the last request. If the node refuses
+    to show its KV config to this node, they are without it, and ``NO_KV`` has the reason."""
     try:
         if node.error is not None or node.status is None:
             raise node.error or NodeAnswerError("no answer yet")
         of = (node.status["pid"], node.status["revision"])
-        if node.contents is None or node.contents_of != of:
-            node.contents = await others.ask(node, "/v1/contents?readConsistency=stale", authorization)
+        if node.contents is None or node.contents_of != of or (with_kv and "kv" not in node.contents):
+            node.contents = await _asked_contents(others, node, authorization, with_kv)
             node.contents_of = of
-        return node.contents
+        return node.contents if with_kv else {name: each for name, each in node.contents.items() if name not in KV_NAMES}
     except NodeAnswerError as error:
         node.contents = None
         return error
+
+
+async def _asked_contents(others: OtherNodes, node: OtherNode, authorization: str | None, with_kv: bool) -> dict[str, Any]:
+    path, refused = "/v1/contents?readConsistency=stale", {}
+    if with_kv:
+        try:
+            return await others.ask(node, f"{path}&kv=true", authorization)
+        except NodeAnswerError as error:
+            if error.status not in (401, 403):
+                raise
+            refused = {NO_KV: str(error)}
+    return await others.ask(node, path, authorization) | refused

@@ -1,6 +1,7 @@
-"""``GET /v1/contents``: brokers and topics in a form that can be compared between nodes. ``differences`` compares it.
+"""``GET /v1/contents``: brokers, topics and KV config in a form that can be compared between nodes. ``differences`` compares it.
 
-It has no times or epochs, so nodes that received the same registrations have equal contents.
+It has no times or epochs, so nodes that received the same registrations have equal contents. The KV config is included on request
+only (``?kv=true``), because it may hold secrets: names of keys, and checksums from which a short value can be guessed.
 """
 
 import asyncio
@@ -13,29 +14,40 @@ from zlib import crc32
 
 from aiohttp import web
 
+from replicated_namesrv.access.roles import READERS
+from replicated_namesrv.admin.access import ACCESS
 from replicated_namesrv.admin.context import CONTEXT
 from replicated_namesrv.admin.json_views import state_for
 from replicated_namesrv.admin.paging import KEYS_PER_TURN, build_rows
 from replicated_namesrv.admin.responses import json_response
-from replicated_namesrv.admin.time_line import TIMELINE
+from replicated_namesrv.admin.time_line import TIMELINE, TimeLine
+from replicated_namesrv.routes.kv_index import entry_of, name_of
 from replicated_namesrv.routes.state import RouteInfoManager
 
 TOPICS_MAX = 50_000
 """Maximum number of topics that are compared: the first ones in the order of their names."""
+KV_MAX = 50_000
+"""Maximum number of KV entries that are compared: the first ones in the order of their names."""
+KV_NAMES = ("kv", "kvLeftOut", "kvChangedMs", "kvSinceMs")
+"""The names of the parts about the KV config."""
 GAP_MAX_MS = 15_000
 """Maximum time between two comparisons from which the beginning of a difference is known. Open pages compare every 5 s."""
 ROWS_MAX = 200
-"""Maximum number of differing brokers, and of differing topics, in the answer."""
+"""Maximum number of differing brokers, of differing topics, and of differing KV entries in the answer."""
 
 
 async def contents(request: web.Request) -> web.Response:
     """``GET /v1/contents``: brokers with their data version, topics with a checksum of their queues, and when brokers were
-    removed."""
+    removed. With ``?kv=true`` also the KV entries with a checksum of their values, and when they were changed."""
+    with_kv = request.query.get("kv") == "true"
+    if with_kv:
+        access = request.app[ACCESS]
+        access.check(request, READERS, access.check_secret_view)
     state, freshness = await state_for(request)
-    return json_response(await contents_of(request, state), headers=freshness)
+    return json_response(await contents_of(request, state, with_kv), headers=freshness)
 
 
-async def contents_of(request: web.Request, state: RouteInfoManager) -> dict[str, Any]:
+async def contents_of(request: web.Request, state: RouteInfoManager, with_kv: bool) -> dict[str, Any]:
     """The contents of ``state``. Building them yields to other tasks."""
     context, line = request.app[CONTEXT], request.app[TIMELINE]
     line.catch_up()
@@ -67,7 +79,21 @@ async def contents_of(request: web.Request, state: RouteInfoManager) -> dict[str
         "topics": topics,
         "topicsLeftOut": max(0, len(names) - TOPICS_MAX),
         "removedMs": {f"{cluster}|{address}": time_ms for (cluster, address), time_ms in line.removed_ms.items()},
+        **(await _kv_of(state, line) if with_kv else {}),
     }
+
+
+async def _kv_of(state: RouteInfoManager, line: TimeLine) -> dict[str, Any]:
+    """The KV entries by ``name_of``."""
+    names = [name_of(namespace, key) for namespace, entries in state.kv_table().items() for key in entries]
+
+    def checksum(name: str) -> tuple[str, int] | None:
+        value = state.kv_get(*entry_of(name))
+        return None if value is None else (name, crc32(value.encode("utf-8", "surrogatepass")))
+
+    entries = dict(await build_rows(islice(await _in_order(names), KV_MAX), checksum))
+    left_out = max(0, len(names) - KV_MAX)
+    return {"kv": entries, "kvLeftOut": left_out, "kvChangedMs": line.kv_changed_ms, "kvSinceMs": line.kv_since_ms}
 
 
 async def _in_order(names: Sequence[str]) -> Iterator[str]:
@@ -98,23 +124,37 @@ class ContentComparison:
 
 
 def differences(by_node: Mapping[str, Mapping[str, Any]], before: ContentComparison, now_ms: int) -> dict[str, Any]:
-    """Brokers and topics in which the contents of nodes differ, and since when.
+    """Brokers, topics and KV entries in which the contents of nodes differ, and since when. This function updates ``before``.
 
-    If a node lacks a broker that it had, the difference began when this node removed the broker. If the node never had the
-    broker, the difference began when the other nodes registered it. For other differences, ``before`` has the time at which they
-    were first seen. This function updates ``before``.
+    difference in                     began
+    a broker that one node removed    when this node removed it
+    a broker that one node never had  when the other nodes registered it
+    a KV entry, seen for the first    when the entry was last changed on any node, if all nodes know the changes since then
+      time or after a pause
+    other                             when it was first seen, which ``before`` knows
     """
     nodes = list(by_node)
     brokers = _rows([{key: value[0] for key, value in by_node[node]["brokers"].items()} for node in nodes])
     topics = _rows([by_node[node]["topics"] for node in nodes])
+    with_kv = [node for node in nodes if "kv" in by_node[node]]
+    kv = _rows([by_node[node]["kv"] for node in with_kv]) if with_kv else []
     seen = {f"broker {key}" for key, _ in brokers} | {f"topic {key}" for key, _ in topics}
-    found = FirstSeen(now_ms, nodes != before.nodes or now_ms - before.time_ms > GAP_MAX_MS)
+    is_new = nodes != before.nodes or now_ms - before.time_ms > GAP_MAX_MS
+    found = FirstSeen(now_ms, is_new)
     first_seen = {key: before.first_seen.get(key, found) for key in seen}
+    for key, _ in kv:
+        changed = _kv_changed(key, [by_node[node] for node in with_kv])
+        kept = before.first_seen.get(f"kv {key}")
+        first_seen[f"kv {key}"] = kept if kept and not (is_new and changed) else changed or found
     before.nodes, before.time_ms, before.first_seen = nodes, now_ms, first_seen
 
     def since(key: str, known_ms: int | None = None) -> dict[str, int | bool]:
         time_ms, or_earlier = (known_ms, False) if known_ms else first_seen[key]
         return {"sinceMs": time_ms, "orEarlier": or_earlier}
+
+    def kv_row(key: str, values: list[Any]) -> dict[str, Any]:
+        namespace, name = entry_of(key)
+        return {"namespace": namespace, "key": name, "values": values, **since(f"kv {key}")}
 
     return {
         "nodes": nodes,
@@ -123,10 +163,20 @@ def differences(by_node: Mapping[str, Mapping[str, Any]], before: ContentCompari
             for key, values in brokers[:ROWS_MAX]
         ],
         "topics": [{"topic": key, "values": values, **since(f"topic {key}")} for key, values in topics[:ROWS_MAX]],
+        "kv": [kv_row(key, values) for key, values in kv[:ROWS_MAX]],
+        "kvNodes": with_kv,
         "brokersDiffer": len(brokers),
         "topicsDiffer": len(topics),
+        "kvDiffer": len(kv),
         "topicsLeftOut": max((part.get("topicsLeftOut", 0) for part in by_node.values()), default=0),
+        "kvLeftOut": max((part.get("kvLeftOut", 0) for part in by_node.values()), default=0),
     }
+
+
+def _kv_changed(key: str, parts: Sequence[Mapping[str, Any]]) -> FirstSeen | None:
+    """The last change of a KV entry on any node; None if a node does not know all changes since then."""
+    last_ms = max((part["kvChangedMs"].get(key, 0) for part in parts), default=0)
+    return FirstSeen(last_ms, False) if last_ms >= max(part["kvSinceMs"] for part in parts) else None
 
 
 def _rows(parts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Any]]]:

@@ -32,6 +32,8 @@ VIEW_TIMEOUT_S = 5.0
 ANSWER_BYTES_MAX = 16 << 20
 NODES_MAX = 16
 """Maximum number of name servers that are asked. Further ones are left out."""
+NAME_CHARACTERS = 200
+"""Maximum length of a node's name in a notification: any program can listen at its address."""
 FRESH_S = 0.3
 """Maximum age at which an answer is used again, so that several open pages cost no more than one."""
 
@@ -57,6 +59,8 @@ class OtherNode:
         """When the status was last requested, on the monotonic clock."""
         self.error: NodeAnswerError | None = None
         self.failing_since_s: float | None = None
+        self.is_lost = False
+        """Whether the node answered before, and its failure was notified."""
         self.task: asyncio.Task[None] | None = None
         self.contents: dict[str, Any] | None = None
         self.contents_of: tuple[int, int] | None = None
@@ -103,6 +107,8 @@ class OtherNodes:
         self._tls: ssl.SSLContext | None = None
         self._sends_tokens = True
         self._session: aiohttp.ClientSession | None = None
+        self.on_change: Callable[[str, float, str | None], None] | None = None
+        """Called with the node's name, the seconds since its last answer, and why it gives none, or None if it answers again."""
 
     def begin(
         self, find: Callable[[], list[tuple[str | None, str]]], tls: ssl.SSLContext | None, sends_tokens: bool = True
@@ -149,12 +155,25 @@ class OtherNodes:
         try:
             status = await self.ask(node, f"/v1/status?waitMs={READY_WAIT_MS}", authorization, TIMEOUT_S)
             node.name = str(status["nodeId"])
+            if node.is_lost:
+                self._notify(node, None)
             node.status, node.answered_s, node.error, node.failing_since_s = status, asked_s, None, None
         except (NodeAnswerError, KeyError, TypeError) as error:
             node.error = error if isinstance(error, NodeAnswerError) else NodeAnswerError("not an answer of a name server")
+            self._judge(node, node.error, failed_before=node.failing_since_s is not None)
             node.failing_since_s = node.failing_since_s or asked_s
         finally:
             node.task = None
+
+    def _judge(self, node: OtherNode, error: NodeAnswerError, failed_before: bool) -> None:
+        """Notify that a node is lost. One missing answer is no loss: this node may have been paused. A refusal is an answer."""
+        if failed_before and error.status is None and node.answered_s is not None and not node.is_lost:
+            self._notify(node, str(error))
+
+    def _notify(self, node: OtherNode, why: str | None) -> None:
+        node.is_lost = why is not None
+        if self.on_change is not None and node.answered_s is not None:
+            self.on_change(node.shown_name[:NAME_CHARACTERS], monotonic() - node.answered_s, why)
 
     async def ask(
         self, node: OtherNode, path: str, authorization: str | None, timeout_s: float = VIEW_TIMEOUT_S

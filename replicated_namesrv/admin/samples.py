@@ -10,7 +10,7 @@ import resource
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aiohttp import web
 from prometheus_client.core import Metric
@@ -204,13 +204,19 @@ async def samples(request: web.Request) -> web.Response:
         raise BodyError(f"since={since[:40]}: give milliseconds since 1970")
     recorded = request.app[SAMPLES]
     ring = recorded.fine if span == "hour" else recorded.coarse
-    slots = ring.slots(int(since))
-    series: dict[str, Any] = {}
-    for name, values in list(ring.series.items()):
+    times, series = await values_since(ring, int(since))
+    return json_response({"stepMs": int(ring.step_s * 1000), "timesMs": times, "series": series})
+
+
+async def values_since(ring: Ring, since_ms: int) -> tuple[list[int], dict[str, list[float | None]]]:
+    """The times of the slots after ``since_ms``, and the values of each series. Building them yields to other tasks, so they are
+    copied first: the next sample takes the place of the oldest one."""
+    slots, copied = ring.slots(since_ms), {name: values[:] for name, values in ring.series.items()}
+    series = {}
+    for name, values in copied.items():
         series[name] = [_shown(values[slot % ring.count]) for slot in slots]
         await asyncio.sleep(0)
-    times = [int(slot * ring.step_s * 1000) for slot in slots]
-    return json_response({"stepMs": int(ring.step_s * 1000), "timesMs": times, "series": series})
+    return [int(slot * ring.step_s * 1000) for slot in slots], series
 
 
 def _shown(value: float) -> float | None:

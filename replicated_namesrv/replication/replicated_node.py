@@ -576,3 +576,7 @@ class ReplicatedNode:
             "digest": self._machine.digest().hex(),
             "raft": self.consensus.raft_status(),
         }
+
+    def raft_status(self) -> Mapping[str, object]:
+        """JSON-able details of Raft and its transport; empty before its start."""
+        return {} if self.consensus.standing() is None else self.consensus.raft_status()

@@ -38,7 +38,8 @@ REGISTERED, CHANGED, GROUP_CHANGED = "broker-registered", "broker-changed", "bro
 """REGISTERED: a registration with a new epoch. CHANGED: a registration whose content changed and whose epoch did not.
 GROUP_CHANGED: a refused registration that nevertheless changed its group, as in Java."""
 RESTORED = "restored"
-"""The whole state was replaced, by a backup or by another node's snapshot: watchers have to read everything again."""
+"""The whole state was replaced, by a backup, by another node's snapshot, or by kvConfig.json: watchers have to read everything
+again."""
 TOPICS_LISTED_MAX = 1_000
 _CHANGE_OVERHEAD_BYTES = 250
 """Approximate memory that Python needs for a change besides its text."""

@@ -2,8 +2,8 @@
 
 Without FOLDER only docs/console.png is written, the picture in README.md. With FOLDER there are pictures for the questions of an
 operator, while a node is killed, paused and cut off, in CP and in AP: ``MODE-FAULT-PAGE.png``. Simulated brokers run, one of them
-flaps, and an operator changes the KV config. In CP a node is cut off from the other nodes, in AP from the brokers. It needs
-Chromium and ``./namesrv setup test``, and takes one to three minutes.
+flaps, and an operator changes the KV config, in AP on one node only. In CP a node is cut off from the other nodes, in AP from the
+brokers. It needs Chromium and ``./namesrv setup test``, and takes one to three minutes.
 """
 
 import asyncio
@@ -86,6 +86,8 @@ class Photographer:
             await self._page.locator(PAGES[place]).first.wait_for()
             if place == "timeline":
                 await shows(self._page, "requested PUT", ".timeline")
+            elif place.startswith("topics/") and self._mode == "ap":
+                await self._page.locator(".agreement").wait_for()
             name = f"{self._mode}-{fault}-{place.partition('/')[0]}.png"
             await self._page.screenshot(path=self._folder / name, full_page=True)
 
@@ -106,6 +108,7 @@ class Photographer:
         if self._mode == "cp":
             await shows(page, f"{await cluster.leader(among=[own, third])} leads", ".summary")
             await shows(page, "equal states", ".summary")
+            await shows(page, "1 problem", "header")  # the other two nodes are ready
             await page.screenshot(path=README_PICTURE)
         await self.take("kill", own)
         if self._folder is None:
@@ -120,10 +123,10 @@ class Photographer:
         await self.take("pause", own)
         cluster.resume(third)
         await self.go(own, "cluster")
-        await shows(page, "equal states" if self._mode == "cp" else "have the same brokers and topics")
+        await shows(page, "equal states" if self._mode == "cp" else "All 3 nodes answer")
 
         cluster.cut(own)
-        await shows(page, "It is fenced" if self._mode == "cp" else "missing")
+        await (shows(page, "It is fenced") if self._mode == "cp" else shows(page, "missing", "tr:has-text('DefaultCluster')"))
         await self.take("partition", own)
         cluster.heal()
 

@@ -17,7 +17,7 @@ from replicated_namesrv.routes.commands import BrokerRemoval, PutKVConfig, Unreg
 from tests.access.files import token_line, write_access_file
 from tests.admin.test_http import QUEUES, propose, registration
 from tests.support.browser import LIMIT_MS, browser_page, give_token, seconds_until, shows
-from tests.support.nodes import http, running_node
+from tests.support.nodes import http, independent_flags, running_node
 from tests.support.ports import free_port
 from tests.support.replicated_processes import ReplicatedProcesses, eventually, replicated_processes
 
@@ -89,8 +89,15 @@ async def test_follower_shows_a_leader_kill_a_pause_and_a_partition(tmp_path: Pa
         await shows_leader(page, successor)
         await shows(page, "old.", ".findings")  # the age of the data of the node that is gone
         await shows(page, "not known", node_row(leader))  # its log index: the new leader has had no answer from it
+        await page.goto(console(admin_port(cluster, follower), "timeline"))
+        both = f"{', '.join(sorted((follower, third)))}"
+        await shows(page, f"{both} lost contact with node {leader}: its connection ended. Last contact at", ".timeline")
+        await shows(page, f"Requests that {leader} received, and what it saw of the other nodes, are not shown", "main")
 
         await cluster.start_node(leader)
+        await shows(page, f"contact with node {leader} again, after", ".timeline")
+        await shows(page, f"{leader} listens for brokers and clients", ".timeline")
+        await page.goto(console(admin_port(cluster, follower)))
         await shows(page, "All 3 nodes answer", ".summary")
 
         cluster.pause(third)
@@ -98,7 +105,12 @@ async def test_follower_shows_a_leader_kill_a_pause_and_a_partition(tmp_path: Pa
         await shows(page, "Check that its process runs", ".findings .remedy")
         await page.locator("table.facts td .bad", has_text=" s ago").wait_for()
         assert await page.locator(".findings", has_text="so it runs").count() == 0
+        await page.goto(console(admin_port(cluster, follower), f"timeline?q={third}"))
+        await shows(page, f"lost contact with node {third}: nothing arrives over its open connection", ".timeline")
         cluster.resume(third)
+        await shows(page, f"{third} stalled for", ".timeline")
+        await shows(page, f"contact with node {third} again, after", ".timeline")
+        await page.goto(console(admin_port(cluster, follower)))
         await shows(page, "All 3 nodes answer", ".summary")
 
         cluster.cut(follower)
@@ -147,27 +159,32 @@ async def test_page_continues_after_its_node_restarts(tmp_path: Path) -> None:
 
 
 async def test_divergent_independent_nodes_are_compared(tmp_path: Path) -> None:
-    base = free_port(1, 2, 3)
-    listed = f"127.0.0.1:{base};127.0.0.1:{base + 2}"
-    flags = [
-        {"listenPort": str(base + 2 * i), "adminListen": f"127.0.0.1:{base + 2 * i + 1}", "nameServerAddresses": listed}
-        for i in range(2)
-    ]
+    one, two = independent_flags("one", "two")
     async with (
-        running_node(tmp_path / "one", nodeId="one", **flags[0]) as (first, port),
-        running_node(tmp_path / "two", nodeId="two", **flags[1]) as (second, second_port),
+        running_node(tmp_path / "one", **one) as (first, port),
+        running_node(tmp_path / "two", **two) as (second, second_port),
         browser_page() as page,
     ):
         for node in (first, second):
             propose(node, registration("broker-a", {"T1": QUEUES, "T2": QUEUES}))
         await page.goto(console(port))
-        await shows(page, "have the same brokers and topics")
-        await shows(page, "one, two have the same brokers and topics", ".summary")
+        await shows(page, "have the same brokers, topics and KV config")
+        await shows(page, "one, two have the same brokers, topics and KV config", ".summary")
         propose(first, registration("broker-b", {"T1": QUEUES, "T9": QUEUES}))
-        await shows(page, "1 broker differs, 2 topics differ")
-        await shows(page, "The nodes differ: 1 broker, 2 topics", ".summary")
+        propose(first, PutKVConfig("SPACE", "lacking", "v"))
+        propose(first, PutKVConfig("SPACE", "other", "v"))
+        propose(second, PutKVConfig("SPACE", "other", "w"))
+        await shows(page, "1 broker differs, 2 topics differ, 2 KV entries differ")
+        await shows(page, "The nodes differ: 1 broker, 2 topics, 2 KV entries", ".summary")
+        await shows(page, "missing", "tr:has-text('SPACE / lacking') td.bad")
+        for letter in "AB":
+            await shows(page, f"value {letter}", "tr:has-text('SPACE / other')")
+        since = await page.locator("tr", has_text="SPACE / lacking").locator("td").last.inner_text()
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", since), since
         await shows(page, "queues A", "tr:has-text('T1')")
         await shows(page, "queues B", "tr:has-text('T1')")
+        await page.get_by_role("link", name="SPACE / other").click()
+        await shows(page, "other", "tbody")
         await page.goto(console(second_port, "topics/T9"))
         await shows(page, "no broker serves topic 'T9'", ".problem")
         await shows(page, "one has a route of this topic, two has none", ".agreement")
@@ -179,7 +196,9 @@ async def test_divergent_independent_nodes_are_compared(tmp_path: Path) -> None:
         assert "missing" in await row.inner_text()
         assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", await row.inner_text())
         propose(second, registration("broker-b", {"T1": QUEUES, "T9": QUEUES}))
-        await shows(page, "have the same brokers and topics")
+        propose(second, PutKVConfig("SPACE", "lacking", "v"))
+        propose(second, PutKVConfig("SPACE", "other", "v"))
+        await shows(page, "have the same brokers, topics and KV config")
 
 
 async def test_console_asks_for_the_token_and_uses_it(tmp_path: Path) -> None:

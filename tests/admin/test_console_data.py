@@ -1,9 +1,12 @@
 """The data that the console shows, without a browser: nodes, problems, differences, the time line, samples, and its vendored
 files."""
 
+import asyncio
 import hashlib
 import json
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from replicated_namesrv.admin import contents as contents_module
 from replicated_namesrv.admin import time_line
-from replicated_namesrv.admin.cluster_view import contact_of, peers_of
 from replicated_namesrv.admin.contents import GAP_MAX_MS, ContentComparison, differences
 from replicated_namesrv.admin.diagnosis import NodeView, digests_equal, findings, leader_of
 from replicated_namesrv.admin.open_paths import CONSOLE_FILES
 from replicated_namesrv.admin.other_nodes import addresses
-from replicated_namesrv.admin.samples import FINE_COUNT, SERIES_MAX, Ring, Samples
+from replicated_namesrv.admin.samples import FINE_COUNT, SERIES_MAX, Ring, Samples, values_since
 from replicated_namesrv.admin.time_line import TimeLine
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.process import ServingNode
@@ -26,8 +28,9 @@ from replicated_namesrv.routes.history import History
 from replicated_namesrv.settings_sources import load_settings
 from replicated_namesrv.wire.codes import RequestCode
 from tests.admin.test_http import QUEUES, propose, registration
-from tests.support.nodes import http, running_node
+from tests.support.nodes import http, independent_flags, running_node
 from tests.support.ports import free_port
+from tests.support.replicated_processes import eventually
 
 VENDOR = Path(__file__).parents[2] / "replicated_namesrv" / "admin" / "console" / "vendor"
 
@@ -100,34 +103,6 @@ def test_only_nodes_at_the_same_position_and_of_one_version_are_compared() -> No
     assert digests_equal(upgrade[1:]) is None
 
 
-def raft_peers(silent_s: float | None, protocol: int = 2) -> dict[str, Any]:
-    """The status of a node whose peer n2 has been silent for this long."""
-    n2 = {"connected": True, "error": "", "silent_s": silent_s}
-    return {"replication": {"raft": {"transport": {"peers": {"n2": n2}}, "peers": {"n2": {"protocol": protocol}}}}}
-
-
-@pytest.mark.parametrize(
-    ("silent_s", "protocol", "failing_ms", "is_silent", "contact"),
-    [
-        (0.1, 2, None, False, (False, None)),
-        (0.1, 2, 5_000, False, (True, None)),  # its bytes arrived after the first request without an answer
-        (1.9, 2, 2_000, False, (False, None)),  # paused: no bytes after that request
-        (2.1, 2, 60_000, True, (False, 2_100)),
-        (2.1, 2, None, True, (False, 2_100)),
-        (2.1, 0, None, False, (False, None)),  # a follower of 0.1.0 sends nothing to another follower
-        (None, 2, 60_000, False, (False, None)),
-    ],
-)
-def test_silence_over_raft_shows_what_an_open_connection_does_not(
-    silent_s: float | None, protocol: int, failing_ms: int | None, is_silent: bool, contact: tuple[bool, int | None]
-) -> None:
-    peer = peers_of(raft_peers(silent_s, protocol), 2_000)["n2"]
-    assert peer["connected"]
-    assert peer["silentMs"] == (None if silent_s is None else int(1000 * silent_s))
-    assert peer["silent"] == is_silent
-    assert contact_of(peer, failing_ms) == contact
-
-
 def test_leader_is_that_of_the_newest_term() -> None:
     old = view("n1", replication=standing(role="leader", term=2))
     assert leader_of([old, view("n2")]) == (None, 3)
@@ -179,6 +154,138 @@ def test_differences_count_topics_that_were_not_compared() -> None:
     assert found["topicsLeftOut"] == 3
 
 
+def kv_contents(values: dict[str, int], changed: dict[str, int], since_ms: int = 0) -> dict[str, Any]:
+    return contents({}, {}) | {"kv": values, "kvLeftOut": 0, "kvChangedMs": changed, "kvSinceMs": since_ms}
+
+
+def test_differences_of_kv_entries_began_with_the_last_change() -> None:
+    before = ContentComparison()
+    one, two = kv_contents({"S|a": 1, "S%7Ct|b": 2}, {"S|a": 500, "S%7Ct|b": 600}), kv_contents({"S|a": 3}, {"S|a": 700})
+    found = differences({"one": one, "two": two}, before, 1_000)
+    assert (found["kvNodes"], found["kvDiffer"]) == (["one", "two"], 2)
+    assert found["kv"] == [
+        {"namespace": "S|t", "key": "b", "values": [2, None], "sinceMs": 600, "orEarlier": False},
+        {"namespace": "S", "key": "a", "values": [1, 3], "sinceMs": 700, "orEarlier": False},
+    ]
+    two["kvChangedMs"]["S|a"], two["kv"]["S|a"] = 1_500, 4
+    assert differences({"one": one, "two": two}, before, 2_000)["kv"][1]["sinceMs"] == 700, "they differed before this change"
+    assert differences({"one": one, "two": two}, before, 2_001 + GAP_MAX_MS)["kv"][1]["sinceMs"] == 1_500
+    assert differences({"one": one, "two": one}, before, 60_000)["kvDiffer"] == 0
+
+
+def test_differences_of_kv_entries_may_be_older_if_a_node_does_not_know_its_changes() -> None:
+    one, two = kv_contents({"S|a": 1}, {"S|a": 500}), kv_contents({"S|a": 2}, {}, since_ms=800)
+    (row,) = differences({"one": one, "two": two}, ContentComparison(), 1_000)["kv"]
+    assert (row["sinceMs"], row["orEarlier"]) == (1_000, True)
+
+
+def test_only_nodes_that_show_their_kv_config_are_compared_in_it() -> None:
+    one = kv_contents({"S|a": 1}, {})
+    found = differences({"one": one, "three": contents({}, {}), "two": one}, ContentComparison(), 1_000)
+    assert (found["kvNodes"], found["kvDiffer"]) == (["one", "two"], 0)
+    found = differences({"three": contents({}, {})}, ContentComparison(), 1_000)
+    assert (found["kvNodes"], found["kvDiffer"]) == ([], 0)
+
+
+async def test_contents_with_the_kv_config_need_the_permission_to_read_it(tmp_path: Path) -> None:
+    """Without a token, only requests of this machine are permitted. A proxy's header shows that a request came from elsewhere."""
+    one, two = independent_flags("one", "two")
+    async with running_node(tmp_path / "one", **one) as (_, port), running_node(tmp_path / "two", **two) as (_, other):
+        assert (await http(port, "/v1/kv/SPACE/key", "PUT", b"value")).status == 200
+        elsewhere = {"X-Forwarded-For": "10.0.0.9"}
+        assert (await http(port, "/v1/contents?kv=true", headers=elsewhere)).status == 403
+        assert "kv" not in (await http(port, "/v1/contents", headers=elsewhere)).json
+        assert list((await http(port, "/v1/contents?kv=true")).json["kv"]) == ["SPACE|key"]
+        compared = (await http(other, "/v1/differences")).json
+        assert (compared["kvNodes"], compared["kvDiffer"], compared["kvNotCompared"]) == (["one", "two"], 1, [])
+        refused = (await http(other, "/v1/differences", headers=elsewhere)).json
+        assert (refused["kvNodes"], refused["kv"]) == ([], []), "although node two keeps the contents that it received before"
+        assert [each["node"] for each in refused["kvNotCompared"]] == ["two"]
+        assert (await http(other, "/v1/differences")).json["kvDiffer"] == 1
+
+
+@asynccontextmanager
+async def marking_proxy(port: int, target: int) -> AsyncIterator[None]:
+    """A proxy for HTTP that says for whom it forwards, as other hosts have no access to some views."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mark: bytes) -> None:
+        while part := await reader.read(1 << 16):
+            writer.write(part.replace(b"\r\nHost:", mark + b"\r\nHost:"))
+        writer.close()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection("127.0.0.1", target)
+        await asyncio.gather(copy(reader, there[1], b"\r\nX-Forwarded-For: 10.0.0.9"), copy(there[0], writer, b""))
+
+    server = await asyncio.start_server(forward, "127.0.0.1", port)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+async def test_differences_name_a_node_that_does_not_show_its_kv_config(tmp_path: Path) -> None:
+    one, two = independent_flags("one", "two")
+    base = free_port(1)
+    two["nameServerAddresses"] = f"127.0.0.1:{base}"
+    async with (
+        running_node(tmp_path / "one", **one) as (_, target),
+        running_node(tmp_path / "two", **two) as (_, port),
+        marking_proxy(base + 1, target),
+    ):
+        found = (await http(port, "/v1/differences")).json
+        assert (found["nodes"], found["kvNodes"], found["notCompared"]) == (["one", "two"], ["two"], [])
+        assert found["kvNotCompared"] == [{"node": "one", "why": "this is readable from this machine only"}]
+
+
+async def test_time_line_tells_that_an_independent_node_was_lost_and_came_back(tmp_path: Path) -> None:
+    one, two = independent_flags("one", "two")
+
+    async def entries() -> list[tuple[str, str, str | None]]:
+        await http(port, "/v1/cluster")
+        found = (await http(port, "/v1/timeline?nodes=all&kind=peer-lost&kind=peer-back")).json["entries"]
+        return [(entry["kind"], entry["peer"], entry["why"]) for entry in found]
+
+    async with running_node(tmp_path / "one", **one) as (_, port):
+        async with running_node(tmp_path / "two", **two):
+            assert await entries() == []
+        lost = ("peer-lost", "two", "Connection refused")
+
+        async def is_lost() -> bool:
+            return await entries() == [lost]
+
+        await eventually(is_lost, "the loss")
+        async with running_node(tmp_path / "two", **two) as (_, other):
+
+            async def is_back() -> bool:
+                return await entries() == [("peer-back", "two", None), lost]
+
+            await eventually(is_back, "the return")
+
+            async def serves() -> bool:
+                found = (await http(port, "/v1/timeline?nodes=all&kind=serving&q=two")).json["entries"]
+                return [entry["node"] for entry in found] == ["two"]
+
+            await eventually(serves, "what node two says about itself")
+            (seen, _) = (await http(other, "/v1/timeline?nodes=all&kind=peer-back&kind=peer-lost")).json["entries"]
+            assert (seen["kind"], seen["peer"], seen["seenBy"]) == ("peer-back", "two", ["one"])
+
+
+async def test_kv_config_that_a_node_reads_at_its_start_was_not_changed_then(tmp_path: Path) -> None:
+    """In earlier versions, the time line and the audit log had each entry of kvConfig.json after each start."""
+    flags = {"accessPolicy": "observe"}
+    for number in range(2):
+        async with running_node(tmp_path, **flags) as (_, port):
+            for key in "abc" if number == 0 else "":
+                assert (await http(port, f"/v1/kv/SPACE/{key}", "PUT", b"value")).status == 200
+            entries = (await http(port, "/v1/timeline")).json["entries"]
+            kinds = [entry["kind"] for entry in entries if "revision" in entry or entry["kind"] == "changes-missed"]
+            assert kinds == (["kv-put"] * 3 if number == 0 else ["restored"])
+            assert list((await http(port, "/v1/contents?kv=true")).json["kv"]) == ["SPACE|a", "SPACE|b", "SPACE|c"]
+            assert (await http(port, "/v1/kv")).json["revision"] == 3
+    assert (tmp_path / "audit.log").read_text().count("PUT_KV_CONFIG") == 3
+
+
 async def test_contents_have_the_first_topics_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The names of the topics are sorted in parts."""
     monkeypatch.setattr(contents_module, "TOPICS_MAX", 5)
@@ -228,15 +335,10 @@ async def test_time_line_tells_who_requested_what(tmp_path: Path) -> None:
 
 
 async def test_time_line_includes_requests_that_other_nodes_received(tmp_path: Path) -> None:
-    base = free_port(1, 2, 3)
-    listed = f"127.0.0.1:{base};127.0.0.1:{base + 2}"
-    flags = [
-        {"listenPort": str(base + 2 * i), "adminListen": f"127.0.0.1:{base + 2 * i + 1}", "nameServerAddresses": listed}
-        for i in range(2)
-    ]
-    path = "/v1/timeline?requests=all&kind=requested&q=space"
-    async with running_node(tmp_path / "one", nodeId="one", **flags[0]) as (_, port):
-        async with running_node(tmp_path / "two", nodeId="two", **flags[1]) as (_, other):
+    one, two = independent_flags("one", "two")
+    path = "/v1/timeline?nodes=all&kind=requested&q=space"
+    async with running_node(tmp_path / "one", **one) as (_, port):
+        async with running_node(tmp_path / "two", **two) as (_, other):
             assert (await http(other, "/v1/kv/SPACE/second", "PUT", b"v")).status == 200
             assert (await http(port, "/v1/kv/SPACE/first", "PUT", b"v")).status == 200
             found = (await http(port, path)).json
@@ -311,6 +413,17 @@ def test_ring_drops_what_lies_after_a_clock_that_was_set_back() -> None:
     assert list(ring.slots(102 * 2000)) == list(ring.slots(0)), "a reader that knows a later time gets everything"
     ring.put(50, {"a": 8.0})
     assert [math.isnan(ring.series["a"][slot % 4]) for slot in ring.slots(0)] == [True, True, True, False]
+
+
+async def test_sample_that_comes_while_an_answer_is_built_is_not_in_it() -> None:
+    """In earlier versions, its values had the time of the oldest slot: a chart had a point an hour before the node's start."""
+    ring = Ring(2.0, 4)
+    for slot in (12, 13):
+        ring.put(slot, {"a": 1.0, "b": 2.0})
+    answer = asyncio.ensure_future(values_since(ring, 0))
+    await asyncio.sleep(0)
+    ring.put(14, {"a": 3.0, "b": 4.0})
+    assert await answer == ([20_000, 22_000, 24_000, 26_000], {"a": [None, None, 1.0, 1.0], "b": [None, None, 2.0, 2.0]})
 
 
 def test_samples_are_rates_and_quantiles_of_what_was_counted_in_between() -> None:

@@ -1,18 +1,16 @@
 """How much of an HTTP connection's bytes is parsed in one turn of the event loop, and how long its requests wait."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from time import perf_counter_ns
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from replicated_namesrv.admin.http_listener import HttpListener
 from replicated_namesrv.admin.paced import PIECE_BYTES, PacedProtocol, counted, in_share
 from replicated_namesrv.admin.unread import HttpConnections
 from replicated_namesrv.server.turn_shares import ALONE_NS, SHARE_NS, TurnShares
+from tests.support.http_listeners import http_listener
 
 
 class Handler(asyncio.Protocol):
@@ -117,31 +115,16 @@ def compute(needed_ns: int) -> None:
 REQUEST = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
-@asynccontextmanager
-async def listener(handled: list[str]) -> AsyncIterator[int]:
-    """The port of a listener whose requests take 2 ms. ``handled`` gets the source address of each."""
+async def test_requests_of_one_host_wait_and_those_of_others_do_not() -> None:
+    """Earlier versions did not count the time of handlers, so they handled pipelines of costly requests without a pause."""
+    handled = list[str]()
 
     async def handle(request: web.Request) -> web.Response:
         handled.append(str(request.remote))
         compute(2 * SHARE_NS)
         return web.Response()
 
-    app = web.Application(middlewares=[in_share])
-    app.router.add_get("/", handle)
-    connections = HttpConnections(lambda name: None)
-    serving = HttpListener(app, 100, 100, 60, lambda: None, TurnShares(), connections)
-    await serving.start("127.0.0.1", 0, "")
-    assert serving.address is not None
-    try:
-        yield serving.address[1]
-    finally:
-        await serving.stop()
-
-
-async def test_requests_of_one_host_wait_and_those_of_others_do_not() -> None:
-    """Earlier versions did not count the time of handlers, so they handled pipelines of costly requests without a pause."""
-    handled = list[str]()
-    async with listener(handled) as port:
+    async with http_listener(handle, middlewares=[in_share]) as port:
         ends = [await asyncio.open_connection("127.0.0.1", port, local_addr=(f"127.0.0.{n}", 0)) for n in (1, 2, 2)]
         for (reader, writer), requests in zip(ends, (1, 1, 1), strict=True):
             writer.write(REQUEST * requests)

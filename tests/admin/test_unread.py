@@ -6,7 +6,6 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from replicated_namesrv.admin.http_listener import HttpListener, ListenerTls
+from replicated_namesrv.admin.http_listener import ListenerTls
 from replicated_namesrv.admin.operations import BACKUPS_MAX
 from replicated_namesrv.admin.unread import COPIES, SMALL_BYTES, HttpConnections
 from replicated_namesrv.process import ServingNode
 from replicated_namesrv.routes.commands import PutKVConfig
-from replicated_namesrv.server.turn_shares import TurnShares
 from tests.support.authority import Authority
+from tests.support.http_listeners import http_listener
 from tests.support.nodes import http, running_node
 from tests.support.operated import operated
 from tests.support.waiting import until
@@ -94,22 +93,8 @@ async def test_an_answer_counts_until_its_last_byte_is_read() -> None:
     assert connections.held.total == 0
 
 
-@asynccontextmanager
-async def listener(connections: HttpConnections, tls: ListenerTls | None = None, most: int = 100) -> AsyncIterator[int]:
-    """The port of a listener with one large answer."""
-
-    async def handle(request: web.Request) -> web.Response:
-        return web.Response(body=bytes(ANSWER_BYTES))
-
-    app = web.Application()
-    app.router.add_get("/", handle)
-    serving = HttpListener(app, most, most, 0.5, lambda: None, TurnShares(), connections, tls)
-    await serving.start("127.0.0.1", 0, "")
-    assert serving.address is not None
-    try:
-        yield serving.address[1]
-    finally:
-        await serving.stop()
+async def large(request: web.Request) -> web.Response:
+    return web.Response(body=bytes(ANSWER_BYTES))
 
 
 async def ask(port: int, path: str = "/", tls: ssl.SSLContext | None = None) -> tuple[socket.socket, Callable[[], None]]:
@@ -139,7 +124,7 @@ async def test_a_client_that_reads_nothing_is_disconnected(tmp_path: Path, is_en
         client = ssl.create_default_context(cafile=authority.path)
     hits = list[str]()
     connections = HttpConnections(hits.append, 0.5)
-    async with listener(connections, server) as port:
+    async with http_listener(large, connections, tls=server) as port:
         _, close = await ask(port, tls=client)
         await until(lambda: hits == ["unreadAnswers"], "the limit")
         await until(lambda: not connections.hosts, "the end of the connection")
@@ -149,7 +134,7 @@ async def test_a_client_that_reads_nothing_is_disconnected(tmp_path: Path, is_en
 async def test_the_sum_of_unread_answers_is_bounded() -> None:
     hits = list[str]()
     connections = HttpConnections(hits.append, bytes_max=BYTES_MAX)
-    async with listener(connections) as port:
+    async with http_listener(large, connections) as port:
         closing = []
         for _ in range(4):
             closing.append((await ask(port))[1])
@@ -164,7 +149,7 @@ async def test_the_sum_of_unread_answers_is_bounded() -> None:
 async def test_a_connection_counts_until_its_socket_is_closed() -> None:
     """aiohttp forgets a connection before that: when the time for a next request is over, although an answer is unread."""
     connections = HttpConnections(lambda name: None)
-    async with listener(connections, most=1) as port:
+    async with http_listener(large, connections, most=1, keepalive_timeout_s=0.5) as port:
         forgotten = connections.enter((Unsent(),), "127.0.0.1")
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         assert await reader.read() == b""

@@ -1,10 +1,8 @@
 """Each checker accepts a correct history, and finds the violation in a wrong one."""
 
 import dataclasses
-import json
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -32,15 +30,12 @@ from replicated_namesrv.chaos.checks.timing import (
     check_enough,
     convergence,
     convergence_s,
-    divergence_segments,
 )
-from replicated_namesrv.chaos.records import FaultRecord, Invoke, Phase, RecordedTrace, read_trace
+from replicated_namesrv.chaos.records import FaultRecord, Invoke, Phase, RecordedTrace
 from replicated_namesrv.chaos.run_report import described
 from replicated_namesrv.chaos.scenario import ChaosScenario
-from replicated_namesrv.spark.generate import generate
 from replicated_namesrv.verify import Verdict
-from replicated_namesrv.verify.divergence import divergence_of
-from tests.chaos.traces import MS, NODES, Script, manifest, random_kv
+from tests.chaos.traces import MS, NODES, Script, random_kv
 
 Check = Callable[[Story], CheckResult]
 BOTH = [("g1/0", 1), ("g2/0", 2)]
@@ -707,17 +702,6 @@ def test_differences_shorter_than_a_look_are_not_counted() -> None:
     assert figures(long.story).divergence_max == 0.5
     silent = everywhere(Script(), 2000, BOTH).saw(2500, "n1", BOTH[:1]).saw(3000, "n1", None).saw(9000, "n1", BOTH)
     assert figures(silent.story).diverged_s == 0, "a node that does not answer differs from nobody"
-
-
-def test_divergence_of_generated_traces_is_what_they_were_made_with(tmp_path: Path) -> None:
-    """tests/spark/test_analysis.py compares the analysis with the same truth."""
-    for folder in generate(10_000, 3, 5, tmp_path, print):
-        made, known = (json.loads((folder / name).read_text()) for name in ("manifest.json", "truth.json"))
-        story = Story(read_trace(folder / "trace.jsonl"), manifest(made["mode"]) | made | {"scenario": ANY_SCENARIO})
-        found = divergence_of(divergence_segments(story))
-        assert found.seconds == pytest.approx(known["divergent_ns"] / 1e9)
-        assert found.greatest == (1.0 if made["mode"] == "ap" else 0.0)
-        assert found.seconds > 0 or made["mode"] == "cp"
 
 
 LATER_CHECKS = [ACTING, NOTIFICATIONS, AGREEMENT]

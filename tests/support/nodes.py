@@ -18,6 +18,7 @@ from replicated_namesrv.process import ServingNode
 from replicated_namesrv.settings_sources import load_settings
 from replicated_namesrv.wire.codes import RequestCode
 from tests.support.json_outputs import check_output
+from tests.support.ports import free_port
 
 DEADLINE_S = 60.0
 
@@ -94,6 +95,17 @@ async def running_node(data_dir: Path, **flags: str) -> AsyncIterator[tuple[Serv
         yield node, node.admin.address[1]
     finally:
         await node.stop()
+
+
+def independent_flags(*names: str) -> list[dict[str, str]]:
+    """Flags for ``running_node`` of independent nodes that know each other."""
+    base = free_port(*range(1, 2 * len(names)))
+    ports = range(base, base + 2 * len(names), 2)
+    listed = ";".join(f"127.0.0.1:{port}" for port in ports)
+    return [
+        {"nodeId": name, "listenPort": str(port), "adminListen": f"127.0.0.1:{port + 1}", "nameServerAddresses": listed}
+        for name, port in zip(names, ports, strict=True)
+    ]
 
 
 def clean_environment(**more: str) -> dict[str, str]:

@@ -27,9 +27,11 @@ export function summary(cluster) {
   return lines;
 }
 
-function agreement({ nodes, brokersDiffer, topicsDiffer }) {
-  if (brokersDiffer + topicsDiffer > 0) return html`<strong class="bad">The nodes differ:</strong> ${plural(brokersDiffer, "broker")}, ${plural(topicsDiffer, "topic")}, listed below.`;
-  return nodes.length > 1 ? `${nodes.join(", ")} have the same brokers and topics.` : "";
+const whatIsEqual = ({ nodes, kvNodes }) => (kvNodes.length === nodes.length ? "brokers, topics and KV config" : "brokers and topics");
+function agreement({ nodes, kvNodes, brokersDiffer, topicsDiffer, kvDiffer }) {
+  const differing = [brokersDiffer && plural(brokersDiffer, "broker"), topicsDiffer && plural(topicsDiffer, "topic"), kvDiffer && plural(kvDiffer, "KV entry", "KV entries")].filter(Boolean);
+  if (differing.length) return html`<strong class="bad">The nodes differ:</strong> ${differing.join(", ")}, listed below.`;
+  return nodes.length > 1 ? `${nodes.join(", ")} have the same ${whatIsEqual({ nodes, kvNodes })}.` : "";
 }
 
 function standing(node) {
@@ -133,29 +135,38 @@ export function Cluster() {
     <${Nodes} cluster=${cluster} /><${Operations} cluster=${cluster} />`;
 }
 
-// Nodes with the same queues for a topic have the same letter.
+// Nodes with the same queues of a topic, or the same value of a KV entry, have the same letter.
 function valueOf(row, value) {
+  if (value === undefined) return html`<span class="warn">not compared</span>`;
   if (value === null) return "missing";
-  const [counter, timestamp] = String(value).split("/"), different = [...new Set(row.values.filter((each) => each !== null))];
-  if (row.kind === "broker") return `data version ${counter} of ${moment(Number(timestamp))}`;
-  return different.length === 1 ? "there" : `queues ${String.fromCharCode(65 + different.indexOf(value))}`;
+  const different = [...new Set(row.values.filter((each) => (each ?? null) !== null))], letter = String.fromCharCode(65 + different.indexOf(value));
+  if (row.kind === "broker") {
+    const [counter, timestamp] = String(value).split("/");
+    return `data version ${counter} of ${moment(Number(timestamp))}`;
+  }
+  return different.length === 1 ? "there" : row.kind === "topic" ? `queues ${letter}` : `value ${letter}`;
 }
 
 function Differences({ data, error, at }) {
   if (!data) return html`<h2 id="differences">Where the nodes differ</h2>${error ? html`<${Problem} error=${error} />` : html`<p>Comparing the nodes …</p>`}`;
+  const kvOf = (row) => data.nodes.map((node) => row.values[data.kvNodes.indexOf(node)]); // undefined: its KV config is not compared
   const rows = [
-    ...data.brokers.map((row) => ({ key: row.broker, kind: "broker", name: row.broker.split("|")[1], text: row.broker.split("|").join(" "), ...row })),
-    ...data.topics.map((row) => ({ key: row.topic, kind: "topic", name: row.topic, text: row.topic, ...row })),
+    ...data.brokers.map((row) => ({ key: row.broker, kind: "broker", title: "broker", to: link("brokers", row.broker.split("|")[1]), text: row.broker.split("|").join(" "), ...row })),
+    ...data.topics.map((row) => ({ key: row.topic, kind: "topic", title: "topic", to: link("topics", row.topic), text: row.topic, ...row })),
+    ...data.kv.map((row) => ({ ...row, key: `${row.namespace}/${row.key}`, kind: "kv", title: "KV entry", to: link("kv", "", { q: row.key }), text: `${row.namespace} / ${row.key}`, values: kvOf(row) })),
   ];
+  const differing = data.brokersDiffer + data.topicsDiffer + data.kvDiffer;
   return html`<h2 id="differences">Where the nodes differ</h2><${Problem} error=${error} data=${data} at=${at} />
     ${data.notCompared.map((each) => html`<p class="warn" key=${each.node}>${each.node} is not compared: ${each.why}.</p>`)}
+    ${data.kvNotCompared.map((each) => html`<p class="warn" key=${each.node}>The KV config of ${each.node} is not compared: ${each.why}.</p>`)}
     ${data.topicsLeftOut > 0 && html`<p class="warn">${plural(data.topicsLeftOut, "topic is", "topics are")} not compared: a comparison covers the first topics by name.</p>`}
-    ${rows.length === 0 ? html`<p class="good">${data.nodes.length > 1 ? "The nodes that answer have the same brokers and topics." : "Only one node answers, so there is nothing to compare."}</p>`
-    : html`<p>${plural(data.brokersDiffer, "broker differs", "brokers differ")}, ${plural(data.topicsDiffer, "topic differs", "topics differ")}${data.brokersDiffer + data.topicsDiffer > rows.length ? `; the first ${rows.length} are shown` : ""}.</p>
-    <div class="scroll" tabindex="0" role="region" aria-label="Brokers and topics that differ">
-    <table><caption class="hidden">Brokers and topics that differ</caption><thead><tr><th scope="col">Broker or topic</th>
+    ${data.kvLeftOut > 0 && html`<p class="warn">${plural(data.kvLeftOut, "KV entry is", "KV entries are")} not compared: a comparison covers the first entries by name.</p>`}
+    ${rows.length === 0 ? html`<p class="good">${data.nodes.length > 1 ? `The nodes that answer have the same ${whatIsEqual(data)}.` : "Only one node answers, so there is nothing to compare."}</p>`
+    : html`<p>${[data.brokersDiffer && plural(data.brokersDiffer, "broker differs", "brokers differ"), data.topicsDiffer && plural(data.topicsDiffer, "topic differs", "topics differ"), data.kvDiffer && plural(data.kvDiffer, "KV entry differs", "KV entries differ")].filter(Boolean).join(", ")}${differing > rows.length ? `; the first ${rows.length} are shown` : ""}.</p>
+    <div class="scroll" tabindex="0" role="region" aria-label="What differs">
+    <table><caption class="hidden">What differs</caption><thead><tr><th scope="col">Broker, topic or KV entry</th>
       ${data.nodes.map((node) => html`<th scope="col" key=${node}>${node}</th>`)}<th scope="col">Since</th></tr></thead>
-    <tbody>${rows.map((row) => html`<tr key=${row.kind + row.key}><th scope="row">${row.kind} <a href=${link(row.kind === "topic" ? "topics" : "brokers", row.name)}>${row.text}</a></th>
+    <tbody>${rows.map((row) => html`<tr key=${row.kind + row.key}><th scope="row">${row.title} <a href=${row.to}>${row.text}</a></th>
       ${row.values.map((value, at) => html`<td key=${at} class=${value === null ? "bad" : ""}>${valueOf(row, value)}</td>`)}
       <td>${moment(row.sinceMs)}${row.orEarlier ? " or earlier" : ""}</td></tr>`)}</tbody></table></div>`}`;
 }
