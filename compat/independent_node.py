@@ -206,7 +206,7 @@ class IndependentNode:
         """None: an independent node knows no other."""
         return None
 
-    def raft_status(self) -> Mapping[str, object]:
+    def contacts(self) -> Mapping[str, object]:
         """Empty: an independent node has no Raft."""
         return {}
 

@@ -163,7 +163,7 @@ class AdminServer:
             lambda: context.remoting.is_listening,
             lambda: context.service.fenced,
             _wall_ms,
-            lambda: peers_of(context.service.raft_status(), SILENT_HEARTBEATS * settings.peer_heartbeat_ms),
+            lambda: peers_of(context.service.contacts(), SILENT_HEARTBEATS * settings.peer_heartbeat_ms),
         )
         self._samples = app[SAMPLES] = Samples(exposition.collector.collect, time.time)
         self._others = app[OTHER_NODES] = OtherNodes()
@@ -209,7 +209,7 @@ class AdminServer:
 
     def _notify_other(self, node: str, contact_s_ago: float, why: str | None) -> None:
         """Another name server no longer answers, or answers again. In a cluster, Raft shows it, also without a request."""
-        if not self._context.service.raft_status():
+        if not self._context.service.contacts():
             self._line.notify_peer(PeerChange(node, _wall_ms() - int(1000 * contact_s_ago), why))
 
     def note_request(self, request: str, target: str, host: str) -> None:

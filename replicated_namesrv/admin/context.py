@@ -181,8 +181,9 @@ class ObservedService(Protocol):
     def replication_status(self) -> dict[str, object] | None:
         """Raft status of this node, ready for JSON; None in AP."""
 
-    def raft_status(self) -> Mapping[str, object]:
-        """Details of Raft and its transport, ready for JSON. Empty in AP, and before the node takes part in its cluster."""
+    def contacts(self) -> Mapping[str, object]:
+        """What Raft knows about its peers' connections, ready for JSON. Empty in AP, and before the node takes part in its
+        cluster."""
 
 
 class AdminService(ChangedService, OperatedService, WatchedService, ObservedService, MembersService, Protocol):

@@ -248,6 +248,11 @@ class RaftService:
         """JSON-able: node and transport."""
         return {**self.node.status(), "transport": self.transport.status()}
 
+    def contacts(self) -> dict[str, object]:
+        """The parts of ``status`` about the connections with the peers. Unlike the whole, they cost little and read no lease."""
+        peers = {peer: self.node.membership.status_of(peer) for peer in self.node.peers}
+        return {"peers": peers, "transport": self.transport.status()}
+
     # Environment of the node
 
     def send(self, peer: str, message: Message) -> None:

@@ -119,6 +119,8 @@ class RaftDriver(Protocol):
 
     def status(self) -> dict[str, object]: ...
 
+    def contacts(self) -> dict[str, object]: ...
+
 
 RaftFactory = Callable[[RouteStateMachine, RaftConfig, Observer], RaftDriver]
 
@@ -380,6 +382,10 @@ class RaftConsensus(Observer):
     def raft_status(self) -> dict[str, object]:
         """JSON-able details of Raft and its transport."""
         return self._raft.status()
+
+    def contacts(self) -> dict[str, object]:
+        """The part of ``raft_status`` about the connections with the peers. It costs little."""
+        return self._raft.contacts()
 
     # Observer
 

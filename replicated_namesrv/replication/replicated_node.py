@@ -577,6 +577,6 @@ class ReplicatedNode:
             "raft": self.consensus.raft_status(),
         }
 
-    def raft_status(self) -> Mapping[str, object]:
-        """JSON-able details of Raft and its transport; empty before its start."""
-        return {} if self.consensus.standing() is None else self.consensus.raft_status()
+    def contacts(self) -> Mapping[str, object]:
+        """JSON-able facts of Raft about the connections with the peers; empty before its start."""
+        return {} if self.consensus.standing() is None else self.consensus.contacts()

@@ -88,6 +88,9 @@ class SimulatedRaft:
     def tell(self, peer: str, data: bytes) -> None:
         self.node.tell(peer, data)
 
+    def contacts(self) -> dict[str, object]:
+        return {}
+
     def status(self) -> dict[str, object]:
         return self.node.status()
 
