@@ -9,15 +9,12 @@ import urllib.request
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-import pyspark
-
 from replicated_namesrv.child_process import die_with
 from tests.spark.processes import PATIENCE_S, wait_for
+from tests.spark.submitted import QUICK_START, SPARK_HOME
 from tests.support.ports import free_ports
 
-SPARK_HOME = Path(str(pyspark.__file__)).parent
-QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx400m")
-"""Options for JVMs that do little work: they spend no time on optimizing compilation."""
+DAEMON_MEMORY = "-Xmx400m"
 LOCAL = "127.0.0.1"
 CONTAINERS_MB = 3_072
 """Memory that YARN hands out: one application master and two executors."""
@@ -117,7 +114,10 @@ class Hadoop:
         (self._folder / "logs").mkdir(exist_ok=True)
         with (self._folder / "logs" / f"{name}.log").open("ab") as output:
             return subprocess.Popen(
-                [str(self._java), *QUICK_START, "-cp", self._class_path, f"org.apache.hadoop.{DAEMONS[name]}", *arguments],
+                [
+                    *(str(self._java), *QUICK_START.split(), DAEMON_MEMORY, "-cp", self._class_path),
+                    *(f"org.apache.hadoop.{DAEMONS[name]}", *arguments),
+                ],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=self._folder, env=self.environment,
                 preexec_fn=die_with(os.getpid()),
             )  # fmt: skip  # items grouped by line

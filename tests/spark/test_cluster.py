@@ -8,10 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pyarrow.dataset
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -20,13 +17,9 @@ from replicated_namesrv.spark.analysis import KEPT, Analysis
 from replicated_namesrv.spark.generate import generate
 from replicated_namesrv.spark.java import java_home
 from tests.spark.processes import processes_of, wait_for
+from tests.spark.submitted import QUICK_START, ROOT, SPARK_HOME, alike, packaged, rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-
-ROOT = Path(__file__).parents[2]
-SPARK_HOME = Path(str(pyspark.__file__)).parent
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options for JVMs that do little work: they spend no time on optimizing compilation."""
 
 
 class Cluster:
@@ -104,21 +97,6 @@ class Cluster:
             process.wait(60)
 
 
-def rows(table: Path) -> list[list[Any]]:
-    read = pyarrow.dataset.dataset(table, partitioning="hive").to_table()
-    names = sorted(read.column_names)
-    return sorted((list(row) for row in zip(*(read[name].to_pylist() for name in names), strict=True)), key=repr)
-
-
-def alike(ours: list[list[Any]], theirs: list[list[Any]]) -> bool:
-    """Whether rows are equal except for the last digits of sums, whose order is not fixed."""
-    return len(ours) == len(theirs) and all(
-        value == (pytest.approx(other, rel=1e-12, abs=1e-12) if isinstance(other, float) else other)
-        for mine, row in zip(ours, theirs, strict=True)
-        for value, other in zip(mine, row, strict=True)
-    )
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     folder = tmp_path / "cluster"
@@ -134,9 +112,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def test_the_same_job_on_a_standalone_cluster(cluster: Cluster, spark: SparkSession, tmp_path: Path) -> None:
     traces = tmp_path / "traces"
     generate(10_000, 3, 5, traces, print)
-    package = tmp_path / "replicated_namesrv.zip"
-    zipped = [sys.executable, "-m", "zipfile", "-c", str(package), str(ROOT / "replicated_namesrv")]
-    subprocess.run(zipped, check=True)
+    package = packaged(tmp_path)
     submitted, embedded = tmp_path / "submitted", tmp_path / "embedded"
     cluster.submit(package, submitted, traces)
     Analysis(spark, str(embedded), print).run([str(traces)])

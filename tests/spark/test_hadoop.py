@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,20 +12,19 @@ from replicated_namesrv.child_process import die_with
 from replicated_namesrv.spark.analysis import KEPT, Analysis
 from replicated_namesrv.spark.generate import generate
 from replicated_namesrv.spark.java import java_home
-from tests.spark.hadoop import SPARK_HOME, Hadoop
-from tests.spark.test_cluster import alike, rows
+from tests.spark.hadoop import Hadoop
+from tests.spark.submitted import QUICK_START, ROOT, SPARK_HOME, alike, packaged, rows
 from tests.support.provision import require_hadoop_jars
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-ROOT = Path(__file__).parents[2]
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 OPTIONS = {
-    "spark.driver.extraJavaOptions": JVM, "spark.executor.extraJavaOptions": JVM, "spark.yarn.am.extraJavaOptions": JVM,
+    "spark.driver.extraJavaOptions": QUICK_START, "spark.executor.extraJavaOptions": QUICK_START,
+    "spark.yarn.am.extraJavaOptions": QUICK_START,
     "spark.driver.memory": "600m", "spark.executor.memory": "600m", "spark.yarn.am.memory": "384m",
     "spark.executor.instances": "2", "spark.executor.cores": "1", "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
-    "spark.yarn.jars": f"local:{SPARK_HOME}/jars/*", "spark.sql.adaptive.enabled": "true",
+    "spark.yarn.jars": f"local:{SPARK_HOME}/jars/*",
 }  # fmt: skip  # items grouped by line
 
 
@@ -53,9 +51,7 @@ def copied(spark: SparkSession, source: str, target: str) -> None:
 
 def submitted(hadoop: Hadoop, folder: Path, out: str, traces: str) -> None:
     """The documented command, with ``--master yarn``."""
-    package = folder / "replicated_namesrv.zip"
-    subprocess.run([sys.executable, "-m", "zipfile", "-c", str(package), str(ROOT / "replicated_namesrv")], check=True)
-    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "yarn", "--py-files", str(package)]
+    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "yarn", "--py-files", str(packaged(folder))]
     command += [part for name, value in OPTIONS.items() for part in ("--conf", f"{name}={value}")]
     command += [str(ROOT / "spark" / "job.py"), "--out", out, traces]
     done = subprocess.run(
