@@ -52,6 +52,11 @@ class Followers:
             progress.reset(self._log.last_index + 1, self.sequence)
         self._term_led = self._core.term
 
+    @property
+    def has_led(self) -> bool:
+        """Whether this node has led since its start."""
+        return self._term_led > 0
+
     def connected(self, peer: str) -> None:
         """Our connection to ``peer`` was established."""
         self.progress[peer].connected = True

@@ -101,6 +101,9 @@ class Membership:
         """For each peer: the time until which its last report that contests this process counts."""
         self._judged: dict[str, tuple[int, int, Standing]] = {}
         """For each peer: incarnation, process and standing of the process that introduced itself last."""
+        self._confirmed_from: dict[str, int] = {}
+        """For each peer: the number of the first introduction over the present connection to it. The peer accepts this process
+        again by an introduction that echoes this number or a later one."""
         self.problem: str | None = None
         """Why this node, or a peer, cannot take part, for the status; None: there is no problem."""
         self._greetings: dict[str, Greeting] = {}
@@ -289,6 +292,16 @@ class Membership:
         if self._greet_at.get(peer, 0.0) <= self._now():
             self.greet(peer)
 
+    def connected(self, peer: str) -> None:
+        """This node has a new connection to ``peer``. Its machine may have been reset, memory included, so both sides have to
+        accept each other again before other messages are sent."""
+        if self._defences.confirmed_connections:
+            self._confirmed_from[peer] = self._sequence + 1
+            self.own_standings.pop(peer, None)
+            if peer in self._judged:  # the peer answers a judgement of PENDING at once
+                self._judged[peer] = *self._judged[peer][:2], Standing.PENDING
+        self.greet(peer)
+
     def disconnected(self) -> None:
         """A peer disconnected, so a greeting to it may no longer be due: find the next time again."""
         self._due_at = None
@@ -388,7 +401,9 @@ class Membership:
         )  # fmt: skip  # items grouped by line
         if standing is None:
             return
-        self._newest_received[peer] = said.process, record.newest_of(said.process)
+        process, sequence = self._newest_received.get(peer, (0, 0))
+        newest = record.newest_of(said.process)  # of one incarnation; the process may have rejoined as another one
+        self._newest_received[peer] = said.process, max(newest, sequence) if process == said.process else newest
         other = self.known.get(peer)
         if standing is Standing.ACCEPTED:
             standing = self._memories.judge_beside(
@@ -451,6 +466,8 @@ class Membership:
         """Process the standing that ``peer`` gives to a process of this node. Only a report about this very process counts."""
         about_us = said.echo_process == self.process and said.destination == self.identity.incarnation
         standing = Standing(said.standing) if about_us and said.standing in _STANDINGS else Standing.PENDING
+        if standing is Standing.ACCEPTED and said.echo_sequence < self._confirmed_from.get(peer, 0):
+            standing = Standing.PENDING  # sent before the peer received an introduction over the present connection
         before, self.own_standings[peer] = self.own_standings.get(peer), standing
         if standing is Standing.CONTESTED and self._defences.contested_silence:
             self._contested_until[peer] = self._now() + CONTEST_TIMES * self._contest_seconds
@@ -483,7 +500,7 @@ class Membership:
         """``peer`` is not a member any more."""
         for known in (
             self.known, self.own_standings, self._judged, self._greetings, self._greeted_at, self._introductions,
-            self._newest_received, self._greet_at, self._introduce_at, self._answers, self._contested_until,
+            self._newest_received, self._greet_at, self._introduce_at, self._answers, self._contested_until, self._confirmed_from,
         ):  # fmt: skip  # items grouped by line
             known.pop(peer, None)
         self._foreign.discard(peer)

@@ -71,9 +71,13 @@ class Outbox:
         message."""
         return self._addresses.incarnation, self._addresses.known.get(peer, 0)
 
+    def reaches(self, peer: str, kind: type[PeerMessage]) -> bool:
+        """Whether the process of ``peer`` and this process have accepted each other, so that messages of ``kind`` are sent."""
+        return peer in self._addresses.known and self._addresses.may_send(peer, kind)
+
     def send(self, peer: str, message: PeerMessage) -> None:
         """Send to the process of ``peer`` if it and this process have accepted each other; otherwise drop the message."""
-        if peer in self._addresses.known and self._addresses.may_send(peer, type(message)):
+        if self.reaches(peer, type(message)):
             self._send(peer, message)
 
     def send_when_durable(self, number: int, peer: str, message: DurableMessage) -> None:

@@ -38,6 +38,7 @@ TOUCHED = {
     "SyncObj.__raftCurrentTerm": "read, without the call of its property",
     "SyncObj.__raftCommitIndex": "read, without the call of its property",
     "SyncObj.__raftLastApplied": "read, without the call of its property",
+    "SyncObj.__deleteEntriesFrom": "called: removes uncommitted entries of a node that rejoins",
     "SyncObj.__doChangeCluster": "called: adds or removes a node that is counted",
     "SyncObj.__serializer": "written: our snapshot store in place of fork, gzip and pickle",
     "SyncObj.__loadDumpFile": "called when opening a snapshot; it swallows exceptions, so its result is checked",
@@ -224,6 +225,9 @@ class _Raft(SyncObj):
     def forget(self, node: Node) -> None:
         self._SyncObj__raftMatchIndex[node] = 0
 
+    def cut_from(self, index: int) -> None:
+        self._SyncObj__deleteEntriesFrom(index)
+
     def use_serializer(self, bridge: _SnapshotBridge) -> None:
         self._SyncObj__serializer = bridge
 
@@ -348,6 +352,10 @@ class Core:
         seconds, self._raft.conf.leaderFallbackTimeout = self._raft.conf.leaderFallbackTimeout, float("-inf")
         self.tick()
         self._raft.conf.leaderFallbackTimeout = seconds
+
+    def cut_uncommitted(self) -> None:
+        """Remove all entries after the commit index from the log. Only for a node that does not lead."""
+        self._raft.cut_from(self.commit_index + 1)
 
     def force_compaction(self) -> None:
         self._raft.forceLogCompaction()

@@ -71,6 +71,11 @@ class Defences:
     earlier_reports: bool = True
     """What a peer has reported to an earlier process of this disk counts, too, because the peer may be lost before it has contact
     with this process."""
+    confirmed_connections: bool = True
+    """After each new connection, both processes accept each other again before other messages are sent: one of them may have been
+    reset, memory included."""
+    own_entries_cut: bool = True
+    """A process that rejoins and has led since its start removes its uncommitted entries from the log."""
     own_numbers: bool = True
     """Proposal numbers and sequence numbers of requests start at a random place, and a node that applies a number of its own that
     it did not issue stops."""

@@ -179,7 +179,7 @@ class Replication:
         if progress.state == SNAPSHOT:
             self._sending.pump(progress, heartbeat)
         elif progress.state == PROBE:
-            if heartbeat or not progress.probe_sent:
+            if (heartbeat or not progress.probe_sent) and self._outbox.reaches(progress.peer, Append):
                 progress.probe_sent = True
                 self._send_append(progress, 0, True)
         elif not self._send_entries(progress) and (heartbeat or progress.commit_sent < self._core.commit_index):

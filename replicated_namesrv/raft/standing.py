@@ -29,8 +29,9 @@ process of the incarnation had. "Lately" is within the contest time. The first p
 counts as another one with a later boot. Votes and acknowledgements of the incarnation may already be remembered.
 
 The introductions of a process have ascending sequence numbers, and each echoes the newest number of ours that the process has
-received. A process went *back* if it sends a sequence number again that it has already used, together with a newer echo than
-before. A late copy of an introduction has its old echo, and is dropped.
+received. Both only rise. A process went *back* if it sends a sequence number again that it has already used, together with a
+newer echo than before, or a newer sequence number with an older echo. A late copy of an introduction has its old echo, and is
+dropped.
 
 A node has one incarnation at a time. A process that was accepted by the table above is then compared with the known
 incarnation of its node (``PeerMemories.judge_beside``):
@@ -110,8 +111,7 @@ class _Process:
         """A number of ours. The process is alive if it echoes this number or a later one."""
         self.fresh_at = NEVER
         self.sequence = self.echoed = 0
-        """The greatest sequence number of its introductions, and the greatest number of ours that they echoed. The newest
-        introduction does not always have the greatest echo: it may answer a late copy of one of our introductions."""
+        """The greatest sequence number of its introductions, and the greatest number of ours that they echoed."""
         self.newest = 0
         """The greatest sequence number of its introductions, also of those that were not fresh."""
         self.went_back = False
@@ -161,6 +161,7 @@ class IncarnationRecord:
             return Standing.REGRESSED if process.went_back else None  # S7
         if said.echo_process != own_process or said.echo_sequence < process.challenge:
             return Standing.PENDING  # S1. The sequence number may be wrong, so it is not stored.
+        process.went_back |= regressions and said.process == self.current and said.echo_sequence < process.echoed
         if process.went_back:
             return Standing.REGRESSED  # S7
         process.sequence, process.echoed = said.sequence, max(process.echoed, said.echo_sequence)

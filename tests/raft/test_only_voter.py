@@ -35,7 +35,8 @@ def test_durable_campaign(defended: bool) -> None:
     host.sync_delay = 1.0
     world.propose("n1", b"a")
     leader.tick()
-    outcomes = world.propose("n1", b"b")
+    last, outcomes = leader.last_index, world.propose("n1", b"b")
+    world.run_until(lambda: leader.last_index > last)
     world.hosts["n2"].start()
     world.run_until(lambda: outcomes)
     assert isinstance(outcomes[0], Committed)

@@ -1,16 +1,16 @@
 """Directed tests: a virtual machine is reset to a snapshot, memory included, while its node leads."""
 
-import pytest
-
+from replicated_namesrv.raft.raft_config import Defences, RaftConfig
+from replicated_namesrv.raft.raft_messages import Append, Introduction, Message
 from replicated_namesrv.raft.raft_node import RaftNode
-from tests.raft.test_defences import commit
+from tests.raft.test_defences import both, commit, world_with
 from tests.raft.test_lost_memory import others
 from tests.support.raft_world import Host, World
 
 
-def led_with_one_follower() -> tuple[World, RaftNode, Host]:
+def led_with_one_follower(defences: Defences) -> tuple[World, RaftNode, Host]:
     """A leader and a follower of three nodes; the third node is down, so nobody else can be elected."""
-    world = World()
+    world = World(config=RaftConfig(defences=defences))
     world.start_all()
     leader = world.elect()
     follower, third = others(world, leader)
@@ -29,6 +29,7 @@ def reset(world: World, image: Host, follower: Host) -> None:
         world.disconnect(name, peer)
         world.disconnect(peer, name)
     former.node, former.life = None, former.life + 1
+    image.lag_s = world.time - image.now()
     image.world, world.hosts[name] = world, image
     assert image.node is not None
     for peer in image.node.peers:
@@ -37,22 +38,98 @@ def reset(world: World, image: Host, follower: Host) -> None:
     world.connect(follower.name, name)
 
 
-@pytest.mark.xfail(strict=True, reason="known limit, see Limits in raft/DESIGN.md: the two nodes apply different commands")
-def test_a_leader_that_is_reset_with_its_memory_applies_no_other_entry() -> None:
-    """The leader commits X, and its machine is reset to the time before. It still leads, and appends Y with the index and term of
-    X. It learns from an introduction that it was reset, and rejoins. Its log must not keep Y, because the other nodes cannot
-    distinguish this entry from X."""
-    world, leader, follower = led_with_one_follower()
-    image = led_with_one_follower()[0].hosts[leader.node_id]  # the world is equal at the time of the snapshot
+def reset_after_a_commit(defences: Defences, delay_s: float = 0.0) -> tuple[World, Host, Host]:
+    """The leader commits X, and its machine is reset to the time before. It still leads. Then introductions of the follower
+    arrive late by ``delay_s``. Returns the host of the leader and that of the follower."""
+    world, leader, follower = led_with_one_follower(defences)
+    image = led_with_one_follower(defences)[0].hosts[leader.node_id]  # the world is equal at the time of the snapshot
     commit(world, leader, b"X")
-    world.run(0.5)
+    world.run(2)
+    transmit = world.transmit
+
+    def late(source: Host, target: str, message: Message) -> None:
+        delay = delay_s if isinstance(message, Introduction) and source is follower else 0.0
+        world.later(delay, lambda: transmit(source, target, message))
+
+    world.transmit = late  # type: ignore[method-assign]  # of this world alone
     reset(world, image, follower)
+    assert image.node is not None
+    assert image.node.role == "leader"
+    return world, image, follower
+
+
+def restore_the_third(world: World) -> None:
+    """Start the node that is down, and let a leader emerge."""
+    next(host for host in world.hosts.values() if host.node is None).start()
+    world.elect()
+    world.run(5)
+
+
+@both
+def test_own_entries_cut(defended: bool) -> None:
+    """The leader that was reset appends Y with the index and term of X. It learns from an introduction that it was reset, and
+    rejoins. Its log must not keep Y, because the other nodes cannot distinguish this entry from X."""
+    world, image, follower = reset_after_a_commit(Defences(own_entries_cut=defended))
     world.propose(image.name, b"Y")
     world.run(1)
     assert image.node is not None
     assert image.node.counters["rejoined"] == 1
-    third = next(host for host in world.hosts.values() if host.node is None)
-    third.start()
-    world.elect()
-    world.run(5)
-    assert image.machine.commands[:2] == follower.machine.commands[:2] == [b"old", b"X"]
+    restore_the_third(world)
+    assert follower.machine.commands[:2] == [b"old", b"X"]
+    assert (image.machine.commands[:2] == [b"old", b"X"]) == defended
+    assert (image.node.failed is None) == defended
+
+
+@both
+def test_confirmed_connections(defended: bool) -> None:
+    """The leader that was reset appends Y with the index and term of X. Introductions of the follower arrive late. The leader
+    must not get its acknowledgements before, because it would commit Y instead of X."""
+    world, image, follower = reset_after_a_commit(Defences(confirmed_connections=defended), delay_s=0.2)
+    outcome = world.propose(image.name, b"Y")
+    reads = world.read(image.name)
+    world.run(0.15)
+    assert bool(outcome) == bool(reads) == (not defended)
+    if not defended:
+        assert image.machine.commands == [b"old", b"Y"], "X was acknowledged"
+        return
+    restore_the_third(world)
+    assert image.node is not None
+    assert image.node.counters["rejoined"] == 1
+    assert follower.machine.commands[:2] == image.machine.commands[:2] == [b"old", b"X"]
+
+
+def test_a_new_connection_costs_little_time() -> None:
+    """A leader sends entries over a new connection after one exchange of introductions, and does not wait for a heartbeat."""
+    world = World()
+    world.start_all()
+    leader = world.elect()
+    commit(world, leader, b"a")
+    world.run(1)
+    follower = others(world, leader)[0]
+    for source, target in ((leader.node_id, follower.name), (follower.name, leader.node_id)):
+        world.disconnect(source, target)
+        world.connect(source, target)
+    began = world.time
+    appends = world.keep(Append, leader.node_id, follower.name)
+    world.run_until(lambda: appends)
+    assert world.time - began <= 3 * world.delay + 0.001
+    outcome = world.propose(leader.node_id, b"b")
+    world.run_until(lambda: follower.machine.commands == [b"a", b"b"])
+    assert outcome
+
+
+def test_an_introduction_from_before_the_connection_confirms_nothing() -> None:
+    """The follower sent an introduction before the connection was lost. It arrives over the next connection."""
+    world = world_with("confirmed_connections", True)
+    leader = world.elect()
+    follower = others(world, leader)[0]
+    kept = world.keep(Introduction, follower.name, leader.node_id)
+    world.run_until(lambda: kept)
+    world.isolate(follower.name)
+    world.disconnect(leader.node_id, follower.name)
+    world.connect(leader.node_id, follower.name)
+    leader.on_message(follower.name, kept[-1]._replace(sequence=kept[-1].sequence + 1))
+    leader.tick()
+    assert not leader.outbox.reaches(follower.name, Append)
+    world.heal()
+    world.run_until(lambda: leader.outbox.reaches(follower.name, Append))

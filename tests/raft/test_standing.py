@@ -199,9 +199,8 @@ def test_the_incarnation_that_votes_is_remembered_however_many_others_follow() -
     assert found.memory("b", 11) == BLANK_DISK, "forgotten once it does not vote"
 
 
-def test_a_process_that_answered_a_late_copy_did_not_go_back() -> None:
-    """The next introduction of the process echoes less than the one before. A late copy of the introduction before it (echo 22)
-    then has a newer echo than the last introduction (21), but none newer than the newest so far (22)."""
+def test_a_later_introduction_with_an_older_echo_went_back() -> None:
+    """The process was reset, and receives none of our introductions until its numbers are greater than before."""
     record = IncarnationRecord()
 
     def hears(sequence: int, echo: int) -> Standing | None:
@@ -210,6 +209,7 @@ def test_a_process_that_answered_a_late_copy_did_not_go_back() -> None:
 
     hears(1, 20)
     assert hears(2, 22) is Standing.ACCEPTED
-    assert hears(4, 21) is Standing.ACCEPTED
-    assert hears(2, 22) is None
-    assert hears(5, 23) is Standing.ACCEPTED
+    assert hears(2, 21) is None
+    assert hears(3, 22) is Standing.ACCEPTED
+    assert hears(4, 21) is Standing.REGRESSED
+    assert hears(5, 23) is Standing.REGRESSED

@@ -134,9 +134,11 @@ class Host:
         self.life = 0
         self.joins = False
         """Whether the node is started to join a cluster."""
+        self.lag_s = 0.0
+        """How much its clock is behind, because the machine was reset with its memory."""
 
     def now(self) -> float:
-        return self.world.time
+        return self.world.time - self.lag_s
 
     def send(self, peer: str, message: Message) -> None:
         self.world.transmit(self, peer, message)
@@ -290,7 +292,7 @@ class World:
 
     def step(self) -> None:
         """The next event: a delivery, a completed sync or a node's wake-up."""
-        wakeups = [(max(h.node.next_wakeup(), self.time), h) for h in self.hosts.values() if h.node is not None]
+        wakeups = [(max(h.node.next_wakeup() + h.lag_s, self.time), h) for h in self.hosts.values() if h.node is not None]
         wake_at = min((t for t, _ in wakeups), default=float("inf"))
         if self._events and self._events[0][0] <= wake_at:
             self.time, _, action = heapq.heappop(self._events)
