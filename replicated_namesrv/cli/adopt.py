@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--within", type=positive, default=WITHIN_S, metavar="SECONDS", help=f"time for each swap (default {WITHIN_S})"
     )
     add_comparison_arguments(parser)
-    codes = "0 all servers agree, and were swapped if asked; 1 they differ, or a swap failed; 2 usage, or a server did not answer"
+    codes = "0 all servers agree, and were swapped if asked; 1 they differ, or a swap failed; 2 usage, a server did not answer, or KV was not compared"
     add_client_arguments(parser, _EXAMPLES, codes)
 
 
@@ -120,7 +120,8 @@ async def _adopt(servers: NameServers, arguments: argparse.Namespace) -> int:
     unlisted = await _unlisted(servers, arguments, configs)
     for reason in unlisted:
         print(f"KV namespaces unknown: {reason}; or give its namespaces with --namespace", file=sys.stderr)
-    if arguments.save is not None and unlisted and not arguments.namespace:
+    is_complete = not unlisted or bool(arguments.namespace)
+    if arguments.save is not None and not is_complete:
         raise AdoptError("nothing was saved: KV namespaces are unknown")
     if arguments.save is not None:
         await _save(servers, arguments, comparison, configs)
@@ -134,7 +135,7 @@ async def _adopt(servers: NameServers, arguments: argparse.Namespace) -> int:
         print_json(
             {
                 "servers": kinds,
-                "equal": not comparison.differs and not comparison.unreachable,
+                "equal": not comparison.differs and not comparison.unreachable and is_complete,
                 "settings": _notable(configs),
                 "swapped": swapped,
                 "savedTo": None if arguments.save is None else str(arguments.save),
@@ -144,7 +145,7 @@ async def _adopt(servers: NameServers, arguments: argparse.Namespace) -> int:
         _report(arguments, servers, kinds, configs, comparison)
     if comparison.differs:
         return BAD
-    return USAGE if comparison.unreachable else FOUND
+    return FOUND if is_complete and not comparison.unreachable else USAGE
 
 
 async def _configs(servers: NameServers) -> dict[str, dict[str, str]]:

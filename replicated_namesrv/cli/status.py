@@ -18,6 +18,7 @@ from replicated_namesrv.cli.admin import (
     admin_addresses,
     admin_of,
     ask_all,
+    neighbours,
 )
 from replicated_namesrv.cli.client import print_json, print_table
 from replicated_namesrv.errors import NamesrvError
@@ -31,6 +32,7 @@ LOOKS, LOOK_PAUSE_S = 10, 0.1
 
 _EXAMPLES = """\
   namesrv status                                          the cluster of 'namesrv cluster' on this machine
+  namesrv status -a http://10.0.0.1:9886                  the cluster of this node
   namesrv status -a '10.0.0.1:9886;10.0.0.2:9886;10.0.0.3:9886' --json
   watch -n1 namesrv status
 """
@@ -44,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code."""
     admin = admin_of(arguments)
-    addresses = admin_addresses(arguments, admin)
+    addresses = _of_the_group(admin, admin_addresses(arguments, admin))
     for look in range(LOOKS):
         report = assess(look_at(admin, addresses))
         if report.facts["digestsEqual"] is not None or look == LOOKS - 1 or not report.comparable:
@@ -57,6 +59,17 @@ def run(arguments: argparse.Namespace) -> int:
     if not any(node["answers"] for node in report.facts["nodes"]):
         return UNKNOWN
     return BAD if report.facts["problems"] else GOOD
+
+
+def _of_the_group(admin: Admin, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """If ``addresses`` is one node of a CP cluster, the addresses of all its nodes."""
+    if len(addresses) > 1:
+        return addresses
+    try:
+        status = admin.ask(addresses[0], "/v1/status")
+    except NamesrvError:
+        return addresses
+    return neighbours(addresses[0], status) if status["mode"] == "cp" else addresses
 
 
 def look_at(admin: Admin, addresses: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -73,9 +73,8 @@ def test_a_broker_whose_id_another_has_now_may_be_replaced() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rule", "least", "brokers"), [("silent_removed", 2, None), ("young_nodes", 1, 6)])
-def test_seeds_need_the_rule(rule: str, least: int, brokers: int | None) -> None:
-    """Which seeds find a missing rule changes with the code, so ``least`` of forty must find it."""
-    found = (bool(run(Scenario(seed, application="routes", off=rule, clients=brokers)).violation) for seed in range(40))
-    if sum(islice(filter(None, found), least)) < least:
-        pytest.fail(f"too few seeds of 0:40 need {rule}: namesrv simulate --application routes --seeds 0:40 --off {rule}")
+def test_seeds_need_the_rule_that_silent_brokers_are_removed() -> None:
+    """Which seeds find a missing rule changes with the code, so two of forty must find it."""
+    found = (bool(run(Scenario(seed, application="routes", off="silent_removed")).violation) for seed in range(40))
+    if sum(islice(filter(None, found), 2)) < 2:
+        pytest.fail("too few seeds of 0:40: namesrv simulate --application routes --seeds 0:40 --off silent_removed")
