@@ -57,6 +57,11 @@ def dead(at: float) -> Script:
     return registered().truth(at, "g2/0", "silent", version=2)
 
 
+def handed_over(at: float, elected: float) -> Script:
+    """The same, and the leader transfers leadership while the broker is dead."""
+    return dead(1000).fault(at, at + 10, variant=None, name="hand-over").elected(elected, "n2")
+
+
 def without_majority() -> Script:
     """From 3000 to 8000 the first node has no links to the other two, but to all its clients. Its fence is due from 5500 on."""
     script = Script().fault(3000, 8000, ["n1>n2", "n1>n3", "n2>n1", "n3>n1"], [["n2", "n3"], ["n1"]])
@@ -324,6 +329,21 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
         .op(5800, 5810, "c1", "route", "t", members=BOTH)
         .op(5900, 5910, "c1", "route", "t", members=BOTH[:1]),
         dead(1000).fault(3000, 5000).op(3900, 3910, "c1", "route", "t", members=BOTH),
+    ),
+    "but a transfer of leadership adds only a third and the time that it took": (
+        check_ghosts,
+        handed_over(2000, 2050)
+        .op(4200, 4210, "c1", "route", "t", members=BOTH)
+        .op(4300, 4310, "c1", "route", "t", members=BOTH[:1]),
+        handed_over(2000, 2050).op(4300, 4310, "c1", "route", "t", members=BOTH),
+    ),
+    "unless another fault was near": (
+        check_ghosts,
+        handed_over(2000, 2050)
+        .fault(1500, 1900)
+        .op(4800, 4810, "c1", "route", "t", members=BOTH)
+        .op(4900, 4910, "c1", "route", "t", members=BOTH[:1]),
+        handed_over(2000, 2050).fault(1500, 1900).op(4900, 4910, "c1", "route", "t", members=BOTH),
     ),
     "a node without a majority answers nothing": (
         check_fence,
