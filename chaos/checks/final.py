@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from replicated_namesrv.chaos.checks.administration import misjudged_topics
 from replicated_namesrv.chaos.checks.real_time import overtaken, read_writes, written_once
-from replicated_namesrv.chaos.checks.registration_history import has_slave, late_copies, topics_of
+from replicated_namesrv.chaos.checks.registration_history import Late, has_slave, late_copies, topics_of
 from replicated_namesrv.chaos.checks.removal_times import early_removals
 from replicated_namesrv.chaos.checks.story import (
     ALIVE,
@@ -22,6 +22,7 @@ from replicated_namesrv.chaos.checks.story import (
     Op,
     Promise,
     Story,
+    is_slow,
     result,
     unless_stalled,
 )
@@ -37,6 +38,8 @@ something to judge."""
 QUIET_NS = 1_000_000_000
 """Minimum time without a fault before the end of a broker. After it, all nodes are known to be in contact with the broker and
 with each other."""
+RECEIVED_NS = 300_000_000
+"""Time after which a request has arrived, over a link without a fault."""
 GONE = ("stopped", "dead", "silent")
 
 
@@ -137,9 +140,10 @@ def check_resurrection(story: Story) -> CheckResult:
 
 def _left_versions(story: Story) -> dict[tuple[str, str], int]:
     """From (broker, version) to the time when the broker's unregistration was acknowledged. Lives whose last requests may still
-    arrive are left out.
+    arrive are left out. A registration without an outcome may still arrive, unless its node had received it (``_is_received``): a
+    cluster does not accept a registration that was received before the unregistration.
     """
-    late = {one.copy.value for copies in late_copies(story).values() for one in copies}
+    late = {one.copy.value for copies in late_copies(story).values() for one in copies if not _is_received(story, one)}
     found: dict[tuple[str, str], int] = {}
     for leave in story.of_kind("unregister"):
         life = story.life_at(leave.key, leave.start_ns)
@@ -150,6 +154,16 @@ def _left_versions(story: Story) -> dict[tuple[str, str], int]:
             if version is not None and version not in late:
                 found.setdefault((leave.key, version), leave.end_ns)
     return found
+
+
+def _is_received(story: Story, late: Late) -> bool:
+    """Whether the node certainly received this registration before the broker began to leave: it was sent long before that, over
+    a link without a fault, to a node that ran."""
+    copy = late.copy
+    if copy.node is None or late.end_ns < copy.start_ns + RECEIVED_NS or is_slow(story):
+        return False
+    faults = story.faults_in(copy.start_ns, late.end_ns)
+    return not any(f"{copy.client}>{copy.node}" in one.links or (not one.links and copy.node in one.nodes) for one in faults)
 
 
 def check_ghosts(story: Story) -> CheckResult:

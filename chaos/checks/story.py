@@ -120,15 +120,26 @@ def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:
     """The result ``found``, but unknown instead of violated if the harness stalled. During a stall clients do not ask, brokers do
     not renew and the nodes hardly run, so no duration can be judged. The result is also unknown instead of violated if clients
     made far fewer operations than planned before the faults."""
+    why = _slowness(story)
+    return found if why is None else unjudged(found, why)
+
+
+def is_slow(story: "Story") -> bool:
+    """Whether no duration can be judged."""
+    return _slowness(story) is not None
+
+
+def _slowness(story: "Story") -> str | None:
+    """Why no duration can be judged."""
     if story.stalled_s > story.stall_s:
-        return unjudged(found, f"the harness itself stalled for {story.stalled_s:.1f} s, so no time can be judged")
+        return f"the harness itself stalled for {story.stalled_s:.1f} s, so no time can be judged"
     if story.pace < PACE_LEAST:
         why = f"before any fault clients began {story.pace:.0%} of the operations that the scenario asks for"
-        return unjudged(found, f"{why}: the machine is too busy, so no time can be judged")
+        return f"{why}: the machine is too busy, so no time can be judged"
     if story.slowdown > SLOWDOWN_MAX:
         why = f"the processes of the run waited {story.slowdown - 1:.1f} times as long for a core as they ran"
-        return unjudged(found, f"{why}: the machine is too busy, so no time can be judged")
-    return found
+        return f"{why}: the machine is too busy, so no time can be judged"
+    return None
 
 
 def unjudged(found: CheckResult, why: str) -> CheckResult:

@@ -57,6 +57,13 @@ def dead(at: float) -> Script:
     return registered().truth(at, "g2/0", "silent", version=2)
 
 
+def leaves_unanswered(asked: float) -> Script:
+    """The second broker sends its registration to n3, which does not answer. The broker begins to leave at 1500, and another node
+    acknowledges that."""
+    script = registered().op(asked, 9_000, "g2/0", "register-copy", "g2/0", "2", node="n3", outcome="indeterminate")
+    return script.truth(1500, "g2/0", "stopping", version=2).op(1500, 1510, "g2/0", "unregister", "g2/0", "2")
+
+
 def handed_over(at: float, elected: float) -> Script:
     """The same, and the leader transfers leadership while the broker is dead."""
     return dead(1000).fault(at, at + 10, variant=None, name="hand-over").elected(elected, "n2")
@@ -226,6 +233,16 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
         check_resurrection,
         registered().op(1000, 1010, "g2/0", "unregister", "g2/0", "2").op(1020, 1030, "c1", "route", "t", members=BOTH[:1]),
         registered().op(1000, 1010, "g2/0", "unregister", "g2/0", "2").op(1020, 1030, "c1", "route", "t", members=BOTH),
+    ),
+    "nor by a registration that a node had received before": (
+        check_resurrection,
+        leaves_unanswered(1300).op(1540, 1550, "c1", "route", "t", members=BOTH),
+        leaves_unanswered(1100).op(1540, 1550, "c1", "route", "t", members=BOTH),
+    ),
+    "unless a fault may have delayed it": (
+        check_resurrection,
+        leaves_unanswered(1100).fault(1050, 1300, ["g2/0>n3"]).op(1540, 1550, "c1", "route", "t", members=BOTH),
+        leaves_unanswered(1100).fault(1050, 1300, ["g1/0>n3"]).op(1540, 1550, "c1", "route", "t", members=BOTH),
     ),
     "nor a topic that its broker dropped and mqadmin deleted": (
         check_resurrection,
