@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -122,6 +122,17 @@ def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:
     made far fewer operations than planned before the faults."""
     why = _slowness(story)
     return found if why is None else unjudged(found, why)
+
+
+def despite_slowness(story: "Story", judged: Callable[[float], CheckResult]) -> CheckResult:
+    """The result of ``judged(1)``, where the argument is a factor for the time limits. If the machine was too slow to judge
+    times, a violation counts only if it is one even with limits that are longer by twice the measured excess."""
+    found = judged(1.0)
+    if (why := _slowness(story)) is None or found.verdict is not Verdict.VIOLATED:
+        return found
+    excess = max(story.stalled_s / story.stall_s, PACE_LEAST / max(story.pace, 0.01), story.slowdown / SLOWDOWN_MAX)
+    patient = judged(2 * excess)
+    return patient if patient.verdict is Verdict.VIOLATED else unjudged(found, why)
 
 
 def is_slow(story: "Story") -> bool:

@@ -797,6 +797,17 @@ def test_times_are_not_judged_where_other_load_took_the_cores(next_phase: str) -
     assert "waited 3.5 times as long" in found.findings[0]
 
 
+@pytest.mark.parametrize(("begin", "verdict"), [(6600, Verdict.UNKNOWN), (6800, Verdict.VIOLATED)])
+def test_a_fence_that_is_much_too_late_is_found_on_a_busy_machine_too(begin: float, verdict: Verdict) -> None:
+    """The slowdown is 1.1 times its limit, so the slack of 1 s is 2.2 s."""
+    script = (
+        without_majority().op(begin, begin + 10, "c1", "route", "t", members=[]).op(9000, 9010, "c1", "route", "t", members=[])
+    )
+    for at in range(0, 13_000, 100):  # otherwise the harness seems to stall
+        script.op(at, at + 1, "c2", "route", "idle", node="n2", members=[])
+    assert check_fence(script.slowed(3.3).story).verdict is verdict
+
+
 def test_an_old_registration_is_held_against_a_node_on_a_busy_machine_too() -> None:
     """Nothing is recorded for seconds here. A broker that is not listed may have been too slow, but load does not explain an
     older version."""
