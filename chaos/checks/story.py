@@ -201,6 +201,8 @@ class BrokerState(NamedTuple):
     state: str
     version: str | None
     timeout_ns: int
+    """The time without contact after which a node removes the broker. An independent node also removes a broker when it closes
+    its idle connection."""
 
 
 class Connectivity(NamedTuple):
@@ -259,6 +261,8 @@ class Story:
             match record:
                 case Truth():
                     timeout_ns = record.timeout_ms * 1_000_000
+                    if self.mode == "ap":
+                        timeout_ns = min(timeout_ns, self.idle_ns)
                     life = BrokerState(record.time_ns, record.life, record.state, record.version, timeout_ns)
                     self.lives[record.broker].append(life)
                 case Observe():
@@ -342,6 +346,11 @@ class Story:
             if key == name:
                 return int(value)
         return default
+
+    @property
+    def idle_ns(self) -> int:
+        """The time after which nodes close an idle connection."""
+        return self.setting_ms("serverChannelMaxIdleTimeSeconds", 120) * 1_000_000_000
 
     def without_majority(self, node: str) -> list[Span]:
         """The times in which ``node`` ran and could not reach a majority. Each of these times begins after the links were

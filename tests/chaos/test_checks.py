@@ -808,6 +808,13 @@ def test_a_fence_that_is_much_too_late_is_found_on_a_busy_machine_too(begin: flo
     assert check_fence(script.slowed(3.3).story).verdict is verdict
 
 
+def test_an_independent_node_need_not_keep_a_broker_whose_connection_it_closed_because_it_was_idle() -> None:
+    script = Script("ap").truth(900, "g1/0", "serving", timeout_ms=5_000).op(1000, 1010, "g1/0", "register-copy", "g1/0", "1")
+    missing = with_renewals(script.op(2100, 2110, "c1", "route", "t", members=[]))
+    assert check_node_registrations(missing).verdict is Verdict.VIOLATED
+    assert check_node_registrations(with_settings(missing, ["serverChannelMaxIdleTimeSeconds=1"])).looked_at == 0
+
+
 def test_an_old_registration_is_held_against_a_node_on_a_busy_machine_too() -> None:
     """Nothing is recorded for seconds here. A broker that is not listed may have been too slow, but load does not explain an
     older version."""
