@@ -93,6 +93,10 @@ def possible(applied: Mapping[str, Toxic], toxics: Mapping[str, Toxic]) -> dict[
     return kept | {name: toxic for name, toxic in toxics.items() if not stays(toxic)}
 
 
+def _stops(toxic: Toxic) -> bool:
+    return toxic.type in ENDINGS or (toxic.type == HOLD and toxic.attributes["rate"] == 0)
+
+
 def _streams_with(kind: str, toxics: Mapping[str, Toxic]) -> set[str]:
     return {toxic.stream for toxic in toxics.values() if toxic.type == kind}
 
@@ -122,8 +126,11 @@ class Links:
         return list(self._impairments)
 
     def broken(self) -> set[Link]:
-        """Links that currently pass nothing in at least one direction, so that no answer returns over them."""
-        return {link for link, held in self._impairments.items() if any(one.effect.breaks for one in held.values())}
+        """Links that pass nothing in at least one direction, so that no answer returns over them. While a fault begins or ends,
+        its links count as broken. This can take seconds."""
+        wanted = {link for link, held in self._impairments.items() if any(one.effect.breaks for one in held.values())}
+        applied = self._applied.items()
+        return wanted | {link for link, (toxics, enabled) in applied if not enabled or any(map(_stops, toxics.values()))}
 
     async def delay(self, links: Iterable[Link], round_trip_ms: int) -> None:
         """Delay each stream of these links by half of the round trip, from now on, also links that are created later. A fault

@@ -169,7 +169,7 @@ class ClusterNemesis:
         elif hold is not None and not in_turn:
             await asyncio.gather(*(self._hold(number, name, hold, spec.kind) for name in made.nodes))
         self._edge(number, "start", began_ns, spec, made)
-        if spec.kind in (FaultKind.PAUSE, FaultKind.KILL, FaultKind.JOIN_EMPTY):
+        if spec.kind in (FaultKind.PAUSE, FaultKind.KILL, FaultKind.POWER_LOSS, FaultKind.JOIN_EMPTY):
             await self._last(spec, for_s)
         for name in made.nodes if in_turn else ():
             await self._hold(number, name, Hold.DEAD, spec.kind)
@@ -188,7 +188,9 @@ class ClusterNemesis:
             if process.state == "running":
                 process.pause()
         elif process.running:
-            await (process.kill() if kind in (FaultKind.KILL, FaultKind.JOIN_EMPTY) else process.stop())
+            await (process.kill() if kind in (FaultKind.KILL, FaultKind.POWER_LOSS, FaultKind.JOIN_EMPTY) else process.stop())
+            if kind is FaultKind.POWER_LOSS:
+                self._cluster.nodes[name].lose_unsynced()
 
     async def _release(self, number: int, name: str, kind: FaultKind) -> None:
         """End the hold of one fault on the nodes' processes; holds of other faults on the same node stay in force."""

@@ -19,6 +19,7 @@ import aiohttp
 from replicated_namesrv.chaos.effects import Link
 from replicated_namesrv.chaos.foreign_servers import ForeignServer
 from replicated_namesrv.chaos.links import Links
+from replicated_namesrv.chaos.node_disk import lose_unsynced, with_disk
 from replicated_namesrv.chaos.ports import Ports
 from replicated_namesrv.chaos.run_access import OPEN, RunAccess
 from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyClient, ToxiproxyError
@@ -69,6 +70,17 @@ class ClusterNode:
         except OSError as cause:
             raise ProcessError(f"{self.data_dir} cannot be deleted ({cause.strerror}), so {self.name} kept its disk") from cause
 
+    @property
+    def synced_file(self) -> Path:
+        """Where a node with its own disk (``node_disk``) writes what it has synced."""
+        return self.data_dir.with_name(f"{self.name}.synced")
+
+    def lose_unsynced(self) -> None:
+        """Cut the files to what was synced. The process must be dead. A foreign node keeps its files."""
+        assert not self.process.running
+        if self.synced_file.exists():
+            lose_unsynced(self.data_dir, self.synced_file)
+
     def stop_reason(self) -> str | None:
         """The reason that a node gives when it stops because its state is wrong; None: its output names no such reason."""
         lines = self.process.last_lines(STOP_REASON_LINES)
@@ -92,15 +104,17 @@ class ProcessCluster:
         access: RunAccess = OPEN,
         spares: int = 0,
         broker_ports: int = 0,
+        sync_ms: int | None = None,
     ) -> None:
         """``count``: the founders. ``spares``: further nodes, which ``start`` does not start, and which join the cluster when an
-        operator adds them. ``broker_ports``: the number of brokers that listen. ``outside``: links of brokers and
+        operator adds them. ``broker_ports``: the number of brokers that listen. ``sync_ms``: the time that each sync takes
+        longer on the disks of ``node_disk``; None: the nodes have no such disks. ``outside``: links of brokers and
         clients; ``toxiproxy``: the server. Without it every link is direct, and only processes can fail. ``foreign``: the name
         server that the nodes run instead of ``node_command``. Raises ProcessError if there are not enough ports.
         """
         folder = folder.absolute()  # an absolute path, because a node command may change its working directory
         self._folder = folder
-        self._node_command, self._foreign = node_command, foreign
+        self._node_command, self._foreign, self._sync_ms = node_command, foreign, sync_ms
         names = [f"n{number + 1}" for number in range(count + spares)]
         self.founders = tuple(names[:count])
         peers = [Link(a, b) for a in names for b in names if a != b]
@@ -249,7 +263,10 @@ class ProcessCluster:
             settings += [f"join={peers}", f"peerListen={node.peer}"] if joins else [f"peers={peers}"]
             settings += [f"peerDial={dial}"]
         settings += self._settings
-        return serve_command(node.name, node.listen, node.admin, node.data_dir, self._mode, settings, self._node_command)
+        command = self._node_command
+        if self._sync_ms is not None:
+            command = with_disk(command, node.synced_file, self._sync_ms)
+        return serve_command(node.name, node.listen, node.admin, node.data_dir, self._mode, settings, command)
 
     async def wait_ready(self, name: str) -> None:
         """Return when the node reports that it is ready. Raises ProcessError, and NotReadyError if the node runs but is not ready

@@ -121,6 +121,11 @@ class ChaosBroker:
         """Whether a node acknowledged the current version."""
         return self.version is not None and self.acknowledged == self.version
 
+    @property
+    def is_announced(self) -> bool:
+        """Whether the broker has sent its current version to at least one node in this life."""
+        return f"register {self.name} {self.life} {self.version}" in self._open
+
     def follow(self, master: "ChaosBroker") -> None:
         """Become the slave of ``master`` and register its topics."""
         self._follows = master

@@ -28,6 +28,7 @@ from replicated_namesrv.chaos.fault_plans import plan as draw_plan
 from replicated_namesrv.chaos.foreign_servers import ForeignServer, prepare
 from replicated_namesrv.chaos.machine_load import MachineLoad
 from replicated_namesrv.chaos.nemesis import ClusterNemesis
+from replicated_namesrv.chaos.node_disk import has_disk
 from replicated_namesrv.chaos.node_looks import AdminLooks, RemotingLooks
 from replicated_namesrv.chaos.observer import ClusterObserver
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
@@ -155,7 +156,10 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
         access,
         scenario.spares,
         len(cast.listening),
+        scenario.sync_ms if has_disks(plan) else None,
     )
+    if scenario.has_disks and not has_disks(plan):
+        say("the nodes are not started with namesrv serve, so their disks are fast and keep what was written")
     async with made as cluster:
         say(f"starting {plan.nodes} nodes, mode {plan.mode}, in {folder}")
         if scenario.round_trip_ms:
@@ -176,6 +180,11 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
             recorder.write(End(recorder.now_ns(), writer.count))
         finally:
             writer.close()
+
+
+def has_disks(plan: RunPlan) -> bool:
+    """Whether the nodes get disks that are slow or lose bytes. Foreign nodes, and those of another command, cannot."""
+    return plan.scenario.has_disks and foreign(plan.mode) is None and has_disk(plan.node_command)
 
 
 class _Stage:

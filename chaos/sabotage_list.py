@@ -15,7 +15,6 @@ from replicated_namesrv.chaos.sabotage_row import (
     MACHINE,
     NODE,
     NOFAULT,
-    PAUSED,
     QUERIES,
     REGISTRATION,
     REMOVAL,
@@ -82,7 +81,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "if self._context.quorum == 1 or not self._defences.read_index:",
         "if True:",
         "a leader confirms reads without asking a majority",
-        (PAUSED, "isolate-leader-peers", ISOLATE),
+        ("hand-over-unheard",),
     ),
     # expiry and connections
     Sabotage(
@@ -146,7 +145,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "by_peer = reason is CloseReason.PEER and not self._is_leaving()",
         "by_peer = True",
         "a connection that the node closes counts as closed by the broker",
-        ("flapping-leader", "drain-under-load", ISOLATE),
+        ("idle-connections",),
     ),
     Sabotage(
         "new-leader-removes-all",
@@ -164,7 +163,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "if await self._leader.renew(key, result.epoch, generation) == ACCEPTED:",
         "if True:",
         "renewals are acknowledged and not sent to the leader",
-        ("node-loses-its-brokers", "rocketmq-841-views-differ", "broker-cut-from-one-node", WIPED),
+        ("only-node-of-brokers-cut-off",),
     ),
     Sabotage(
         "expiry-overtakes-registration",
@@ -192,7 +191,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "if before is None and self._unregistered.get(key, -1) > received:",
         "if False:",
         "a delayed registration brings a broker back that has unregistered",
-        ("rocketmq-1464-route-overwritten", "heal-race", ISOLATE),
+        ("slow-follower",),
     ),
     # the state
     Sabotage(
@@ -293,7 +292,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "if not self._defences.durable_acks or (match <= log.durable_index and log.vote_number <= log.durable_number):",
         "if True or (match <= log.durable_index and log.vote_number <= log.durable_number):",
         "entries are acknowledged before they are on disk",
-        (RESTART, "restart-all"),
+        ("etcd-14143-unsynced-writes-lost",),
     ),
     Sabotage(
         "log-not-written",
@@ -569,7 +568,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "self._watched[lease.key] = watched = _Watched(lease, begun_ms - lease.suspicion * lease.third_ms)",
         "self._watched[lease.key] = watched = _Watched(lease, begun_ms)",
         "a new leader does not count the silence that the last one recorded",
-        ("flapping-leader", ISOLATE),
+        ("hand-overs",),
     ),
 )
 SABOTAGES = (*OF_CLUSTERS, *OF_INDEPENDENT_NODES)

@@ -20,7 +20,7 @@ class Sabotage(NamedTuple):
 CP, AP = "cp", "ap"
 ISOLATE, RESTART, NOFAULT = "isolate-leader", "rocketmq-5322-empty-after-restart", "no-fault"
 LEASES, WIPED, FIRST = "etcd-15247-leases-gone", "rocketmq-11043-live-broker-wiped", "nacos-12160-empty-first-sync"
-SLOW, SLOWF, PAUSED = "slow-links", "trickle", "etcd-20418-stale-after-pause"
+SLOW, SLOWF = "slow-links", "trickle"
 BARRIER, SILENCE = "replication/read_barrier.py", "replication/liveness/silence.py"
 DEPARTURES, MACHINE = "replication/liveness/departures.py", "replication/route_machine.py"
 NODE, CALLS, AP_NODE = "replication/replicated_node.py", "replication/broker_calls.py", "compat/independent_node.py"

@@ -48,6 +48,9 @@ class FaultKind(StrEnum):
     """All clients lose their links to ``nodes``; ``direction`` as for brokers."""
     KILL = "kill"
     """SIGKILL to ``target``, which is restarted when the fault ends."""
+    POWER_LOSS = "power-loss"
+    """SIGKILL to ``target``, whose disk loses all bytes that were written and not synced. It is restarted when the fault ends. A
+    foreign name server, or one of another ``--node-command``, keeps what it has written."""
     PAUSE = "pause"
     """SIGSTOP to ``target`` until the fault ends."""
     RESTART = "restart"
@@ -78,10 +81,12 @@ ADDING_KINDS = frozenset({FaultKind.ADD_NODE, FaultKind.REPLACE_NODE})
 OPERATOR_KINDS = ADDING_KINDS | {FaultKind.REMOVE_NODE, FaultKind.DRAIN}
 """What an operator does to the members. Brokers and clients then follow the address list of the nodes."""
 ROUND_TRIP_MAX_MS = 1_000
+SYNC_MAX_MS = 1_000
 SPARES_MAX = 2
 """Five founders and two added nodes are the seven voters that a cluster may have."""
 PROCESS_KINDS = OPERATOR_KINDS | {
-    *(FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART, FaultKind.ROLLING_RESTART, FaultKind.JOIN_EMPTY, FaultKind.HAND_OVER),
+    *(FaultKind.KILL, FaultKind.POWER_LOSS, FaultKind.PAUSE, FaultKind.RESTART, FaultKind.ROLLING_RESTART),
+    *(FaultKind.JOIN_EMPTY, FaultKind.HAND_OVER),
 }
 
 
@@ -206,6 +211,9 @@ class ChaosScenario:
     """Number of nodes, unless the command gives one."""
     round_trip_ms: int = 0
     """Round trip between two sites. Each node is a site, with its brokers and clients."""
+    sync_ms: int = 0
+    """Time that each sync of a node's disk takes longer. No effect on foreign name servers, or with another
+    ``--node-command``."""
     spares: int = 0
     """Number of further nodes, which start when a fault adds them."""
     smoke: bool = False
@@ -218,6 +226,11 @@ class ChaosScenario:
     def has_operator(self) -> bool:
         """Whether a fault is the work of an operator."""
         return any(fault.kind in OPERATOR_KINDS for fault in self.fault)
+
+    @property
+    def has_disks(self) -> bool:
+        """Whether the nodes run with disks that are slow or lose bytes (``node_disk``)."""
+        return self.sync_ms > 0 or any(fault.kind is FaultKind.POWER_LOSS for fault in self.fault)
 
     def as_json(self) -> dict[str, Any]:
         """The scenario in the form that the manifest contains."""
@@ -338,6 +351,7 @@ _USED = {
     FaultKind.CUT_BROKERS: _OF_LINKS | {"target", "nodes", "brokers", "direction"},
     FaultKind.CUT_CLIENTS: _OF_LINKS | {"target", "nodes", "direction"},
     FaultKind.KILL: {"target", "at_s", "for_s"},
+    FaultKind.POWER_LOSS: {"target", "at_s", "for_s"},
     FaultKind.PAUSE: {"target", "at_s", "for_s"},
     FaultKind.RESTART: {"target", "at_s"},
     FaultKind.ROLLING_RESTART: {"at_s"},
@@ -389,6 +403,8 @@ def check_scenario(scenario: ChaosScenario) -> None:
                 raise ValueError(f"{table}.{name} = {value}: {least} to {most} is expected")
     if not 0 <= scenario.round_trip_ms <= ROUND_TRIP_MAX_MS:
         raise ValueError(f"round_trip_ms = {scenario.round_trip_ms}: 0 to {ROUND_TRIP_MAX_MS} is expected")
+    if not 0 <= scenario.sync_ms <= SYNC_MAX_MS:
+        raise ValueError(f"sync_ms = {scenario.sync_ms}: 0 to {SYNC_MAX_MS} is expected")
     if scenario.nodes is not None and not 1 <= scenario.nodes <= 5:
         raise ValueError(f"nodes = {scenario.nodes}: 1 to 5 is expected")
     if scenario.spares != (added := sum(fault.kind in ADDING_KINDS for fault in scenario.fault)) or added > SPARES_MAX:

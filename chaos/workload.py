@@ -2,7 +2,7 @@
 
 Brokers: groups g1 … serve topic-1 … during the whole run, and every topic has brokers on several sites. Other brokers are named
 after what they do. The *pair* serves its own topic and switches roles. The slave of *deputy* acts as master while its master is
-away: for a moment before the faults, and during them. *Churn* repeatedly stops cleanly and returns. *Mortal*
+away: for a moment before the faults, and during them. *Churn* repeatedly changes its topics, stops cleanly and returns. *Mortal*
 dies during the fault and returns after it. Two more die when the clients begin, so that every run judges expiry. *Locked* loses
 its write permission and gets it back. *Fickle* creates and drops topics. Two more send heartbeats and seldom register.
 
@@ -50,6 +50,10 @@ EARLY_DEATHS = {"mute/0": "topic-mute", "closed/0": "topic-closed"}
 silently."""
 WEAK_LEVELS = ("lease", "stale")
 CHURN_PERIOD_S = 1.2
+LEAVES_AFTER_S = 0.9
+"""Time from the last change of *churn* to its stop. By then every node that runs has received the change; a slow follower has not
+proposed it."""
+ANNOUNCED_POLL_S = 0.02
 RECONNECT_AFTER_S = 1.5
 """Time after the faults at which a broker reconnects. By then, all nodes have accepted a registration of it again."""
 MQADMIN_PER_S = 1.0
@@ -432,7 +436,24 @@ class Workload:
                     await self._ended.wait()
             if broker.alive and (not self._changing or self._ended.is_set()):
                 continue
-            await (broker.stop() if broker.alive else broker.start())
+            await (self._leave(broker) if broker.alive else broker.start())
+
+    async def _leave(self, broker: ChaosBroker) -> None:
+        """Change the broker's topics, and stop it soon after that. A slow node has not answered the change by then."""
+        change = asyncio.create_task(broker.change())
+        try:
+            await asyncio.sleep(0)  # the task has to begin first
+            # an earlier registration may still wait for its answers
+            while not broker.is_announced and not change.done():  # noqa: ASYNC110 - no event is set when a request is sent
+                await asyncio.sleep(ANNOUNCED_POLL_S)
+            async with asyncio.timeout(LEAVES_AFTER_S):
+                await self._ended.wait()
+                await change
+        except TimeoutError:
+            await broker.stop()
+            await change
+        finally:
+            change.cancel()
 
     async def _pace(self, per_s: float, rng: random.Random, action: Callable[[], Awaitable[object]]) -> None:
         await pace(per_s, rng, action, self._ended)

@@ -6,7 +6,7 @@ open: a request to it fails at once, not by a time-out.
 
 from collections.abc import Iterator
 
-from replicated_namesrv.chaos.checks.story import CheckResult, Op, Promise, Span, Story, result, unless_stalled
+from replicated_namesrv.chaos.checks.story import CheckResult, Op, Promise, Span, Story, despite_slowness, result
 
 SLACK_NS = 1_000_000_000
 """Time that a node may take in addition to ``fenceAfterMs``, to answer the requests already decided and to close connections."""
@@ -28,10 +28,14 @@ JUDGED_KINDS = (
 
 def check_fence(story: Story) -> CheckResult:
     """Without a majority no node answers or keeps a connection, and after the heal each node serves again."""
+    return despite_slowness(story, lambda patience: _judged(story, int(SLACK_NS * patience)))
+
+
+def _judged(story: Story, slack_ns: int) -> CheckResult:
     wrong: list[str] = []
     looked_at = 0
     due = False
-    after_ns = story.setting_ms("fenceAfterMs", 1_500) * 1_000_000 + SLACK_NS
+    after_ns = story.setting_ms("fenceAfterMs", 1_500) * 1_000_000 + slack_ns
     timeout_ns = int(story.manifest["scenario"]["workload"]["operation_timeout_ms"] * 1e6)
     serves_stale = "noQuorumPolicy=serve-stale" in story.manifest.get("settings", ())
     for node in () if serves_stale else story.nodes:
@@ -50,7 +54,7 @@ def check_fence(story: Story) -> CheckResult:
             looked_at += 1
             if not any(op.node == node and op.ok and op.start_ns > heals[-1] for op in story.ops):
                 wrong.append(f"{node} had a majority again at {story.ms(heals[-1])}, and answered nothing after that")
-    return unless_stalled(story, result("fence", Promise.CP, looked_at, wrong, due=due))
+    return result("fence", Promise.CP, looked_at, wrong, due=due)
 
 
 def _asked(story: Story, node: str, fenced: Span) -> Iterator[Op]:

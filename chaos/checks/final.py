@@ -5,28 +5,31 @@ operation. They also serve as a control of the linearizability checker.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
 from replicated_namesrv.chaos.checks.administration import misjudged_topics
 from replicated_namesrv.chaos.checks.real_time import overtaken, read_writes, written_once
-from replicated_namesrv.chaos.checks.registration_history import has_slave, late_copies, topics_of
+from replicated_namesrv.chaos.checks.registration_history import Late, has_slave, late_copies, topics_of
 from replicated_namesrv.chaos.checks.removal_times import early_removals
 from replicated_namesrv.chaos.checks.story import (
     ALIVE,
     FINDINGS_MAX,
     KEPT,
+    NEVER_NS,
     BrokerState,
     CheckResult,
     Op,
     Promise,
     Story,
+    is_slow,
     result,
     unless_stalled,
 )
 from replicated_namesrv.chaos.effects import Effect
 from replicated_namesrv.chaos.recorded_brokers import DEPUTY
 from replicated_namesrv.chaos.records import Election, ExpiryRecord, FaultRecord
+from replicated_namesrv.chaos.scenario import FaultKind
 from replicated_namesrv.verify import Verdict
 
 DUE_NS = 1_000_000_000
@@ -35,6 +38,8 @@ something to judge."""
 QUIET_NS = 1_000_000_000
 """Minimum time without a fault before the end of a broker. After it, all nodes are known to be in contact with the broker and
 with each other."""
+RECEIVED_NS = 300_000_000
+"""Time after which a request has arrived, over a link without a fault."""
 GONE = ("stopped", "dead", "silent")
 
 
@@ -135,9 +140,10 @@ def check_resurrection(story: Story) -> CheckResult:
 
 def _left_versions(story: Story) -> dict[tuple[str, str], int]:
     """From (broker, version) to the time when the broker's unregistration was acknowledged. Lives whose last requests may still
-    arrive are left out.
+    arrive are left out. A registration without an outcome may still arrive, unless its node had received it (``_is_received``): a
+    cluster does not accept a registration that was received before the unregistration.
     """
-    late = {one.copy.value for copies in late_copies(story).values() for one in copies}
+    late = {one.copy.value for copies in late_copies(story).values() for one in copies if not _is_received(story, one)}
     found: dict[tuple[str, str], int] = {}
     for leave in story.of_kind("unregister"):
         life = story.life_at(leave.key, leave.start_ns)
@@ -148,6 +154,16 @@ def _left_versions(story: Story) -> dict[tuple[str, str], int]:
             if version is not None and version not in late:
                 found.setdefault((leave.key, version), leave.end_ns)
     return found
+
+
+def _is_received(story: Story, late: Late) -> bool:
+    """Whether the node certainly received this registration before the broker began to leave: it was sent long before that, over
+    a link without a fault, to a node that ran."""
+    copy = late.copy
+    if copy.node is None or late.end_ns < copy.start_ns + RECEIVED_NS or is_slow(story):
+        return False
+    faults = story.faults_in(copy.start_ns, late.end_ns)
+    return not any(f"{copy.client}>{copy.node}" in one.links or (not one.links and copy.node in one.nodes) for one in faults)
 
 
 def check_ghosts(story: Story) -> CheckResult:
@@ -197,25 +213,48 @@ def _listed_until_ns(story: Story, broker: str, gone: BrokerState) -> Callable[[
     before the given time.
 
     The time-out runs from the broker's end, or from the last moment that extends it (``_renewing_ns``), whichever is later. A new
-    leader may add a third of the time-out; nodes look for silent brokers once per ``scanNotActiveBrokerInterval``. A broker whose
-    connections closed while no fault was active is removed after ``connectionLossGraceMs``, even if a fault begins later."""
+    leader may add a third of the time-out, so each transfer of leadership adds as much and the time that it took. Nodes look for
+    silent brokers once per ``scanNotActiveBrokerInterval``. A broker whose connections closed while no fault was active is
+    removed after ``connectionLossGraceMs``, even if a fault begins later."""
     margin_ns = int(story.manifest["scenario"]["promises"]["ghost_margin_s"] * 1e9)
     look_ns = story.setting_ms("scanNotActiveBrokerInterval", 5_000) * 1_000_000 + margin_ns
     quick_ns = gone.start_ns + story.setting_ms("connectionLossGraceMs", 500) * 1_000_000 + look_ns
     if gone.state == "dead" and not story.faults_in(gone.start_ns - QUIET_NS, quick_ns):
         return lambda _: quick_ns
-    renewing_ns = _renewing_ns(story)
-    timeout_ns = gone.timeout_ns + (gone.timeout_ns // 3 if story.mode == "cp" else 0)
-    return lambda known_ns: max([gone.start_ns, *(at_ns for at_ns in renewing_ns if at_ns < known_ns)]) + timeout_ns + look_ns
+    transfers = _transfers(story)
+    renewing_ns = _renewing_ns(story, transfers)
+    third_ns = gone.timeout_ns // 3 if story.mode == "cp" else 0
+
+    def until_ns(known_ns: int) -> int:
+        since_ns = max([gone.start_ns, *(at_ns for at_ns in renewing_ns if at_ns < known_ns)])
+        added = [third_ns + took_ns for at_ns, took_ns in transfers.items() if since_ns <= at_ns < known_ns]
+        return since_ns + gone.timeout_ns + third_ns + sum(added) + look_ns
+
+    return until_ns
 
 
-def _renewing_ns(story: Story) -> list[int]:
-    """Moments at which the time-out of a broker that is gone may be extended. A new leader restarts the count. Bytes that a link
-    or node held back may arrive when the fault begins or ends. Nothing arrives through a cut link while it is cut, and later only
-    the bytes that it held."""
-    found = [record.time_ns for record in story.trace.records if isinstance(record, Election)]
+def _transfers(story: Story) -> dict[int, int]:
+    """From the time of each election by a transfer of leadership to the time that the transfer took. No other fault was near."""
+    elections = [record.time_ns for record in story.trace.records if isinstance(record, Election)]
+    found = {}
+    for fault, _ in story.faults:
+        if fault.name != FaultKind.HAND_OVER:
+            continue
+        elected_ns = next((at_ns for at_ns in elections if at_ns >= fault.began_ns), NEVER_NS)
+        near = story.faults_in(fault.began_ns - QUIET_NS, elected_ns)
+        if elected_ns <= fault.began_ns + QUIET_NS and all(one.name == FaultKind.HAND_OVER for one in near):
+            found[elected_ns] = elected_ns - fault.began_ns
+    return found
+
+
+def _renewing_ns(story: Story, transfers: Container[int]) -> list[int]:
+    """Moments at which the time-out of a broker that is gone may be extended. A new leader restarts the count, unless its
+    election is one of ``transfers``. Bytes that a link or node held back may arrive when the fault begins or ends. Nothing
+    arrives through a cut link while it is cut, and later only the bytes that it held."""
+    elections = (record.time_ns for record in story.trace.records if isinstance(record, Election))
+    found = [at_ns for at_ns in elections if at_ns not in transfers]
     for record in story.trace.records:
-        if isinstance(record, FaultRecord):
+        if isinstance(record, FaultRecord) and record.name != FaultKind.HAND_OVER:
             cut = record.variant is not None and Effect(record.variant).breaks
             if not cut or (record.edge == "end" and record.variant == Effect.HELD):
                 found += [record.began_ns, record.time_ns]

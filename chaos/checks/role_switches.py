@@ -62,7 +62,9 @@ def check_roles(story: Story) -> CheckResult:
     looked_at, missing = looked_at + masters_looked_at, [*missing, *masters]
     exempt = {"answers without a broker that the node may have dropped": left_out}
     judged = result(ROLES, Promise.BOTH, looked_at, [*wrong, *missing], exempt, due=bool(asked))
-    return judged if wrong else unless_stalled(story, judged)  # only a missing broker can be an effect of slowness
+    # only a missing broker can be an effect of slowness, and only if a node has removed it
+    was_removed = not story.reports_removals or any(is_of_pair(told.broker) for told in story.expiries)
+    return unless_stalled(story, judged) if was_removed and not wrong else judged
 
 
 def _wrong_masters(story: Story, writes: Mapping[str, Sequence[Op]]) -> tuple[int, list[str]]:

@@ -14,7 +14,12 @@ from replicated_namesrv.chaos.checks.story import ALIVE, BrokerState, Story
 from replicated_namesrv.chaos.records import Observe
 from replicated_namesrv.chaos.scenario import FaultKind
 
-_FORGETS = frozenset({FaultKind.KILL, FaultKind.RESTART, FaultKind.ROLLING_RESTART, FaultKind.JOIN_EMPTY, FaultKind.DRAIN})
+_FORGETS = frozenset(
+    {
+        *(FaultKind.KILL, FaultKind.POWER_LOSS, FaultKind.RESTART, FaultKind.ROLLING_RESTART, FaultKind.JOIN_EMPTY),
+        FaultKind.DRAIN,
+    }
+)
 
 
 class SeenRemovals(NamedTuple):

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -120,15 +120,37 @@ def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:
     """The result ``found``, but unknown instead of violated if the harness stalled. During a stall clients do not ask, brokers do
     not renew and the nodes hardly run, so no duration can be judged. The result is also unknown instead of violated if clients
     made far fewer operations than planned before the faults."""
+    why = _slowness(story)
+    return found if why is None else unjudged(found, why)
+
+
+def despite_slowness(story: "Story", judged: Callable[[float], CheckResult]) -> CheckResult:
+    """The result of ``judged(1)``, where the argument is a factor for the time limits. If the machine was too slow to judge
+    times, a violation counts only if it is one even with limits that are longer by twice the measured excess."""
+    found = judged(1.0)
+    if (why := _slowness(story)) is None or found.verdict is not Verdict.VIOLATED:
+        return found
+    excess = max(story.stalled_s / story.stall_s, PACE_LEAST / max(story.pace, 0.01), story.slowdown / SLOWDOWN_MAX)
+    patient = judged(2 * excess)
+    return patient if patient.verdict is Verdict.VIOLATED else unjudged(found, why)
+
+
+def is_slow(story: "Story") -> bool:
+    """Whether no duration can be judged."""
+    return _slowness(story) is not None
+
+
+def _slowness(story: "Story") -> str | None:
+    """Why no duration can be judged."""
     if story.stalled_s > story.stall_s:
-        return unjudged(found, f"the harness itself stalled for {story.stalled_s:.1f} s, so no time can be judged")
+        return f"the harness itself stalled for {story.stalled_s:.1f} s, so no time can be judged"
     if story.pace < PACE_LEAST:
         why = f"before any fault clients began {story.pace:.0%} of the operations that the scenario asks for"
-        return unjudged(found, f"{why}: the machine is too busy, so no time can be judged")
+        return f"{why}: the machine is too busy, so no time can be judged"
     if story.slowdown > SLOWDOWN_MAX:
         why = f"the processes of the run waited {story.slowdown - 1:.1f} times as long for a core as they ran"
-        return unjudged(found, f"{why}: the machine is too busy, so no time can be judged")
-    return found
+        return f"{why}: the machine is too busy, so no time can be judged"
+    return None
 
 
 def unjudged(found: CheckResult, why: str) -> CheckResult:
@@ -179,6 +201,8 @@ class BrokerState(NamedTuple):
     state: str
     version: str | None
     timeout_ns: int
+    """The time without contact after which a node removes the broker. An independent node also removes a broker when it closes
+    its idle connection."""
 
 
 class Connectivity(NamedTuple):
@@ -237,6 +261,8 @@ class Story:
             match record:
                 case Truth():
                     timeout_ns = record.timeout_ms * 1_000_000
+                    if self.mode == "ap":
+                        timeout_ns = min(timeout_ns, self.idle_ns)
                     life = BrokerState(record.time_ns, record.life, record.state, record.version, timeout_ns)
                     self.lives[record.broker].append(life)
                 case Observe():
@@ -320,6 +346,11 @@ class Story:
             if key == name:
                 return int(value)
         return default
+
+    @property
+    def idle_ns(self) -> int:
+        """The time after which nodes close an idle connection."""
+        return self.setting_ms("serverChannelMaxIdleTimeSeconds", 120) * 1_000_000_000
 
     def without_majority(self, node: str) -> list[Span]:
         """The times in which ``node`` ran and could not reach a majority. Each of these times begins after the links were

@@ -141,6 +141,13 @@ def test_a_slow_machine_makes_a_missing_notification_unknown() -> None:
     assert check_notifications(script.story).verdict is Verdict.UNKNOWN
 
 
+@pytest.mark.parametrize(("heard", "verdict"), [(RETURNS + 2_300, Verdict.VIOLATED), (RETURNS + 1_500, Verdict.UNKNOWN)])
+def test_a_notification_that_is_much_too_late_is_found_on_a_slow_machine_too(heard: float, verdict: Verdict) -> None:
+    """The slowdown is 1.1 times its limit, so a notification may take 2.2 s instead of 1 s."""
+    script = hears(hears(left_and_returned(), LEAVES + 15, SLAVE, offline="deputy/0"), heard, MASTER)
+    assert check_notifications(script.slowed(3.3).story).verdict is verdict
+
+
 def of(script: Script, name: str) -> CheckResult:
     (found,) = (check for check in judge(script.story, script.mode).checks if check.name == name)
     return found

@@ -57,6 +57,18 @@ def dead(at: float) -> Script:
     return registered().truth(at, "g2/0", "silent", version=2)
 
 
+def leaves_unanswered(asked: float) -> Script:
+    """The second broker sends its registration to n3, which does not answer. The broker begins to leave at 1500, and another node
+    acknowledges that."""
+    script = registered().op(asked, 9_000, "g2/0", "register-copy", "g2/0", "2", node="n3", outcome="indeterminate")
+    return script.truth(1500, "g2/0", "stopping", version=2).op(1500, 1510, "g2/0", "unregister", "g2/0", "2")
+
+
+def handed_over(at: float, elected: float) -> Script:
+    """The same, and the leader transfers leadership while the broker is dead."""
+    return dead(1000).fault(at, at + 10, variant=None, name="hand-over").elected(elected, "n2")
+
+
 def without_majority() -> Script:
     """From 3000 to 8000 the first node has no links to the other two, but to all its clients. Its fence is due from 5500 on."""
     script = Script().fault(3000, 8000, ["n1>n2", "n1>n3", "n2>n1", "n3>n1"], [["n2", "n3"], ["n1"]])
@@ -222,6 +234,16 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
         registered().op(1000, 1010, "g2/0", "unregister", "g2/0", "2").op(1020, 1030, "c1", "route", "t", members=BOTH[:1]),
         registered().op(1000, 1010, "g2/0", "unregister", "g2/0", "2").op(1020, 1030, "c1", "route", "t", members=BOTH),
     ),
+    "nor by a registration that a node had received before": (
+        check_resurrection,
+        leaves_unanswered(1300).op(1540, 1550, "c1", "route", "t", members=BOTH),
+        leaves_unanswered(1100).op(1540, 1550, "c1", "route", "t", members=BOTH),
+    ),
+    "unless a fault may have delayed it": (
+        check_resurrection,
+        leaves_unanswered(1100).fault(1050, 1300, ["g2/0>n3"]).op(1540, 1550, "c1", "route", "t", members=BOTH),
+        leaves_unanswered(1100).fault(1050, 1300, ["g1/0>n3"]).op(1540, 1550, "c1", "route", "t", members=BOTH),
+    ),
     "nor a topic that its broker dropped and mqadmin deleted": (
         check_resurrection,
         registered().op(1000, 1010, "a", "delete-topic", "t").op(1005, 1020, "p", "topic", "t", "1"),
@@ -324,6 +346,21 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
         .op(5800, 5810, "c1", "route", "t", members=BOTH)
         .op(5900, 5910, "c1", "route", "t", members=BOTH[:1]),
         dead(1000).fault(3000, 5000).op(3900, 3910, "c1", "route", "t", members=BOTH),
+    ),
+    "but a transfer of leadership adds only a third and the time that it took": (
+        check_ghosts,
+        handed_over(2000, 2050)
+        .op(4200, 4210, "c1", "route", "t", members=BOTH)
+        .op(4300, 4310, "c1", "route", "t", members=BOTH[:1]),
+        handed_over(2000, 2050).op(4300, 4310, "c1", "route", "t", members=BOTH),
+    ),
+    "unless another fault was near": (
+        check_ghosts,
+        handed_over(2000, 2050)
+        .fault(1500, 1900)
+        .op(4800, 4810, "c1", "route", "t", members=BOTH)
+        .op(4900, 4910, "c1", "route", "t", members=BOTH[:1]),
+        handed_over(2000, 2050).fault(1500, 1900).op(4900, 4910, "c1", "route", "t", members=BOTH),
     ),
     "a node without a majority answers nothing": (
         check_fence,
@@ -758,6 +795,24 @@ def test_times_are_not_judged_where_other_load_took_the_cores(next_phase: str) -
     found = check_availability(with_renewals(script))
     assert found.verdict is Verdict.UNKNOWN
     assert "waited 3.5 times as long" in found.findings[0]
+
+
+@pytest.mark.parametrize(("begin", "verdict"), [(6600, Verdict.UNKNOWN), (6800, Verdict.VIOLATED)])
+def test_a_fence_that_is_much_too_late_is_found_on_a_busy_machine_too(begin: float, verdict: Verdict) -> None:
+    """The slowdown is 1.1 times its limit, so the slack of 1 s is 2.2 s."""
+    script = (
+        without_majority().op(begin, begin + 10, "c1", "route", "t", members=[]).op(9000, 9010, "c1", "route", "t", members=[])
+    )
+    for at in range(0, 13_000, 100):  # otherwise the harness seems to stall
+        script.op(at, at + 1, "c2", "route", "idle", node="n2", members=[])
+    assert check_fence(script.slowed(3.3).story).verdict is verdict
+
+
+def test_an_independent_node_need_not_keep_a_broker_whose_connection_it_closed_because_it_was_idle() -> None:
+    script = Script("ap").truth(900, "g1/0", "serving", timeout_ms=5_000).op(1000, 1010, "g1/0", "register-copy", "g1/0", "1")
+    missing = with_renewals(script.op(2100, 2110, "c1", "route", "t", members=[]))
+    assert check_node_registrations(missing).verdict is Verdict.VIOLATED
+    assert check_node_registrations(with_settings(missing, ["serverChannelMaxIdleTimeSeconds=1"])).looked_at == 0
 
 
 def test_an_old_registration_is_held_against_a_node_on_a_busy_machine_too() -> None:

@@ -122,3 +122,9 @@ def test_a_run_that_asked_nothing_is_not_judged() -> None:
     """Runs of earlier versions do not have these questions."""
     assert of(switched()).idle
     assert not of(GOOD["after"](switched())).idle
+
+
+@pytest.mark.parametrize(("dropped", "verdict"), [(True, Verdict.UNKNOWN), (False, Verdict.VIOLATED)])
+def test_slowness_explains_a_missing_master_only_if_a_node_reported_its_removal(dropped: bool, verdict: Verdict) -> None:
+    script = BAD["the slave is told no master"](switched()).slowed(4.0)
+    assert check_roles((script.dropped(BEFORE - 100, "pair/0") if dropped else script).story).verdict is verdict

@@ -18,7 +18,7 @@ from tests.chaos import mutations
 
 COMPLAINTS = {
     *("apache/rocketmq 4807", "apache/rocketmq 841", "apache/rocketmq 11043", "apache/rocketmq 5322", "apache/rocketmq 1464"),
-    *("alibaba/nacos 12160", "etcd-io/etcd 15247", "etcd-io/etcd 20418"),
+    *("alibaba/nacos 12160", "etcd-io/etcd 15247", "etcd-io/etcd 20418", "etcd-io/etcd 14143"),
 }
 
 

@@ -92,8 +92,13 @@ async def test_held_bytes_arrive_afterwards_and_silent_ones_do_not(tmp_path: Pat
         for _, writer in streams:
             writer.write(b"during\n")
             await writer.drain()
-        await links.relieve(1)
+        async with links._changing:  # the proxies cannot be changed yet
+            ending = asyncio.ensure_future(links.relieve(1))
+            await asyncio.sleep(0)
+            assert links.broken() == {held, silent}, "the fault is ending and has not ended"
+        await ending
         assert await asyncio.wait_for(streams[0][0].readline(), DEADLINE_S) == b"during\n"
+        assert links.broken() == {silent}
         await links.relieve(2)
         assert await asyncio.wait_for(streams[1][0].read(), DEADLINE_S) == b"", "the end of silence ends the connection"
         assert links.broken() == set()

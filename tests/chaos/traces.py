@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from replicated_namesrv.chaos.checks.story import READS, Story
@@ -114,6 +115,11 @@ class Script:
 
     def dropped(self, at: float, broker: str, node: str = "n1", revision: int = 5, cause: str = "expired") -> "Script":
         self.records.append(ExpiryRecord(_ns(at), node, broker, cause, revision))
+        return self
+
+    def slowed(self, slowdown: float) -> "Script":
+        """Other load slowed the processes of the run in each phase."""
+        self.records = [replace(one, slowdown=slowdown) if isinstance(one, Phase) else one for one in self.records]
         return self
 
     def busy(self, client: str, begin: float, end: float, every: float = 100.0) -> "Script":
