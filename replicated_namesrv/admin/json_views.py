@@ -261,7 +261,9 @@ async def route(request: web.Request) -> web.Response:
     state, freshness = await state_for(request)
     found = state.route(topic)
     if found is None:
-        remedy = "see /v1/topics, or create it (mqadmin updateTopic); independent nodes (mode=ap): first compare them (namesrv diff)"
+        remedy = (
+            "see /v1/topics, or create it (mqadmin updateTopic); independent nodes (mode=ap): first compare them (namesrv diff)"
+        )
         return json_error(404, f"no broker serves topic '{topic}'", remedy, headers=freshness)
     if _cost(found) > ROUTE_COST_MAX:
         remedy = "use the RocketMQ port (namesrv route), or unregister brokers that are gone"

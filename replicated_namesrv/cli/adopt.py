@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--within", type=positive, default=WITHIN_S, metavar="SECONDS", help=f"time for each swap (default {WITHIN_S})"
     )
     add_comparison_arguments(parser)
-    codes = "0 all servers agree, and were swapped if asked; 1 they differ, or a swap failed; 2 usage, a server did not answer, or KV was not compared"
+    codes = "0 all servers agree, and were swapped if asked; 1 they differ, or a swap failed; 2 usage, or not all was compared"
     add_client_arguments(parser, _EXAMPLES, codes)
 
 
