@@ -298,8 +298,9 @@ class Membership:
         if self._defences.confirmed_connections:
             self._confirmed_from[peer] = self._sequence + 1
             self.own_standings.pop(peer, None)
-            if peer in self._judged:  # the peer answers a judgement of PENDING at once
-                self._judged[peer] = *self._judged[peer][:2], Standing.PENDING
+            judged = self._judged.get(peer)
+            if judged is not None and judged[2] is Standing.ACCEPTED:  # the peer answers a judgement of PENDING at once
+                self._judged[peer] = *judged[:2], Standing.PENDING
         self.greet(peer)
 
     def disconnected(self) -> None:
