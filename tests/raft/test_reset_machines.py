@@ -1,5 +1,8 @@
 """Directed tests: a virtual machine is reset to a snapshot, memory included, while its node leads."""
 
+from itertools import pairwise
+
+from replicated_namesrv.raft.interfaces import Committed
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_messages import Append, Introduction, Message
 from replicated_namesrv.raft.raft_node import RaftNode
@@ -148,6 +151,32 @@ def test_a_new_connection_costs_little_time() -> None:
     outcome = world.propose(leader.node_id, b"b")
     world.run_until(lambda: follower.machine.commands == [b"a", b"b"])
     assert outcome
+
+
+def test_writes_continue_while_connections_are_established_again() -> None:
+    """Each connection is lost and established again 19 times per second. Entries and forwards wait until the processes have
+    accepted each other. If they were dropped instead, they would be sent again only after a heartbeat, or after 0.3 s."""
+    world = World()
+    world.start_all()
+    leader = world.elect()
+    follower = others(world, leader)[0]
+    world.run(0.5)
+    links = [(source, target) for source in world.names for target in world.names if source != target]
+    began, reconnections, committed_at = world.time, 0, [world.time]
+    outcomes = world.propose(follower.name, b"a")
+    while world.time < began + 1:
+        while began + reconnections * 0.053 / len(links) <= world.time:
+            link = links[reconnections % len(links)]
+            world.disconnect(*link)
+            world.connect(*link)
+            reconnections += 1
+        if outcomes:
+            assert isinstance(outcomes[0], Committed)
+            committed_at.append(world.time)
+            outcomes = world.propose(follower.name, b"a")
+        world.step()
+    assert leader.role == "leader"
+    assert max(later - earlier for earlier, later in pairwise([*committed_at, world.time])) < 0.03
 
 
 def test_an_introduction_from_before_the_connection_confirms_nothing() -> None:
