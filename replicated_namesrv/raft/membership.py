@@ -11,6 +11,7 @@ a peer. A process that has just started sends no votes and no acknowledgements t
 time limit has passed (``is_silent``). The reason: one peer may remember more of this process's disk than the other peers do.
 """
 
+from collections import deque
 from collections.abc import Callable
 
 from replicated_namesrv.raft.configuration import Configuration
@@ -50,6 +51,13 @@ that time ends."""
 CONTACT_SECONDS = 2.2
 """Maximum time for which a process makes no promises after its start, because a peer with contact has not accepted it yet. It is
 longer than an attempt of the peer to connect, and longer than ``transport.LIVE_SECONDS``."""
+NUMBERS_REMEMBERED = 1_024
+"""Number of introductions to a peer whose numbers are remembered until the peer echoes one of them or a later one. If there are
+more, the oldest are forgotten. Over a connection on which nothing arrives, they are those of at least 50 s."""
+REJOIN_STEP = 1 << 40
+"""A process that rejoins skips this many numbers. It may have been reset, and its peers may have received greater ones."""
+_STEP_FACTOR, _STEP_BITS = 0x9E37_79B9_7F4A_7C15, 24
+"""Introductions are at most 2^24 numbers apart, so numbers up to ``NUMBER_MAX`` suffice for decades."""
 _STANDINGS = frozenset(Standing)
 _PROMISES = frozenset((Vote, VoteReply, AppendReply, SnapshotAck, ReadAck))
 """Messages that other nodes count as a vote, an acknowledgement or a renewal of the lease. Every AppendReply is one of them: even
@@ -115,6 +123,8 @@ class Membership:
         self._newest_received: dict[str, tuple[int, int]] = {}
         """For each peer: (process, sequence) of its newest introduction, which this node echoes."""
         self._sequence = 0
+        self._sent: dict[str, deque[int]] = {}
+        """For each peer: the numbers of the introductions sent to it, from the last one that it has echoed on."""
         self._foreign: set[str] = set()
         """Peers that belong to another cluster of the same name."""
         self._greet_at: dict[str, float] = {}
@@ -298,8 +308,9 @@ class Membership:
         if self._defences.confirmed_connections:
             self._confirmed_from[peer] = self._sequence + 1
             self.own_standings.pop(peer, None)
-            if peer in self._judged:  # the peer answers a judgement of PENDING at once
-                self._judged[peer] = *self._judged[peer][:2], Standing.PENDING
+            judged = self._judged.get(peer)
+            if judged is not None and judged[2] is Standing.ACCEPTED:  # the peer answers a judgement of PENDING at once
+                self._judged[peer] = *judged[:2], Standing.PENDING
         self.greet(peer)
 
     def disconnected(self) -> None:
@@ -368,7 +379,11 @@ class Membership:
         if greeting is None or greeting.protocol == 0:
             return
         self._introduce_at[peer], self._due_at = self._now() + self._introduction_seconds, None
-        self._sequence += 1
+        received = self._newest_received.get(peer, (0, 0))
+        # The step depends on what the peer sent last. If this process is reset, it receives other introductions than before, so
+        # it does not send the numbers again that it has sent before.
+        self._sequence += 1 + ((received[0] ^ received[1]) * _STEP_FACTOR >> (64 - _STEP_BITS)) % (1 << _STEP_BITS)
+        self._sent.setdefault(peer, deque(maxlen=NUMBERS_REMEMBERED)).append(self._sequence)
         self._environment.send(
             peer,
             Introduction(
@@ -377,7 +392,7 @@ class Membership:
                 self.process,
                 self.identity.boot,
                 self._sequence,
-                *self._newest_received.get(peer, (0, 0)),
+                *received,
                 *self.opened,
                 self._log.durable_number,
                 SNAPSHOT_VERSION,
@@ -479,6 +494,9 @@ class Membership:
                 f"{peer} has contact with another process under the name {self.identity.node}: a copy of this data directory, "
                 "or another one, is in use; stop one of the two processes"
             )
+        if about_us and self._was_reset(peer, said.echo_sequence):
+            self._regressed(f"{peer} has received an introduction that this process did not send: its machine was reset")
+            return
         if about_us or (self._defences.earlier_reports and self._config.authenticated_peers):
             self._reported = self._reported.merged(Memory(said.remembered_number, said.remembered_term, said.remembered_index))
         if standing is Standing.REGRESSED or (about_us and self._lacks_data()):
@@ -487,6 +505,17 @@ class Membership:
                 f"{self._reported.term}, of this data directory; it was opened with {self.opened.number} records, term "
                 f"{self.opened.term}, entry {self.opened.acknowledged}, and has {self._log.durable_number} records now"
             )
+
+    def _was_reset(self, peer: str, echoed: int) -> bool:
+        """Whether ``peer`` echoes a number that this process has not sent to it. Then its machine was reset, memory included."""
+        sent = self._sent.get(peer)
+        if not sent or echoed <= sent[0] or not self._defences.regressions:
+            return False
+        if echoed not in sent:
+            return True
+        while sent[0] < echoed:
+            sent.popleft()
+        return False
 
     def _lacks_data(self) -> bool:
         """Whether peers remember more of this disk than is on it. Peers judge this, too (REGRESSED), but their judgement may not
@@ -501,6 +530,7 @@ class Membership:
         for known in (
             self.known, self.own_standings, self._judged, self._greetings, self._greeted_at, self._introductions,
             self._newest_received, self._greet_at, self._introduce_at, self._answers, self._contested_until, self._confirmed_from,
+            self._sent,
         ):  # fmt: skip  # items grouped by line
             known.pop(peer, None)
         self._foreign.discard(peer)
@@ -510,6 +540,8 @@ class Membership:
         """This node continues as another incarnation, so every peer has to accept it again."""
         self.own_standings.clear()
         self._reported = NOTHING
+        self._sent.clear()
+        self._sequence += REJOIN_STEP
         for peer in self._context.peers:
             self.greet(peer)
 

@@ -126,6 +126,13 @@ class Proposals:
     def _leader(self) -> str | None:
         return self._leadership.leader_of(self._core.term)
 
+    @property
+    def _reachable_leader(self) -> str | None:
+        """The leader to which proposals can be forwarded now. Until both processes have accepted each other, proposals wait."""
+        leader = self._leader
+        may_forward = leader in self._context.peers and self._voters.may_propose
+        return leader if leader is not None and may_forward and self._outbox.reaches(leader, Forward) else None
+
     # Callers
 
     def propose(self, command: bytes, done: Done, timeout_ms: int) -> None:
@@ -169,8 +176,8 @@ class Proposals:
             if self._core.is_leader:
                 if self._may_append():
                     self._append()
-            elif self._leader in self._context.peers and now >= self._not_before and self._voters.may_propose:
-                self._forward(self._leader, now)
+            elif (leader := self._reachable_leader) is not None and now >= self._not_before:
+                self._forward(leader, now)
         if now >= self._next_expiry:
             self._expire(now)
         if self._forwards and not self._core.is_leader:
@@ -183,7 +190,7 @@ class Proposals:
         if (self._queue or self._arrived) and self._has_room:
             if self._core.is_leader and self._may_append():
                 return 0.0
-            if not self._core.is_leader and self._leader in self._context.peers and self._voters.may_propose:
+            if not self._core.is_leader and self._reachable_leader is not None:
                 times.append(self._not_before)
         return min(times)
 

@@ -164,11 +164,14 @@ class Replication:
     def wants_tick(self) -> bool:
         """Whether a follower has not been sent the newest commit index yet."""
         commit = self._core.commit_index
-        return any(p.commit_sent < commit and p.state == REPLICATE and p.connected for p in self._followers.progress.values())
+        return any(
+            p.commit_sent < commit and p.state == REPLICATE and p.connected and self._outbox.reaches(p.peer, Append)
+            for p in self._followers.progress.values()
+        )
 
     def _pump(self, progress: Progress, heartbeat: bool) -> None:
         log = self._log
-        if not progress.connected or not progress.incarnation:
+        if not progress.connected or not progress.incarnation or not self._outbox.reaches(progress.peer, Append):
             return
         if log.vote_number > log.durable_number and self._defences.durable_leadership:
             # the only voter leads at once; if its vote is not on disk and the power fails, it would lead this term again, with
@@ -179,7 +182,7 @@ class Replication:
         if progress.state == SNAPSHOT:
             self._sending.pump(progress, heartbeat)
         elif progress.state == PROBE:
-            if (heartbeat or not progress.probe_sent) and self._outbox.reaches(progress.peer, Append):
+            if heartbeat or not progress.probe_sent:
                 progress.probe_sent = True
                 self._send_append(progress, 0, True)
         elif not self._send_entries(progress) and (heartbeat or progress.commit_sent < self._core.commit_index):

@@ -485,3 +485,27 @@ def test_a_node_echoes_the_newest_number_though_its_peer_has_rejoined() -> None:
     world.run(3)
     assert back.node.membership.standing_now(leader.node_id) is Standing.ACCEPTED
     assert sum(node.counters["rejoined"] for node in world.nodes) == 1
+
+
+def test_a_contested_process_stays_silent_when_the_peer_connects_again() -> None:
+    """The leader has contact with two processes of one node, and its connection to them is established again and again. It must
+    not withdraw its objection meanwhile, because the third node may know only the copy."""
+    world, leader, host, third = three_nodes()
+    world.cut = {(third.name, host.name), (host.name, third.name)}
+    copy = Copied(world, host.name, image_of(host.disk))
+    copy.ticking(world, lambda: copy.node.membership.is_contested)
+    settled_at = world.time + 0.5
+    copy.ticking(world, lambda: world.time >= settled_at)
+    end = world.time + 1
+    contested: list[bool] = []
+
+    def deliver(source: str, target: str, message: Message) -> None:
+        to_both(source, target, message)
+        contested.append(copy.node.membership.is_contested)
+
+    to_both, world._deliver = world._deliver, deliver  # type: ignore[method-assign]  # of this world alone
+    while world.time < end:
+        world.disconnect(leader.node_id, host.name)
+        world.connect(leader.node_id, host.name)
+        copy.ticking(world, lambda at=world.time + 0.05: world.time >= at)  # type: ignore[misc]
+    assert all(contested)

@@ -1,5 +1,8 @@
 """Directed tests: a virtual machine is reset to a snapshot, memory included, while its node leads."""
 
+from itertools import pairwise
+
+from replicated_namesrv.raft.interfaces import Committed
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_messages import Append, Introduction, Message
 from replicated_namesrv.raft.raft_node import RaftNode
@@ -98,6 +101,38 @@ def test_confirmed_connections(defended: bool) -> None:
     assert follower.machine.commands[:2] == image.machine.commands[:2] == [b"old", b"X"]
 
 
+def test_a_reset_is_noticed_although_the_numbers_have_passed() -> None:
+    """After the reset, introductions of the leader are lost, and those of the follower arrive late. Meanwhile the leader appends
+    other entries. So its introduction that arrives first has a greater number, a newer echo, and more records than the follower
+    remembers."""
+    world, image, follower = reset_after_a_commit(Defences(), delay_s=0.05)
+    end = world.time + 0.2
+    world.drop = lambda source, _, message: source == image.name and isinstance(message, Introduction) and world.time < end
+    for command in (b"Y", b"Z"):
+        world.propose(image.name, command)
+        world.run(0.02)
+    world.run(1)
+    assert image.node is not None
+    assert image.node.counters["rejoined"] == 1
+    restore_the_third(world)
+    assert follower.machine.commands[:2] == image.machine.commands[:2] == [b"old", b"X"]
+
+
+def test_a_late_introduction_from_before_the_reset_confirms_nothing() -> None:
+    """The follower sent an introduction before the reset. It arrives afterwards, and echoes a number that the leader has not sent
+    yet in its memory."""
+    world, leader, follower = led_with_one_follower(Defences())
+    image = led_with_one_follower(Defences())[0].hosts[leader.node_id]
+    kept = world.keep(Introduction, follower.name, leader.node_id)
+    commit(world, leader, b"X")
+    world.run(2)
+    reset(world, image, follower)
+    assert image.node is not None
+    image.node.on_message(follower.name, kept[-1])
+    assert not image.node.outbox.reaches(follower.name, Append)
+    assert image.node.counters["rejoined"] == 1
+
+
 def test_a_new_connection_costs_little_time() -> None:
     """A leader sends entries over a new connection after one exchange of introductions, and does not wait for a heartbeat."""
     world = World()
@@ -116,6 +151,32 @@ def test_a_new_connection_costs_little_time() -> None:
     outcome = world.propose(leader.node_id, b"b")
     world.run_until(lambda: follower.machine.commands == [b"a", b"b"])
     assert outcome
+
+
+def test_writes_continue_while_connections_are_established_again() -> None:
+    """Each connection is lost and established again 19 times per second. Entries and forwards wait until the processes have
+    accepted each other. If they were dropped instead, they would be sent again only after a heartbeat, or after 0.3 s."""
+    world = World()
+    world.start_all()
+    leader = world.elect()
+    follower = others(world, leader)[0]
+    world.run(0.5)
+    links = [(source, target) for source in world.names for target in world.names if source != target]
+    began, reconnections, committed_at = world.time, 0, [world.time]
+    outcomes = world.propose(follower.name, b"a")
+    while world.time < began + 1:
+        while began + reconnections * 0.053 / len(links) <= world.time:
+            link = links[reconnections % len(links)]
+            world.disconnect(*link)
+            world.connect(*link)
+            reconnections += 1
+        if outcomes:
+            assert isinstance(outcomes[0], Committed)
+            committed_at.append(world.time)
+            outcomes = world.propose(follower.name, b"a")
+        world.step()
+    assert leader.role == "leader"
+    assert max(later - earlier for earlier, later in pairwise([*committed_at, world.time])) < 0.03
 
 
 def test_an_introduction_from_before_the_connection_confirms_nothing() -> None:

@@ -8,6 +8,7 @@ from replicated_namesrv.raft.message_bounds import NUMBER_MAX, TERM_STEP_MAX
 from replicated_namesrv.raft.raft_messages import (
     Append,
     DigestReport,
+    Introduction,
     Message,
     PreVote,
     ReadProbe,
@@ -66,7 +67,10 @@ def plausible(kind: type[Message], facts: Facts) -> Message:
 
 
 def contradicts(message: Message, facts: Facts) -> bool:
-    """Whether the message is an append that contradicts a committed entry of the receiver. It stops the receiver."""
+    """Whether the message is an append that contradicts a committed entry of the receiver, which stops the receiver. Or it is an
+    introduction with a number that was never sent, which shows that a machine was reset: a node rejoins."""
+    if isinstance(message, Introduction):
+        return any(1 < number <= NUMBER_MAX for number in (message.sequence, message.echo_sequence))
     if not isinstance(message, Append) or message.previous_term > message.term:
         return False
     named = message.previous_index, message.previous_term
