@@ -67,7 +67,7 @@ class Client:
         return next(iter(self._addresses)) if len(self._addresses) == 1 else None
 
     def use_nodes(self, nodes: Sequence[str]) -> None:
-        """Take another list of name servers, in the client's own order. A client that asks only one node keeps it."""
+        """Use another list of name servers, in the client's own order. No effect on a client that asks only one node."""
         if self.pinned is None:
             self.nodes = {node: address for node, address in self._addresses.items() if node in nodes}
             self.servers.update_addresses(list(self.nodes.values()))

@@ -2,9 +2,9 @@
 
 There are three name servers for each mode, two brokers and four clients. The brokers register with the name servers of both
 modes, so they start only once. Three clients ask one name server each. The fourth client has all addresses, like a RocketMQ
-client. While the leader is cut off from its peers and from the brokers, the demonstration changes the number of the topic's
-queues at the brokers. After a client has received this change, an answer to a later query is outdated if it does not contain the
-change.
+client. While one node (in CP the leader) is cut off from its peers and from the brokers, the demonstration changes the number
+of the topic's queues at the brokers. After a client has received this change, an answer to a later query is outdated if it does
+not contain the change.
 """
 
 import asyncio

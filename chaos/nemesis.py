@@ -47,7 +47,7 @@ class ClusterNemesis:
         self._commands_ended = asyncio.Event()
         self._spares = iter(topology.spares)
         self.members = RunMembers.of(topology.founders)
-        """The members, as far as the operator's commands tell."""
+        """The members, according to the outcomes of the operator's commands."""
         self._lost_disks: set[str] = set()
         """Dead nodes whose data must be deleted before they start again."""
 
@@ -94,7 +94,7 @@ class ClusterNemesis:
         return plan(spec, self._topology, await self._cluster.leader(), self._variant, rng, self.members.nodes)
 
     async def _operate(self, number: int, spec: FaultSpec, made: FaultPlan) -> None:
-        """Do what the operator does."""
+        """Perform one action of the operator: change the members, or drain nodes."""
         if spec.kind is FaultKind.DRAIN:
             for name in made.nodes:
                 await self._drain(number, spec, made._replace(nodes=(name,)))

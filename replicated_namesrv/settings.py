@@ -76,9 +76,11 @@ class Settings:
         "", NAMESRV, "Shown for compatibility: the file given with -c. Run-time changes go to runtime.properties in dataDir."
     )
     product_env_name: str = setting(
-        "center", NAMESRV, "The environment that clusterTest asks. addressServer gets this name and returns the address list."
+        "center",
+        NAMESRV,
+        "Name of the other environment whose name servers clusterTest asks. addressServer returns their addresses.",
     )
-    cluster_test: bool = setting(False, NAMESRV, "If a route is not found, ask the environment productEnvName.")
+    cluster_test: bool = setting(False, NAMESRV, "If a route is not found, ask the name servers of productEnvName.")
     order_message_enable: bool = setting(False, NAMESRV, "Include orderTopicConf in route answers.", replicated=True)
     return_order_topic_config_to_broker: bool = setting(
         True, NAMESRV, "Answer a registration with the KV namespace ORDER_TOPIC_CONFIG.", replicated=True
@@ -136,7 +138,7 @@ class Settings:
         0, NETTY_SERVER, "Unsent bytes at which the node stops reading from a connection; 0: 256 KiB."
     )
     write_buffer_low_water_mark: int = setting(
-        0, NETTY_SERVER, "Unsent bytes at which the node reads from it again; 0: a quarter of the high mark."
+        0, NETTY_SERVER, "Unsent bytes at which the node reads from the connection again; 0: a quarter of the high mark."
     )
     server_socket_backlog: int = setting(1024, NETTY_SERVER, "Maximum number of connections that wait to be accepted.")
     server_netty_worker_group_enable: bool = setting(True, NETTY_SERVER, "Accepted, no effect: there is no worker group.")
@@ -176,16 +178,26 @@ class Settings:
     enable_reconnect_for_go_away: bool = setting(True, NETTY_CLIENT, "Accepted, no effect.")
 
     # settings of TLS, with the names of RocketMQ's system properties
-    tls_server_mode: str = setting("permissive", OWN, "disabled, permissive or enforcing.", name="tls.server.mode")
+    tls_server_mode: str = setting(
+        "permissive",
+        OWN,
+        "TLS of brokers and clients. disabled: refused; permissive: accepted, as is plain text; enforcing: required.",
+        name="tls.server.mode",
+    )
     tls_test_mode_enable: bool = setting(
         True, OWN, "Use a self-signed certificate that is created in memory.", name="tls.test.mode.enable"
     )
-    tls_server_need_client_auth: str = setting("none", OWN, "none, optional or require.", name="tls.server.need.client.auth")
+    tls_server_need_client_auth: str = setting(
+        "none",
+        OWN,
+        "Whether clients present a certificate: none, optional or require. Needs tls.server.authClient=true.",
+        name="tls.server.need.client.auth",
+    )
     tls_server_key_path: str = setting("", OWN, "Private key, PEM.", name="tls.server.keyPath")
     tls_server_key_password: str = setting("", OWN, "Password of the private key.", name="tls.server.keyPassword")
     tls_server_cert_path: str = setting("", OWN, "Certificate chain, PEM.", name="tls.server.certPath")
     tls_server_auth_client: bool = setting(
-        False, OWN, "Verify client certificates against trustCertPath.", name="tls.server.authClient"
+        False, OWN, "Verify client certificates against tls.server.trustCertPath.", name="tls.server.authClient"
     )
     tls_server_trust_cert_path: str = setting("", OWN, "Trusted certificates, PEM.", name="tls.server.trustCertPath")
     tls_client_key_path: str = setting("", OWN, "Private key for pushes (useTLS), PEM.", name="tls.client.keyPath")
@@ -228,9 +240,9 @@ class Settings:
         "", OWN, "File with another secret that peers may use, while the secret is replaced (cp). Read at the start."
     )
     peer_tls_key_path: str = setting("", OWN, "Private key of this node for TLS between peers (cp), PEM.")
-    peer_tls_key_password: str = setting("", OWN, "Password of that key.")
+    peer_tls_key_password: str = setting("", OWN, "Password of peerTlsKeyPath.")
     peer_tls_cert_path: str = setting(
-        "", OWN, "Certificate chain of that key, PEM; nodeId is one of its DNS names. Changed files are read again."
+        "", OWN, "Certificate chain of peerTlsKeyPath, PEM; nodeId is one of its DNS names. Changed files are read again."
     )
     peer_tls_trust_cert_path: str = setting("", OWN, "Authorities that signed all nodes' certificates, PEM.")
     election_timeout_ms: int = setting(
@@ -282,8 +294,8 @@ class Settings:
     admin_tls_cert_path: str = setting(
         "", OWN, "Certificate chain of the admin port, PEM. If set, the port speaks only HTTPS. Reloaded when the files change."
     )
-    admin_tls_key_path: str = setting("", OWN, "Private key of that certificate, PEM.")
-    admin_tls_key_password: str = setting("", OWN, "Password of that key.")
+    admin_tls_key_path: str = setting("", OWN, "Private key of adminTlsCertPath, PEM.")
+    admin_tls_key_password: str = setting("", OWN, "Password of adminTlsKeyPath.")
     admin_tls_trust_cert_path: str = setting(
         "",
         OWN,
@@ -323,7 +335,9 @@ class Settings:
     zone_aware_addresses: bool = setting(
         False, OWN, "With mode=cp, /rocketmq/nsaddr returns only nodes of this node's zone, unless none of them serves."
     )
-    address_server: str = setting("", OWN, "http://HOST[:PORT]/PATH that returns the address list of productEnvName.")
+    address_server: str = setting(
+        "", OWN, "http://HOST[:PORT]/PATH; with -productEnvName appended it returns the address list for clusterTest."
+    )
     log_level: str = setting("info", OWN, "debug, info, warning or error.")
     log_format: str = setting("auto", OWN, "human, json or auto (human on a terminal, otherwise JSON).")
     route_cache_bytes: int = setting(
@@ -340,7 +354,7 @@ class Settings:
         268_435_456,
         OWN,
         "Maximum bytes in memory for incomplete frames and unread answers of all connections. The connection with the "
-        "oldest ones is closed first.",
+        "oldest frame or answer is closed first.",
     )
     frame_timeout_millis: int = setting(30_000, OWN, "A connection is closed if a frame takes longer to arrive.")
     max_inflated_body_bytes: int = setting(
@@ -360,7 +374,8 @@ class Settings:
     max_broker_bytes: int = setting(
         33_554_432,
         OWN,
-        "Maximum bytes of one broker name, including topics of earlier registrations. Registrations above it are refused.",
+        "Maximum bytes of data registered under one broker name, topics of earlier registrations included. Registrations "
+        "that exceed it are refused.",
     )
 
     black_list: frozenset[str] = field(default=frozenset(), repr=False)

@@ -9,7 +9,8 @@ count.
     two ids                              always
     an id                                a later acknowledged registration under another id had replaced it
     not listed, CP                       the broker had registered, and no broker of the pair was exposed or gone before
-    not listed, AP                       it had registered at this node within its time-out, none was gone, and no fault was near
+    not listed, AP                       it had registered at this node within its time-out, no broker of the pair was gone, and
+                                         no fault was near
     another permission than the topic's  always: nothing changes the permission of the pair
 
 The answer to a slave's registration names the master of the group, because the slave copies its data. It is wrong if it names a

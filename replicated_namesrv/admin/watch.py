@@ -244,7 +244,7 @@ def parse_position(text: str) -> tuple[int, str]:
 
 
 def _gone(error: str, history: History) -> web.Response:
-    remedy = "read the state anew (/v1/topics, /v1/brokers, /v1/kv) and watch from the revision that those answers name"
+    remedy = "read the state again (/v1/topics, /v1/brokers, /v1/kv) and watch from the revision that those answers name"
     fields = {"error": error, "remedy": remedy, "outcome": "not done", "oldest": history.oldest, "revision": history.newest}
     return json_response(fields, 410)
 

@@ -70,9 +70,9 @@ _EXAMPLES = """\
   namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876' --swap 'ssh root@{host} systemctl stop mqnamesrv "&&" systemctl start namesrv'
   namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876' --only 10.0.0.2:9876 --swap './back.sh {host} {port}'
 
-COMMAND runs on this machine, without a shell. {host}, {port} and {address} stand for the server. It has to return when the new
-server has been started. Start the new servers with needWaitForService=true, RocketMQ's too. They then answer no route query for
-waitSecondsForService seconds, so no client reads an incomplete answer.
+COMMAND runs on this machine, without a shell. {host}, {port} and {address} stand for the server. COMMAND has to return when the
+new server has been started. Start each new server with needWaitForService=true, also if it is RocketMQ's own. Then it answers no
+route query for waitSecondsForService seconds, so no client reads an incomplete answer.
 """
 
 

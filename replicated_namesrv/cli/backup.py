@@ -51,7 +51,7 @@ _EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("file", metavar="FILE", type=Path, help="'-': stdout")
+    parser.add_argument("file", metavar="FILE", type=Path, help="the backup; '-': stdout")
     parser.add_argument("--check", action="store_true", help="check an existing file and print a summary of its contents")
     parser.add_argument(
         "--stale", action="store_true", help="do not ask a majority: the backup may lack the latest acknowledged changes"

@@ -74,7 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="5.3",
         help="RocketMQ version to imitate (default 5.3)",
     )
-    how.add_argument("--period-ms", type=positive, default=30_000, metavar="MS", help="between registrations (default 30000)")
+    how.add_argument(
+        "--period-ms", type=positive, default=30_000, metavar="MS", help="milliseconds between registrations (default 30000)"
+    )
     how.add_argument(
         "--heartbeat",
         choices=[kind.value for kind in Heartbeat],

@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action="store_true",
             help="nodes enforce roles; brokers and clients sign with access keys",
         )
-    suite = commands.add_parser("suite", help="run many: smoke, full or soak", description=_ABOUT_SUITES)
+    suite = commands.add_parser("suite", help="run a suite of scenarios: smoke, full or soak", description=_ABOUT_SUITES)
     suite.add_argument("suite", choices=("smoke", "full", "soak"))
     suite.add_argument("--modes", default="ap,cp", help=f"comma-separated list of {_MODES} (default ap,cp)")
     suite.add_argument("--nodes", type=int, choices=(3, 5), action="append", help="full: only this size; repeatable")

@@ -49,7 +49,7 @@ _EXAMPLES = """\
 Node i (from 0) listens on PORT+i for RocketMQ, on PORT+10+i for HTTP and on PORT+20+i for its peers.
 
 examples:
-  namesrv cluster                                   a Raft group (CP) of three nodes, on 127.0.0.1:9876 to 9878
+  namesrv cluster                                   three replicated nodes (CP), on 127.0.0.1:9876 to 9878
   namesrv cluster --mode ap                         three independent nodes, like RocketMQ's own
   namesrv cluster --listen 0.0.0.0:9876             reachable from other machines
   namesrv cluster --nodes 5 --listen 127.0.0.1:19876 --data-dir /tmp/five
@@ -64,7 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nodes", type=int, default=3, metavar="N", help=f"1, 3 or 5; with --mode ap 1 to {NODES_MAX} (default 3)"
     )
-    parser.add_argument("--mode", choices=("cp", "ap"), default="cp", help="cp: one Raft group (default); ap: independent nodes")
+    parser.add_argument(
+        "--mode", choices=("cp", "ap"), default="cp", help="cp: replicated nodes (default); ap: independent nodes"
+    )
     parser.add_argument(
         "--listen", default=f"127.0.0.1:{DEFAULT_PORT}", metavar="HOST:PORT", help="first node's RocketMQ address"
     )
@@ -183,7 +185,9 @@ def check_ports(plans: Iterable[NodePlan]) -> None:
 def described_log(file: Path, last_lines: Sequence[str]) -> str:
     """The last lines of a node that does not serve. On a busy machine, a node can be late with its first line."""
     if not last_lines:
-        return f"{file} has no line of this start; if the machine is busy, stop other work, and start the cluster again"
+        return (
+            f"nothing was written to {file} since the start; if the machine is busy, stop other work, and start the cluster again"
+        )
     return f"the end of {file}:" + "".join(f"\n  {line}" for line in last_lines)
 
 

@@ -1,4 +1,4 @@
-"""``namesrv demo``: shows on real processes what clients see in CP and in AP while the leader is cut off."""
+"""``namesrv demo``: shows on real processes what clients see in CP and in AP while one node is cut off."""
 
 import argparse
 import asyncio
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from replicated_namesrv.chaos.demonstration import Demonstration, LookUp
     from replicated_namesrv.chaos.demonstration_brokers import RealBrokers
 
-HELP = "show what clients see in CP and in AP while the leader is cut off (about a minute)"
+HELP = "show what clients see in CP and in AP while one node is cut off (about a minute)"
 
 EXIT_UNKNOWN = 2
 COLUMN = 21
 BROKERS_OF = {True: "brokers of RocketMQ 5.3.3", False: "simulated brokers"}
 
 _EXAMPLES = """\
-Three name servers for each mode, two brokers and four clients run on this machine. The leader is cut off for twelve seconds. In
-that time the number of queues of a topic is changed. Each second one line shows what each client got last.
+Three name servers for each mode, two brokers and four clients run on this machine. One node, in CP the leader, is cut off for
+twelve seconds. In that time the number of queues of a topic is changed. Each second one line shows what each client got last.
 
 With Java 17 and Maven, the brokers are those of RocketMQ 5.3.3; the first run fetches them (80 MB). Otherwise, and with
 --simulated, they are simulated.
-With Toxiproxy or Go, Toxiproxy cuts the network. Otherwise, and with --pause, the leader's process is paused.
+With Toxiproxy or Go, Toxiproxy cuts the network. Otherwise, and with --pause, the node's process is paused.
 
 examples:
   namesrv demo                    both modes, one after the other
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument("--mode", choices=("both", "cp", "ap"), default="both", help="which mode to show (default: both)")
     parser.add_argument("--simulated", action="store_true", help="simulate the brokers, even where RocketMQ's can run")
-    parser.add_argument("--pause", action="store_true", help="pause the leader's process, do not use Toxiproxy")
+    parser.add_argument("--pause", action="store_true", help="pause the node's process, do not use Toxiproxy")
     parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
 
 
@@ -90,12 +90,12 @@ def report(stories: "list[Demonstration]", modes: Sequence[str], stopped: str | 
 def _toxiproxy(show: "_Show") -> Path | None:
     """Toxiproxy, built with Go if it is not installed. None: Go is not installed either, or the build failed."""
     if provision.find_toxiproxy() is None and provision.find_go() is None:
-        show.say("neither Toxiproxy nor Go is installed, so the leader's process is paused in place of a network cut")
+        show.say("neither Toxiproxy nor Go is installed, so the node's process is paused in place of a network cut")
         return None
     try:
         return provision.toxiproxy_server(show.say)
     except provision.ProvisionError as error:
-        show.say(f"{error}; the leader's process is paused in place of a network cut")
+        show.say(f"{error}; the node's process is paused in place of a network cut")
         return None
 
 
@@ -142,7 +142,7 @@ class _Show:
     def begin(self, mode: str) -> None:
         """Announce a mode."""
         self._has_header = False
-        nodes = "one Raft group: the nodes agree" if mode == "cp" else "independent nodes, as RocketMQ's own name servers"
+        nodes = "replicated nodes" if mode == "cp" else "independent nodes, as RocketMQ's own name servers"
         self._print(f"\n{mode.upper()}, {nodes}")
 
     def say(self, text: str) -> None:
@@ -199,7 +199,7 @@ def facts(story: "Demonstration") -> dict[str, Any]:
 _LINES = {
     "changeVisibleAfter_s": "time until the first client has the change, s",
     "outdatedAnswers": "outdated answers to later queries",
-    "lastOutdatedAfterChange_s": "  the last of them, s after the first client had it",
+    "lastOutdatedAfterChange_s": "  last outdated answer, s after a client had the change",
     "longestGapOfCutNodesClient_s": "client of the cut node: longest time without answer, s",
     "longestGapOfClientWithAllAddresses_s": "client with all addresses: longest time without answer, s",
     "nodesAgreeAfterCut_s": "time until all nodes agree after the cut, s",

@@ -82,7 +82,7 @@ def _transfer(admin: Admin, addresses: tuple[str, ...], leader: dict[str, Any], 
     if arguments.json:
         print_json({"from": leader["nodeId"], "leader": successor["nodeId"], "term": successor["term"]})
     else:
-        print(f"{leader['nodeId']} handed over to {successor['nodeId']}, term {successor['term']}")
+        print(f"{leader['nodeId']} transferred leadership to {successor['nodeId']}, term {successor['term']}")
     return GOOD if arguments.to in (None, successor["nodeId"]) else BAD
 
 

@@ -138,7 +138,7 @@ def _print(found: Inspection) -> None:
         rows = [(t["term"], t["votedFor"] or "-", t["file"], t["offset"]) for t in found.terms]
         print_table(("term", "voted for", "file", "offset"), rows)
         print()
-    print(f"last entry {found.last_index}, known as committed: up to {found.commit_index} or later")
+    print(f"last entry {found.last_index}, committed up to {found.commit_index} or further")
     if found.torn:
         print(f"torn tail: {found.torn}; it was never acknowledged, the next start cuts it off")
     for problem in found.problems:

@@ -1,7 +1,7 @@
 """``namesrv members``: the members of a CP cluster; adds, removes, replaces, promotes and moves them.
 
 The leader knows the progress of all members, so its answer is shown if it answers. Otherwise the first other answer is shown. A
-change is requested from the leader until it is made or refused. If the leader hands leadership over, the next leader gets the
+change is requested from the leader until it is made or refused. If the leader transfers leadership, the next leader gets the
 request. ``add`` and ``replace`` then wait until the new node votes, or, if it is an observer, until it has the log. If that takes
 too long, the command ends. The same command, run again, continues to wait.
 """
@@ -44,11 +44,11 @@ ADDRESSES_MAX = 64
 
 _EXAMPLES = """\
   namesrv members list
-  namesrv members add n4 10.0.0.4:9896              beside: namesrv serve --mode cp --node-id n4 --join n1=10.0.0.1:9896,… \
-                                                            --set peerListen=10.0.0.4:9896
+  namesrv members add n4 10.0.0.4:9896              after n4 was started on an empty disk:
+      namesrv serve --mode cp --node-id n4 --join n1=10.0.0.1:9896,… --set peerListen=10.0.0.4:9896
   namesrv members add n5 10.0.1.5:9896 --observer   no vote: it serves reads, and its loss does not affect the others
   namesrv members promote n5                        the observer becomes a voter
-  namesrv members remove n2                         works for the leader too: it hands leadership over first
+  namesrv members remove n2                         also the leader, which transfers leadership first
   namesrv members replace n3 n6 10.0.0.6:9896       add n6, wait until it votes, remove n3
   namesrv members move n1 10.0.2.1:9896             another address, same disk
 """
@@ -251,7 +251,7 @@ class _Change:
         try:
             self._add(new, address, observer=False, may_vote=True)
         except _UnfinishedError as error:
-            raise _UnfinishedError(f"{error}. {old} was not removed; the same command continues") from None
+            raise _UnfinishedError(f"{error}. {old} was not removed; repeat the command to continue") from None
         try:
             return self._request("remove", old)
         except AdminRefusedError:

@@ -1,6 +1,6 @@
 """``namesrv recover DIR --force-new-cluster ID``: makes a surviving node the first member of a new cluster, with its state.
 
-The node founds a cluster of its own in a folder beside its old log, and restores the state there as 'namesrv restore' does. Then
+The node founds a new cluster in a folder next to its old log, and restores the state there as 'namesrv restore' does. Then
 the two folders are swapped. So the new cluster has a new id and a new history: nodes of the old cluster are refused, and their
 logs cannot be mixed. Nothing is deleted.
 """

@@ -83,7 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
     if new_id is not None:
         check_place(directory, data_dir, found.cluster, new_id)
         if not found.votes:
-            raise StorageError(f"{directory}: this node had no vote, and may lack much of the state; use another disk, or FILE")
+            raise StorageError(
+                f"{directory}: this node had no vote, and may lack much of the state; use another disk, or give FILE in place of "
+                "--force-new-cluster"
+            )
     if not arguments.json:
         _print(found, facts)
     if file is not None:

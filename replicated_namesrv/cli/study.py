@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     about = "Print how many runs a study has, how long they take, and how much disk space they need. Run nothing."
     plan = commands.add_parser("plan", help="what a study would do", description=about)
-    about = "Make the runs of a study in a drawn order, in which each block has one run of each arm."
+    about = "Make the runs of a study in a random order. Each block has one run of each arm."
     begin = commands.add_parser("run", help="make the runs of a study", description=about)
     for command in (plan, begin):
         command.add_argument("plan", metavar="PLAN", help="a plan that comes with the product (primary), or a .toml file")

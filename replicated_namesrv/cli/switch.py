@@ -281,7 +281,7 @@ def _check_log(directory: Path, backup: Side, file: Path) -> None:
     if state.revision > head.revision and (newer := _conflicts([disk, backup], backup)):
         raise DisagreementError(
             f"nothing was changed: {directory} has revision {state.revision} and the backup {head.revision}; {_listed(newer)}; "
-            "start the cluster, take a new backup when nothing is written any more, and stop it again"
+            "start the cluster, stop all writes, take a new backup, and stop the cluster again"
         )
 
 

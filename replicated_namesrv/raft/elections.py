@@ -121,8 +121,8 @@ class Elections:
 
     @property
     def _waits_for_disk(self) -> bool:
-        """Whether this node is the only voter, and a part of its log is not on disk. PySyncObj's leader of a group of one commits
-        its whole log at once when it is elected."""
+        """Whether this node is the only voter, and a part of its log is not on disk. In a cluster of one, PySyncObj's leader
+        commits its whole log at once when it is elected."""
         return self._context.is_alone and self._defences.durable_campaign and self._log.is_unsynced
 
     @property

@@ -7,8 +7,8 @@ reported. The argument:
    node had. Each record has its number in the stream and a checksum, so a lost, doubled or foreign record is detected.
 2. ``begin_sync`` passes everything written so far to the disk in one append; one fsync covers all waiting records (group
    commit). ``durable_index`` and ``durable_number`` increase only when that fsync has been reported.
-3. A mark records the number of the last record that had been synced before it. On opening, the log looks for a valid mark behind
-   the first bad record which says that this record had been synced. If there is none, the record is a torn tail: it was never
+3. A mark records the number of the last record that had been synced before it. On opening, the log looks behind the first bad
+   record for a valid mark that reports this record as synced. If there is none, the record is a torn tail: it was never
    acknowledged, and the stream is cut there. Otherwise acknowledged data is damaged, and the log refuses to open, because a node
    that forgets what it acknowledged breaks Raft. A mark is also written when writing pauses, so that damage to the last batch is
    recognised, too. If the process crashes before that mark, damage to the last batch looks like a torn tail.
@@ -427,7 +427,7 @@ class Log:
         self._syncing_number = 0
 
     def sync_now(self) -> None:
-        """Write and sync while the caller waits: when opening, and for a group of one."""
+        """Write and sync while the caller waits: when opening, and for a cluster of one."""
         names, directory = self.begin_sync()
         self._storage.sync(names, directory)
         self.complete_sync()

@@ -18,8 +18,8 @@ directory."""
 class Identity:
     """The file with the identity of a data directory. It is replaced atomically and synced on every change.
 
-    Raises IdentityError if the directory belongs to something else, CorruptionError if the file is damaged or missing beside
-    other files.
+    Raises IdentityError if the directory belongs to something else, CorruptionError if the file is damaged, or is missing
+    although there are other files.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Sizes that must stay bounded whatever peers, network and disk do: each part's current size and bound.
+"""Sizes that peers, network and disk can make grow: the current size and the bound of each.
 
 The simulator checks them after every turn of every node. Bounds follow from ``RaftConfig`` and from constants of the parts;
 each part states its own in ``memory``. The content of the state machine is not included.

@@ -202,7 +202,7 @@ class NodeViews:
     # Reports
 
     def memory(self) -> dict[str, Bounded]:
-        """Memory that this node uses beside the state machine, with the bounds. Takes microseconds."""
+        """Memory that this node uses besides the state machine, with the bounds. Takes microseconds."""
         return {
             "log_entries": (len(self.log), self._log_entries_max),
             "log_buffer_bytes": (self.log.buffered_bytes, self._log_buffer_bytes_max),

@@ -51,7 +51,7 @@ class Defences:
     own_term_first: bool = True
     """A leader changes the members only when an entry of its own term is committed."""
     leader_stays: bool = True
-    """A leader writes no change that takes its own vote; it hands leadership over first."""
+    """A leader writes no change that takes its own vote; it transfers leadership first."""
     lasting_leader: bool = True
     """A node that was away keeps the configured nodes as peers until its leader is a member. Off: it keeps them until it knows a
     leader."""

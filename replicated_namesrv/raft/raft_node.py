@@ -1,4 +1,4 @@
-"""RaftNode: one member of the group, without IO.
+"""RaftNode: one member of the cluster, without IO.
 
 Events go in (messages, ticks, completed syncs), messages and sync requests come out through ``Environment``; PySyncObj, behind
 ``Core``, makes Raft's decisions. The same code runs in production and in the simulator. A broken invariant, a failed write or
@@ -104,8 +104,8 @@ class RaftNode(NodeViews):
         observer: Observer | None = None,
         joins: bool = False,
     ) -> None:
-        """``members``: all configured nodes, this one included, perhaps with their addresses. One member makes a group of its
-        own. ``joins``: a blank node joins a cluster, and ``members`` are only the nodes that it contacts first."""
+        """``members``: all configured nodes, this one included, perhaps with their addresses. One member makes a cluster
+        of one. ``joins``: a blank node joins a cluster, and ``members`` are only the nodes that it contacts first."""
         self.config = config or RaftConfig()
         self.defences = self.config.defences
         self.context = NodeContext(node_id, list(members), cluster_id, environment, self.config)
@@ -438,7 +438,7 @@ class RaftNode(NodeViews):
 
     @property
     def waits_for_disk(self) -> bool:
-        """Whether the only voter has records that are not on disk: in a group of one, PySyncObj would commit them at once."""
+        """Whether the only voter has records that are not on disk: in a cluster of one, PySyncObj would commit them at once."""
         return self.context.is_alone and self.defences.durable_acks and self.log.is_unsynced
 
     def _may_append(self) -> bool:
@@ -489,7 +489,7 @@ class RaftNode(NodeViews):
         try:
             action(*arguments, **options)
         except RolledBackError as error:
-            if not self.context.is_alone:  # in a group of one there is no other node that could promote a new incarnation
+            if not self.context.is_alone:  # in a cluster of one there is no other node that could promote a new incarnation
                 self._give_up_incarnation()
             self._fail(error)
         except Exception as error:

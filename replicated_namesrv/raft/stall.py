@@ -9,7 +9,7 @@ without this disk. Such a node counts as failed for everything that needs its di
 | D2  | yes          | follower, learner             | does not campaign and rejects pre-votes, because no vote could be sent    |
 | D3  | yes          | leader, a follower has all    | transfers leadership to the follower with the longest log                 |
 | D4  | yes          | leader, no transfer succeeds  | steps down; the others elect a leader after an election time              |
-| D5  | yes          | leader of a group of one      | continues to lead                                                         |
+| D5  | yes          | leader of a cluster of one    | continues to lead                                                         |
 
 On a stalled disk every leader stops appending, and every node rejects proposals, which are then certainly not applied. The
 tests are in ``tests/raft/test_stall.py``, the transcripts are ``tests/golden/raft/disk_hangs_*.txt``.

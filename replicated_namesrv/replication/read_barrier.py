@@ -298,20 +298,20 @@ class ReadBarrier:
         self._silent_ms, self._ticked_ms = 0.0, self._now_ms()  # F7
         if self.fenced:  # F6
             self.fenced = False
-            log.warning("a read index is confirmed again: serving")
+            log.warning("serving again: a read index was confirmed")
             self._change(True)
 
     def set_removed(self, reason: str | None) -> None:
         """Stop serving, because this node was removed from the cluster; None: it is a member (again)."""
         if reason is not None and self._removed is None:
-            log.error("serving no client: %s", reason)
+            log.error("stopped serving: %s", reason)
             self._removed = reason
             if not self.fenced:
                 self._close()
         self._removed = reason
 
     def _fence(self) -> None:
-        policy = "stale answers" if self.serves_stale else "serving no client"
+        policy = "giving stale answers" if self.serves_stale else "stopped serving"
         log.error("no majority has confirmed this node for %d ms: %s", self._fence_after_ms, policy)
         self._close()
 

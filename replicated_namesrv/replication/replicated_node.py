@@ -315,14 +315,14 @@ class ReplicatedNode:
         drained = {node.node_id for node in self._addresses.all() if node.drained}
         target = self._preference.target(self.consensus.raft_status(), drained)
         if target is not None:
-            log.info("leadership goes to a preferred node", extra={"to": target, "term": term})
+            log.info("transferring leadership to a preferred node", extra={"to": target, "term": term})
             self._tasks.keep(self._transfer_to(target))
 
     async def _transfer_to(self, node: str) -> None:
         try:
             await self.consensus.transfer_leadership(node)
         except NamesrvError as error:
-            log.info("leadership stays", extra={"cause": str(error)})
+            log.info("leadership was not transferred", extra={"cause": str(error)})
 
     def _change_serving(self, serving: bool) -> None:
         """This node has fenced itself (False) or serves again."""

@@ -230,11 +230,11 @@ class RemotingServer:
         if len(self.connections) >= self.limits.connections or not self._listener.is_open:
             if self._listener.is_open:
                 self.metrics.hit_limit("connections")
-                self.problems.report("connections", "connection refused: maxConnections are open", peer=connection.peer)
+                self.problems.report("connections", "connection refused: maxConnections is reached", peer=connection.peer)
             return False
         if not self.sources.admit(connection.address):
             self.metrics.hit_limit("connectionsPerAddress")
-            self.problems.report("address", "connection refused: maxConnectionsPerAddress are open", peer=connection.peer)
+            self.problems.report("address", "connection refused: maxConnectionsPerAddress is reached", peer=connection.peer)
             return False
         is_proxy = self.sources.is_proxy(connection.address)
         connection.share = self.shares.enter(connection.peer if is_proxy else connection.address)

@@ -188,7 +188,7 @@ async def test_ports_of_the_running_node_are_its_own(tmp_path: Path) -> None:
 
 
 async def test_ports_of_a_running_node_that_needs_a_token_are_no_problem(tmp_path: Path) -> None:
-    """Otherwise the remedy would be to stop the program that has the port, which is the node."""
+    """A problem would be reported with the remedy to stop the program that has the port. This program is the node itself."""
     token = tmp_path / "token"
     token.write_text("a-token-that-is-long-enough-for-a-test\n")
     token.chmod(0o600)

@@ -203,7 +203,7 @@ async def test_mistakes_change_nothing_and_a_late_replacement_is_continued(tmp_p
         late = await nodes.members("replace", "n3", "n4", nodes.peer["n4"], "--within", "8")
         assert late.code == 2, late
         assert "n4 does not know the shared secret" in late.err
-        assert "n3 was not removed; the same command continues" in late.err
+        assert "n3 was not removed; repeat the command to continue" in late.err
         await nodes.kill("n4")
         await nodes.start("n4")
         done = await nodes.members("replace", "n3", "n4", nodes.peer["n4"])

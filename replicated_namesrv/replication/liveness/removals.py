@@ -65,7 +65,7 @@ class Removals:
         topics = 0
         for lease, is_gone in due:
             registration = self._machine.state.registration(*lease.key)
-            assert registration is not None, "every lease belongs to a registration"
+            assert registration is not None, "silence is measured only for registered brokers"
             if (lease.key, lease.epoch) in self._lives:
                 continue
             topics += self._machine.state.removal_topics(registration.broker_name)
