@@ -113,7 +113,7 @@ def _brings_no_topics(tables: Tables, group: BrokerGroup, command: RegisterBroke
     topics = command.topics
     if topics is None or not (command.broker_id == MASTER_ID or is_prime_slave):
         return True
-    if not topics.keys() <= group.topics.keys():
+    if not topics.keys() <= group.topics.near(len(topics)).keys():
         return False
     if _compares(tables, group, command) and not _is_stored(tables, group, command):
         return False
@@ -130,10 +130,10 @@ def _is_stored(tables: Tables, group: BrokerGroup, command: RegisterBroker) -> b
     """Whether the group has these topics and mappings with the same content."""
     topics = command.topics
     assert topics is not None
-    if _differing(topics, group.topics):
+    if _differing(topics, group.topics.near(len(topics))):
         return False
     mappings = command.topic_queue_mapping_infos
-    return all(tables.mappings.get(info.bname, {}).get(topic) == info for topic, info in mappings.items())
+    return all(tables.mappings_of(info.bname).get(topic) == info for topic, info in mappings.items())
 
 
 def result_of(tables: Tables, registration: Registration) -> Result:
@@ -243,12 +243,12 @@ def _take_topics(tables: Tables, group: BrokerGroup, command: RegisterBroker, ta
     assert topics is not None
     if is_prime_slave and group.enable_acting_master:
         topics = _without_write_perm(topics)
-    stored = group.topics
+    stored = group.topics.near(len(topics))
     if tables.settings.delete_topic_with_broker_registration and not command.topic_queue_mapping_infos:
-        gone = list(filterfalse(topics.__contains__, stored))
+        gone = list(filterfalse(topics.__contains__, group.topics))
         if gone:
             tables.drop_topics(group, gone)
-            stored = group.topics
+            stored = group.topics.near(len(topics))
     if take_all:
         if not stored and topics:
             tables.put_topics(group, topics)
