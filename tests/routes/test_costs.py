@@ -36,6 +36,8 @@ from tests.support.work import Name, Work, work_of
 
 SIZE = 750
 """A size such that it and its double lie between the sizes at which dictionaries grow."""
+FEW = 300
+"""As SIZE, for states that are prepared often."""
 LINES_SLACK, HASHES_SLACK = 12, 12
 """Tolerance, because the branches differ a little in cost."""
 BYTES_SLACK = 3_000
@@ -234,6 +236,17 @@ def test_a_broker_that_joins_in_serving_topics_takes_no_step_of_python_for_each(
     assert twice.hashes - one.hashes <= 20 * SIZE, works
 
 
+def test_settings_that_the_broker_does_not_have_are_not_compared_topic_by_topic() -> None:
+    works = []
+    for size in (FEW, 2 * FEW):
+        state = RouteInfoManager()
+        state.apply(big(many(size)), 1)
+        works.append(work_of(partial(state.apply, big(many(size, 4), 2), 9)))
+        assert state.topic_queues("topic-1") == {"big": many(size, 4)["topic-1"]}
+    one, twice = works
+    assert twice.hashes - one.hashes <= 4 * FEW + HASHES_SLACK, works
+
+
 def test_a_topic_of_many_brokers_goes_in_few_steps_for_each_of_them() -> None:
     works = []
     for size in (SIZE, 2 * SIZE):
@@ -324,10 +337,6 @@ def test_the_first_change_after_a_snapshot_copies_nothing(
         works.append(work_of(partial(state.apply, DeleteTopic("topic-1", None), 9)))
         assert "topic-1" not in state.topic_revisions
     assert_alike("after a snapshot", *works)
-
-
-FEW = 300
-"""As SIZE, for states that are prepared often."""
 
 
 class Large(NamedTuple):
