@@ -6,6 +6,7 @@ from operator import mul
 from typing import NamedTuple
 
 from replicated_namesrv.model import BrokerData, DataVersion, QueueData
+from replicated_namesrv.routes.shared_dict import SharedDict
 from replicated_namesrv.routes.sums import PRIME, entry_hash, queue_hash, topic_hashes
 
 
@@ -61,7 +62,6 @@ class BrokerGroup:
         "is_summed",
         "kinds",
         "members",
-        "readers",
         "shown",
         "stale",
         "topics",
@@ -80,7 +80,7 @@ class BrokerGroup:
         self.zone_name: str | None = None
         self.enable_acting_master = False
         self.members: dict[int, Registration] = {}
-        self.topics: dict[str, QueueData] = {}
+        self.topics = SharedDict[QueueData]()
         self.kinds: dict[QueueData, TopicCount] = {}
         """The distinct values of ``topics``, each with the number of topics that have it."""
         self.topics_sum = 0
@@ -94,25 +94,6 @@ class BrokerGroup:
         """The hash of this group that is counted in ``Tables.groups_sum``."""
         self.shown: tuple[int, Shown] | None = None
         """Cache: a generation, and the part of routes that this group gave at that generation. Not part of the state."""
-        self.readers = 0
-        """Number of snapshots that still read ``topics``. Before a change, ``topics`` must be copied."""
-
-    def own(self) -> dict[str, QueueData]:
-        """``topics``, copied if a snapshot still reads it."""
-        if self.readers:
-            self.topics = self.topics.copy()
-            self.readers = 0
-        return self.topics
-
-    def share(self) -> dict[str, QueueData]:
-        """``topics`` as they are now. The returned dictionary does not change until ``release``."""
-        self.readers += 1
-        return self.topics
-
-    def release(self, shared: dict[str, QueueData]) -> None:
-        """A snapshot has finished reading ``shared``, or will not read it."""
-        if self.topics is shared:
-            self.readers -= 1
 
     def count(self, values: Sequence[QueueData], hashes: Sequence[int], sign: int) -> None:
         """Add (``sign`` 1) or remove (-1) these topics in the counts and sums. The arguments are their queue settings and hashes;
@@ -138,7 +119,7 @@ class BrokerGroup:
 
     def clear(self) -> None:
         """Remove all topics, without a step for each."""
-        self.topics, self.readers = {}, 0
+        self.topics.clear()
         self.kinds = {}
         self.topics_sum, self.stale = 0, False
 

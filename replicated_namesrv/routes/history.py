@@ -28,6 +28,7 @@ from replicated_namesrv.routes.commands import (
     UnregisterBrokers,
     UpdateSettings,
 )
+from replicated_namesrv.routes.encoding import dump
 from replicated_namesrv.routes.state import RouteInfoManager
 
 HISTORY_BYTES_MAX = 16 << 20
@@ -85,7 +86,9 @@ def _bytes(value: object) -> int:
 def _bytes_of_text(value: str) -> int:
     """Approximate memory of a text, as JSON or as Python stores it, whichever is more. JSON escapes a character with up to 12
     bytes. Python stores every character of a text with 4 bytes if one character needs 4."""
-    return max(len(encode_basestring_ascii(value)), len(value) * (1 if value.isascii() else 4))
+    if value.isascii():  # takes a tenth of the time of the other branch; ``dump`` does not escape DEL
+        return len(dump(value)) + 5 * value.count("\x7f")
+    return max(len(encode_basestring_ascii(value)), 4 * len(value))
 
 
 class CompactedError(Exception):

@@ -21,7 +21,7 @@ def put_kv_config(tables: Tables, command: PutKVConfig) -> Result:
 
 def delete_kv_config(tables: Tables, command: DeleteKVConfig) -> Result:
     """``DELETE_KV_CONFIG`` (102). A missing key is not an error."""
-    if command.key in tables.kv.get(command.namespace, {}):
+    if command.key in tables.entries_of(command.namespace):
         tables.delete_kv(command.namespace, command.key)
         _moved(tables, command.namespace, command.key)
     return Result()

@@ -42,7 +42,7 @@ def pickup_topic_route_data(tables: Tables, topic: str) -> TopicRouteData | None
     mappings = tuple([(info.bname, info) for info in tables.topic_mappings.of(topic)])
     order_topic_conf = None
     if tables.settings.order_message_enable:
-        order_topic_conf = tables.kv.get(ORDER_TOPIC_CONFIG, {}).get(topic)
+        order_topic_conf = tables.entries_of(ORDER_TOPIC_CONFIG).get(topic)
     return TopicRouteData(
         order_topic_conf,
         tuple(queue_datas),
@@ -90,19 +90,19 @@ def topics_by_cluster(tables: Tables, cluster: str) -> Steps[list[str]]:
     """``GET_TOPICS_BY_CLUSTER`` (224): topics of all broker names listed in the cluster, each once. The result is that of the
     state at the first step, even if the state changes between the steps."""
     names = sorted(tables.cluster_names.get(cluster, ()))
-    views = [(group, group.share()) for name in names if (group := tables.groups.get(name)) is not None]
+    views = [group.topics.share() for name in names if (group := tables.groups.get(name)) is not None]
     count, topics = len(tables.topic_revisions), dict[str, None]()
     try:
-        for _, shared in views:
+        for view in views:
             if len(topics) == count:
                 break
-            rest = iter(shared)
+            rest = iter(view.content())
             while part := dict.fromkeys(islice(rest, TOPICS_PER_STEP)):
                 topics.update(part)
                 yield
     finally:
-        for group, shared in views:
-            group.release(shared)
+        for view in views:
+            view.release()
     return list(topics)
 
 
@@ -141,20 +141,20 @@ def _topics_by_flag(tables: Tables, judge: Callable[[int], bool]) -> Steps[list[
     if is_quick and not any(judge(kind.topic_sys_flag) for kind in chain.from_iterable(kinds)):
         return []  # the usual case: no topic has to be visited
     topics = list(tables.topic_revisions)
-    views = [(group, group.share()) for group in map(tables.groups.__getitem__, sorted(tables.groups))]
+    views = [group.topics.share() for group in map(tables.groups.__getitem__, sorted(tables.groups))]
     judged: dict[str, QueueData] = {}
     try:
-        for number, (_, shared) in enumerate(views):
+        for number, view in enumerate(views):
             if len(judged) == len(topics):
                 break
-            rest = iter(shared.items())
+            rest = iter(view.content().items())
             while part := list(islice(rest, TOPICS_PER_STEP)):
                 judged.update((topic, queue_data) for topic, queue_data in part if topic not in judged)
                 if len(part) == TOPICS_PER_STEP or number % GROUPS_PER_STEP == 0:
                     yield
     finally:
-        for group, shared in views:
-            group.release(shared)
+        for view in views:
+            view.release()
     found = list[str]()
     for start in range(0, len(topics), TOPICS_PER_STEP):
         found += [topic for topic in topics[start : start + TOPICS_PER_STEP] if judge(judged[topic].topic_sys_flag)]

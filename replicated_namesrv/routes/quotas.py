@@ -109,9 +109,10 @@ def new_topics(tables: Tables, command: Command) -> Collection[str]:
     group = tables.groups.get(command.broker_name)
     if group is None:
         return command.topics
-    if command.topics.keys() <= group.topics.keys():
+    known = group.topics.near(len(command.topics))
+    if command.topics.keys() <= known.keys():
         return ()
-    return [topic for topic in command.topics if topic not in group.topics]
+    return [topic for topic in command.topics if topic not in known]
 
 
 def check_texts(tables: Tables, command: Command, new: Collection[str]) -> None:
@@ -138,7 +139,7 @@ def _texts(tables: Tables, command: Command, new: Collection[str]) -> Iterator[t
             yield "key", command.key
             yield "value", command.value or ""
         case DeleteKVConfig():
-            if command.key not in tables.kv.get(command.namespace, {}):
+            if command.key not in tables.entries_of(command.namespace):
                 yield "namespace", command.namespace
                 yield "key", command.key
         case RegisterTopic():
@@ -237,9 +238,7 @@ def _registration_growth(tables: Tables, command: RegisterBroker, new: Collectio
         freed = sizes.names_bytes([topic for topic in known if topic not in topics]) if drops else 0
         more += max(0, sizes.names_bytes(new) - freed)
     for topic, info in command.topic_queue_mapping_infos.items() if takes else ():
-        more += max(
-            0, sizes.mapping_bytes(topic, info) - sizes.mapping_bytes(topic, tables.mappings.get(info.bname, {}).get(topic))
-        )
+        more += max(0, sizes.mapping_bytes(topic, info) - sizes.mapping_bytes(topic, tables.mappings_of(info.bname).get(topic)))
     names = tables.cluster_names.get(command.cluster_name)
     listed = 0 if names is not None else sizes.names_bytes((command.cluster_name,))
     if names is None or command.broker_name not in names:
@@ -509,7 +508,7 @@ def additions(tables: Tables, command: Command, new: Collection[str]) -> Iterato
     many, only new ones are included."""
     if isinstance(command, PutKVConfig):
         yield Additions(KV_NAMESPACES, "", len(tables.kv), tables.kv, (command.namespace,), KV_NAMESPACES_MAX)
-        entries: Mapping[str, str | None] = tables.kv.get(command.namespace, {})
+        entries = tables.entries_of(command.namespace)
         yield Additions(KV_KEYS, command.namespace, len(entries), entries, (command.key,), KV_KEYS_MAX)
     if isinstance(command, RegisterBroker):
         yield from _registered(tables, command)
@@ -552,7 +551,7 @@ def _announced(tables: Tables, command: RegisterBroker, new: Collection[str]) ->
         )
     if not _may_take_topics(command):
         return
-    mapped = tables.mappings.get(name, {})
+    mapped = tables.mappings_of(name)
     if added := [topic for topic in infos if topic not in mapped]:
         yield Additions(MAPPINGS, name, len(mapped), mapped, added, MAPPINGS_MAX)
     drops = tables.settings.delete_topic_with_broker_registration and not infos

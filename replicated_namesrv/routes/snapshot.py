@@ -1,10 +1,10 @@
 """Snapshots: the whole state as JSON lines, written from a view that later changes do not affect.
 
-Taking the view copies the small tables, and marks each group's topics as shared until they are written or the snapshot is
-dropped. If a command changes shared topics, ``BrokerGroup.own`` first copies their dictionary. Static topic mappings and KV
-entries are shared in the same way. So the lines can be produced a few at a time, over seconds, while commands are applied. Topics
-are numbered once and referred to by number. A line has at most SLICE entries, and at most SLICE_CHARACTERS of text unless one
-entry alone has more, so it takes a few milliseconds to write or to read. Lines are returned in parts of at most PART_BYTES_MAX.
+Taking the view copies the small tables. Topics, static topic mappings and KV entries are shared until they are written or the
+snapshot is dropped (shared_dict.py). So the lines can be produced a few at a time, over seconds, while commands are applied.
+Topics are numbered once and referred to by number. A line has at most SLICE entries, and at most SLICE_CHARACTERS of text unless
+one entry alone has more, so it takes a few milliseconds to write or to read. Lines are returned in parts of at most
+PART_BYTES_MAX.
 
 A snapshot contains everything on which an answer, a digest or a later command may depend, including the order of objects that
 answers list. So restoring it and taking another one gives the same bytes, and a restored node behaves exactly like one that was
@@ -28,6 +28,7 @@ from replicated_namesrv.routes.encoding import (
     number_queue_datas,
     queue_datas_of,
 )
+from replicated_namesrv.routes.shared_dict import SharedDict, SharedView
 from replicated_namesrv.routes.sizes import Sizes
 from replicated_namesrv.routes.snapshot_checks import SnapshotChecks
 from replicated_namesrv.routes.sums import topic_hashes
@@ -44,57 +45,48 @@ LINE_BYTES_MAX = 1 << 30
 """Maximum length of a line that is read. Earlier versions wrote lines of any length, so the limit is as large as a machine's
 memory permits."""
 T = TypeVar("T")
+K = TypeVar("K")
 V = TypeVar("V")
 
 
-class _GroupView(NamedTuple):
-    group: BrokerGroup
-    head: list[Any]
+class _GroupHead(NamedTuple):
+    fields: list[Any]
     is_overridden: bool
-    topics: dict[str, QueueData]
 
 
-class _GroupViews:
-    """Groups that a snapshot has not yet written. The snapshot and the state share their topics until they are written, or until
-    this object is released."""
+def _views(heads: Iterable[K], owners: Iterable[SharedDict[V]]) -> deque[tuple[K, SharedView[V]]]:
+    """The present content of dictionaries, for ``_contents``."""
+    return deque(zip(heads, map(SharedDict.share, owners), strict=True))
 
-    def __init__(self, groups: Iterable[BrokerGroup]) -> None:
-        self._views: deque[_GroupView] = deque()
-        for group in groups:
-            head = [group.broker_name, group.cluster, group.zone_name, group.enable_acting_master, group.generation]
-            self._views.append(_GroupView(group, head, group.is_overridden, group.share()))
 
-    def each(self) -> Iterator[_GroupView]:
-        """Every group. A view must not be read after the next view was requested."""
-        while self._views:
-            yield self._views[0]
-            self._release()
-
-    def _release(self) -> None:
-        view = self._views.popleft()
-        view.group.release(view.topics)
-
-    def __del__(self) -> None:
-        while self._views:
-            self._release()
+def _contents(views: deque[tuple[K, SharedView[V]]]) -> Iterator[tuple[K, dict[str, V]]]:
+    """Every head with its content, which must not be read after the next one was requested."""
+    while views:
+        head, view = views.popleft()
+        yield head, view.content()
+        view.release()
 
 
 def snapshot(tables: Tables, is_new: bool = True) -> Iterator[bytes]:
     """Lines of the state as of this call, even if the iterator is consumed later. ``is_new``: False if version 0.1 may have to
     read the lines, because it does not know the kinds ``listed`` and ``overridden``.
     """
-    tables.shared_mappings.update(tables.mappings)
-    tables.shared_kv.update(tables.kv)
+    groups = _views(map(_head_of, tables.groups.values()), (group.topics for group in tables.groups.values()))
     header = [SNAPSHOT_FORMAT, tables.revision, tables.settings_revision, asdict(tables.settings)]
     lines = chain(
         [["head", *header]],
-        _topic_lines(dict(tables.topic_revisions), _GroupViews(tables.groups.values()), is_new),
+        _topic_lines(dict(tables.topic_revisions), groups, is_new),
         _cluster_lines({cluster: list(names) for cluster, names in tables.cluster_names.items()}, is_new),
         _live_lines(list(tables.live.values())),
-        _mapping_lines(dict(tables.mappings)),
-        _kv_lines(dict(tables.kv)),
+        _mapping_lines(_views(tables.mappings, tables.mappings.values())),
+        _kv_lines(_views(tables.kv, tables.kv.values())),
     )
     return _encoded(lines)
+
+
+def _head_of(group: BrokerGroup) -> _GroupHead:
+    fields = [group.broker_name, group.cluster, group.zone_name, group.enable_acting_master, group.generation]
+    return _GroupHead(fields, group.is_overridden)
 
 
 def _encoded(lines: Iterable[list[Any]]) -> Iterator[bytes]:
@@ -139,14 +131,16 @@ def _item_slices(table: Mapping[str, V], characters: Callable[[str], int] | None
         yield names, list(islice(values, len(names)))
 
 
-def _topic_lines(revisions: Mapping[str, int], groups: _GroupViews, is_new: bool) -> Iterator[list[Any]]:
+def _topic_lines(
+    revisions: Mapping[str, int], groups: deque[tuple[_GroupHead, SharedView[QueueData]]], is_new: bool
+) -> Iterator[list[Any]]:
     numbers: dict[str, int] = {}
     for names, values in _item_slices(revisions, len):
         numbers.update(zip(names, count(len(numbers)), strict=False))
         yield ["topics", names, values]
-    for _, head, is_overridden, topics in groups.each():
-        yield ["group", *head]
-        if is_overridden and is_new:
+    for head, topics in _contents(groups):
+        yield ["group", *head.fields]
+        if head.is_overridden and is_new:
             yield ["overridden"]
         for names, queue_datas in _item_slices(topics):
             table, queue_numbers = number_queue_datas(queue_datas)
@@ -192,14 +186,14 @@ def _characters_of_mapping(item: tuple[str, TopicQueueMappingInfo]) -> int:
     return len(topic) + len(info.bname) + len(info.scope) + len(info.topic) + 4 * len(info.curr_id_map)
 
 
-def _mapping_lines(mappings: Mapping[str, Mapping[str, TopicQueueMappingInfo]]) -> Iterator[list[Any]]:
-    for broker_name, infos in mappings.items():
+def _mapping_lines(mappings: deque[tuple[str, SharedView[TopicQueueMappingInfo]]]) -> Iterator[list[Any]]:
+    for broker_name, infos in _contents(mappings):
         for part in _slices(infos.items(), _characters_of_mapping):
             yield ["mappings", broker_name, [[topic, mapping_fields(info)] for topic, info in part]]
 
 
-def _kv_lines(kv: Mapping[str, Mapping[str, str | None]]) -> Iterator[list[Any]]:
-    for namespace, entries in kv.items():
+def _kv_lines(kv: deque[tuple[str, SharedView[str | None]]]) -> Iterator[list[Any]]:
+    for namespace, entries in _contents(kv):
         yield ["namespace", namespace]
         for part in _slices(entries.items(), lambda entry: len(entry[0]) + len(entry[1] or "")):
             yield ["kv", namespace, [list(entry) for entry in part]]

@@ -309,7 +309,7 @@ class RouteInfoManager:
 
     def kv_get(self, namespace: str, key: str) -> str | None:
         """The value of a key (``GET_KV_CONFIG``, 101). None: there is none."""
-        return self._tables.kv.get(namespace, {}).get(key)
+        return self._tables.entries_of(namespace).get(key)
 
     def kv_view(self, namespace: str) -> Mapping[str, str | None] | None:
         """A namespace as a view for reading only (``GET_KVLIST_BY_NAMESPACE``, 219); None if it never existed."""
@@ -318,7 +318,7 @@ class RouteInfoManager:
 
     def kv_text_bytes(self, namespace: str) -> int:
         """Bytes of the keys and values of a namespace."""
-        entries = self._tables.kv.get(namespace, {})
+        entries = self._tables.entries_of(namespace)
         return self.sizes.namespaces.get(namespace, 0) - kv_bytes(namespace, None) - ENTRY_BYTES * len(entries)
 
     def kv_revision(self, namespace: str) -> int:

@@ -23,8 +23,8 @@ never expire. Here both are removed together.
 
 Every change goes through a method of this class. The method records the revision in progress wherever a reader or a later command
 may depend on the changed data: in ``topic_revisions`` for answers to route queries, and in ``BrokerGroup.generation`` for
-registrations of the group. Dictionaries are shared with a snapshot until the snapshot has written them. If a group changes before
-that, ``own`` copies its dictionary.
+registrations of the group. Topics, static topic mappings and KV entries are shared with a snapshot until it has written them
+(shared_dict.py).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -38,6 +38,7 @@ from replicated_namesrv.routes.broker_group import BrokerGroup, Registration, To
 from replicated_namesrv.routes.holders import Holders
 from replicated_namesrv.routes.kv_index import KVIndex
 from replicated_namesrv.routes.results import BrokerRemoved, Effect
+from replicated_namesrv.routes.shared_dict import SharedDict
 from replicated_namesrv.routes.sizes import Sizes
 from replicated_namesrv.routes.sums import PRIME, entry_hash, entry_hashes, queue_hash, text_hash, topic_hashes
 
@@ -99,17 +100,13 @@ class Tables:
         self.live_sum = 0
         self.memos: dict[tuple[str, str], object] = {}
         """Memos of the server about entries of ``live``, dropped with them. Not part of the state."""
-        self.mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
-        self.shared_mappings: set[str] = set()
-        """Broker names whose mappings a snapshot still reads. Before a change, they must be copied."""
+        self.mappings: dict[str, SharedDict[TopicQueueMappingInfo]] = {}
         self.mapping_sums: dict[str, int] = {}
         """Sum of the mappings of each broker name."""
         self.mappings_sum = 0
         """Sum over ``mapping_sums``."""
         self.topic_mappings: Holders[TopicQueueMappingInfo] = Holders(attrgetter("bname"))
-        self.kv: dict[str, dict[str, str | None]] = {}
-        self.shared_kv: set[str] = set()
-        """Namespaces whose entries a snapshot still reads. Before a change, they must be copied."""
+        self.kv: dict[str, SharedDict[str | None]] = {}
         self.kv_revision = 0
         """Revision of the last change of ``kv`` in this process."""
         self.sizes = Sizes()
@@ -138,7 +135,7 @@ class Tables:
         """
         for name, group in self._touched.items():
             if self.groups.get(name) is group:
-                self._stamp(group.topics)
+                self._stamp(group.topics.whole())
         if self.changed:
             self.revision = self.next_revision
         for gone in self.ended:
@@ -184,7 +181,7 @@ class Tables:
     def touch_routes(self, group: BrokerGroup) -> None:
         """Record a change of a value that the routes of all topics of this group show."""
         self.touch(group)
-        self.moved.append((len(group.topics), group.topics))
+        self.moved.append((len(group.topics), group.topics.whole()))
         self._touched[group.broker_name] = group
 
     def touch_topics(self, topics: Collection[str]) -> None:
@@ -272,15 +269,15 @@ class Tables:
 
     def drop_group(self, group: BrokerGroup) -> None:
         """Remove a group without members, its queue entries and its static topic mappings."""
-        self._unlink_topics(group, group.topics)
+        self._unlink_topics(group, group.topics.whole())
         del self.groups[group.broker_name]
         self.sizes.group(group, -1)
         self.groups_sum = (self.groups_sum - group.counted) % PRIME
         self.uncounted.pop(group.broker_name, None)
-        gone = self.mappings.pop(group.broker_name, None)
-        if gone:
+        mappings = self.mappings.pop(group.broker_name, None)
+        if mappings:
+            gone = mappings.whole()
             self.sizes.mappings_gone(group.broker_name)
-            self.shared_mappings.discard(group.broker_name)
             self.mappings_sum = (self.mappings_sum - self.mapping_sums.pop(group.broker_name)) % PRIME
             self.topic_mappings.unlink(group.broker_name, gone, gone.values())
             self.touch_topics(gone)
@@ -334,7 +331,7 @@ class Tables:
         """``put_topics`` without marking a change. ``hashes`` are those of ``topics``, or empty if sums are not kept."""
         if not topics:
             return
-        own, interned = group.own(), self._interned
+        stored, interned = group.topics.near(len(topics)), self._interned
         first = queue_datas[0]
         if queue_datas.count(first) == len(topics):  # the usual case: all are equal, and no step for each topic is needed
             values = [interned.setdefault(first, first)] * len(topics)
@@ -344,16 +341,16 @@ class Tables:
             entries = dict(zip(topics, values, strict=True))
         if len(interned) > INTERNED_LIMIT:
             interned.clear()
-        before = list(map(own.get, topics))
+        before = list(map(stored.get, topics))
         new: Collection[str] = ()
         if all(before):
             group.count(cast("list[QueueData]", before), hashes, -1)
         else:
-            new = list(filterfalse(own.__contains__, topics))
+            new = list(filterfalse(stored.__contains__, topics))
             is_known = list(map(is_not, before, repeat(None)))
             group.count(list(filter(None, before)), list(compress(hashes, is_known)), -1)
         group.count(values, hashes, 1)
-        own.update(entries)
+        group.topics.update(entries)
         if new:
             self.sizes.topics(group.broker_name, new, 1)
             self.topic_groups.link(dict.fromkeys(new, group))
@@ -361,7 +358,7 @@ class Tables:
     def change_queue_datas(self, group: BrokerGroup, after: Mapping[QueueData, QueueData]) -> None:
         """Replace queue settings of the group. ``after`` has the new settings by the old ones, and contains no settings both as a
         key and as a value."""
-        own = group.own()
+        own = group.topics.own()
         topics: Collection[str] = own
         if after.keys() >= group.kinds.keys():
             own.update(zip(own, list(map(after.__getitem__, own.values())), strict=True))
@@ -384,8 +381,7 @@ class Tables:
         if len(topics) == len(group.topics):
             group.clear()
         else:
-            own = group.own()
-            group.count(list(map(own.pop, topics)), topic_hashes(list(topics)) if group.is_summed else (), -1)
+            group.count(group.topics.remove(topics), topic_hashes(list(topics)) if group.is_summed else (), -1)
         self._unlink_topics(group, topics)
         self.touch(group)
 
@@ -393,7 +389,7 @@ class Tables:
         """Remove the queue entries of one topic of these groups, which have it. Costs some steps for each group."""
         hashes = topic_hashes((topic,)) if self.keeps_sums else ()
         for group in groups:
-            group.count((group.own().pop(topic),), hashes, -1)
+            group.count(group.topics.remove((topic,)), hashes, -1)
             self.sizes.topics(group.broker_name, (topic,), -1)
             self.touch(group)
         self.moved.append((1, (topic,)))
@@ -417,6 +413,10 @@ class Tables:
 
     # -- static topic mappings
 
+    def mappings_of(self, broker_name: str) -> Mapping[str, TopicQueueMappingInfo]:
+        """The static topic mappings of a broker name, by topic."""
+        return self.mappings.get(broker_name) or {}
+
     def put_mappings(self, group: BrokerGroup, mappings: Mapping[str, TopicQueueMappingInfo]) -> None:
         """Store static topic mappings under the broker name inside each; ``group`` announced them.
 
@@ -425,7 +425,7 @@ class Tables:
         """
         changed: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         for topic, info in mappings.items():
-            if self.mappings.get(info.bname, {}).get(topic) != info:
+            if self.mappings_of(info.bname).get(topic) != info:
                 changed.setdefault(info.bname, {})[topic] = info
         for broker_name, infos in changed.items():
             self.load_mappings(broker_name, infos)
@@ -434,15 +434,14 @@ class Tables:
 
     def load_mappings(self, broker_name: str, infos: Mapping[str, TopicQueueMappingInfo]) -> None:
         """``put_mappings`` for one name without marking a change."""
-        held = self.mappings.setdefault(broker_name, {})
+        held = self.mappings.get(broker_name)
+        if held is None:
+            held = self.mappings[broker_name] = SharedDict()
         replaced = list(filter(held.__contains__, infos))
         self.sizes.mappings(broker_name, replaced, list(map(held.__getitem__, replaced)), -1)
         self.sizes.mappings(broker_name, infos, infos.values(), 1)
         difference = sum(entry_hashes("mapping", infos, map(list, infos.values())))
         difference -= sum(entry_hashes("mapping", replaced, map(list, map(held.__getitem__, replaced))))
-        if broker_name in self.shared_mappings:
-            self.shared_mappings.discard(broker_name)
-            held = self.mappings[broker_name] = held.copy()
         held.update(infos)
         self.mapping_sums[broker_name] = (self.mapping_sums.get(broker_name, 0) + difference) % PRIME
         self.mappings_sum = (self.mappings_sum + difference) % PRIME
@@ -450,10 +449,14 @@ class Tables:
 
     # -- the rest
 
+    def entries_of(self, namespace: str) -> Mapping[str, str | None]:
+        """The KV entries of a namespace; empty if it does not exist."""
+        return self.kv.get(namespace) or {}
+
     def put_kv(self, namespace: str, entries: Mapping[str, str | None]) -> None:
         """Store entries of the KV config, and their namespace if it is new."""
         self.put_namespace(namespace)
-        held = self._own_kv(namespace)
+        held = self.kv[namespace]
         replaced = list(filter(held.__contains__, entries))
         for key in replaced:
             self.sizes.entry(namespace, key, held[key], -1)
@@ -465,21 +468,14 @@ class Tables:
 
     def delete_kv(self, namespace: str, key: str) -> None:
         """Remove an existing entry. The namespace stays."""
-        value = self._own_kv(namespace).pop(key)
+        (value,) = self.kv[namespace].remove((key,))
         self.sizes.entry(namespace, key, value, -1)
         self.kv_sum = (self.kv_sum - _kv_hashes(namespace, (key,), (value,))) % PRIME
-
-    def _own_kv(self, namespace: str) -> dict[str, str | None]:
-        """The entries of a namespace, copied if a snapshot still reads them."""
-        if namespace in self.shared_kv:
-            self.shared_kv.discard(namespace)
-            self.kv[namespace] = self.kv[namespace].copy()
-        return self.kv[namespace]
 
     def put_namespace(self, namespace: str) -> None:
         """Create a namespace."""
         if namespace not in self.kv:
-            self.kv[namespace] = {}
+            self.kv[namespace] = SharedDict()
             self.sizes.namespace(namespace)
             self.kv_sum = (self.kv_sum + entry_hash("namespace", namespace)) % PRIME
 

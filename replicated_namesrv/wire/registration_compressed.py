@@ -25,11 +25,12 @@ from replicated_namesrv.wire.registration_values import (
 MAX_TEXT_BYTES: Final = 1 << 20
 """Maximum length of a text in the stream."""
 SLICE_WORK: Final = 300_000
-"""Work between two yields: the number of inflated bytes plus 200 for each text. Takes about 2 ms."""
+"""Work between two yields: the number of inflated bytes, plus 200 for each text, plus 1,000 for each topic line that is not
+cached. Takes about 2 ms."""
 MAX_REMEMBERED: Final = 65_536
 MAX_REMEMBERED_BYTES: Final = 256
 
-_WORK_OF_A_TEXT = 200
+_WORK_OF_A_TEXT, _MORE_WORK_OF_A_NEW_LINE = 200, 1_000
 _INPUT_BYTES = 16_384
 _OUTPUT_BYTES = 65_536
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,11}")
@@ -51,6 +52,7 @@ def decode_compressed(body: bytes, version: int, max_inflated_bytes: int) -> Gen
         topic = _lines.get(line)
         if topic is None:
             topic = _understand_line(line)
+            stream.work += _MORE_WORK_OF_A_NEW_LINE
         topics[topic[0]] = topic[1]
         if stream.work > SLICE_WORK:
             stream.work = 0

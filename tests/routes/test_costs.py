@@ -36,6 +36,8 @@ from tests.support.work import Name, Work, work_of
 
 SIZE = 750
 """A size such that it and its double lie between the sizes at which dictionaries grow."""
+FEW = 300
+"""As SIZE, for states that are prepared often."""
 LINES_SLACK, HASHES_SLACK = 12, 12
 """Tolerance, because the branches differ a little in cost."""
 BYTES_SLACK = 3_000
@@ -234,6 +236,17 @@ def test_a_broker_that_joins_in_serving_topics_takes_no_step_of_python_for_each(
     assert twice.hashes - one.hashes <= 20 * SIZE, works
 
 
+def test_settings_that_the_broker_does_not_have_are_not_compared_topic_by_topic() -> None:
+    works = []
+    for size in (FEW, 2 * FEW):
+        state = RouteInfoManager()
+        state.apply(big(many(size)), 1)
+        works.append(work_of(partial(state.apply, big(many(size, 4), 2), 9)))
+        assert state.topic_queues("topic-1") == {"big": many(size, 4)["topic-1"]}
+    one, twice = works
+    assert twice.hashes - one.hashes <= 4 * FEW + HASHES_SLACK, works
+
+
 def test_a_topic_of_many_brokers_goes_in_few_steps_for_each_of_them() -> None:
     works = []
     for size in (SIZE, 2 * SIZE):
@@ -326,22 +339,95 @@ def test_the_first_change_after_a_snapshot_copies_nothing(
     assert_alike("after a snapshot", *works)
 
 
-def test_a_change_during_a_snapshot_copies_what_is_not_yet_written() -> None:
-    state = shared(SIZE, "abcd")
-    groups = state._tables.groups
-    expected = list(state.snapshot())
-    lines = state.snapshot()
-    taken: list[bytes] = []
-    while not taken or not taken[-1].startswith(b'["group","c"'):
-        taken.append(next(lines))
-    copied = []
-    for topic in ("topic-1", "topic-2"):
-        before = {name: group.topics for name, group in groups.items()}
-        state.apply(DeleteTopic(topic, None), 9)
-        copied.append([name for name, topics in before.items() if groups[name].topics is not topics])
-    assert copied == [["c", "d"], []]
-    assert [*taken, *lines] == expected
-    assert not any(group.readers for group in groups.values())
+class Large(NamedTuple):
+    """Numbers of entries in the state that a snapshot reads."""
+
+    named: int
+    """Topics and mappings of the broker ``big``, and keys of the namespace ``n``."""
+    beside: int
+    """Topics of each other broker, and keys of another namespace."""
+
+    def state(self) -> RouteInfoManager:
+        """A state in which all brokers have the topic ``common``."""
+        state = RouteInfoManager()
+        for name in ("x", "big", "y", "z"):
+            count, prefix = (self.named, "topic") if name == "big" else (self.beside, "other")
+            topics = {**many(count, prefix=prefix), "common": queues()}
+            mappings = {topic: own_mapping(topic, name) for topic in topics}
+            state.apply(register(name, 0, f"{name}:1", topics=topics, mappings=mappings), 1)
+        state.apply(register("big", 1, "big:2"), 1)
+        for namespace, count in (("n", self.named), ("beside", self.beside)):
+            for number in range(count):
+                state.apply(PutKVConfig(namespace, f"key-{number}", "v"), 1)
+        state.digest()
+        return state
+
+
+FEW_ENTRIES: dict[str, Callable[[], Command]] = {
+    "103 first": lambda: register("new", 0, "new:1", topics=["common", "topic-1"]),
+    "103 a topic changed": lambda: register("big", 0, "big:1", version=2, topics={"topic-1": queues(4)}),
+    "103 a topic added": lambda: register("big", 0, "big:1", version=2, topics={"added": queues(4)}),
+    "103 a mapping changed": lambda: register(
+        "big", 0, "big:1", version=2, topics={"topic-1": queues(4)}, mappings={"topic-1": own_mapping("topic-1", "big", 2)}
+    ),
+    "216": lambda: DeleteTopic("common", None),
+    "216 in a cluster": lambda: DeleteTopic("common", "C"),
+    "217 changed": lambda: RegisterTopic("common", tuple((name, queues(4)) for name in ("x", "big", "y", "z"))),
+    "217 added": lambda: RegisterTopic("added", tuple((name, queues(4)) for name in ("x", "big", "y", "z"))),
+    "100 changed": lambda: PutKVConfig("n", "key-1", "w"),
+    "100 added": lambda: PutKVConfig("n", "added", "w"),
+    "102": lambda: DeleteKVConfig("n", "key-1"),
+}
+"""Commands that change few entries of large dictionaries."""
+ONE_GROUP: dict[str, Callable[[], Command]] = {
+    "103 all changed": lambda: register("big", 0, "big:1", version=2, topics=many(FEW, 4)),
+    "103 other name": lambda: register("new", 0, "big:2"),
+    "104": lambda: unregister("big", 0, "big:1"),
+    "205": lambda: ChangeWritePerm("big", writable=False),
+    "318": lambda: UpdateSettings({"enable_topic_list": False}),
+}
+"""Commands that change all entries of ``big``, or no entry of any broker."""
+
+
+def works_during_a_snapshot(sizes: Iterable[Large], command: Command, earlier: int) -> Iterator[Work]:
+    """The cost of ``command`` while ``earlier`` snapshots are read, which began before and after other changes."""
+    for size in sizes:
+        state = size.state()
+        lines = []
+        for number in range(earlier):
+            lines.append(state.snapshot())
+            next(lines[-1])
+            state.apply(RegisterTopic("between", tuple((name, queues(number + 1)) for name in ("x", "big", "y", "z"))), 2)
+            state.apply(PutKVConfig("n", "between", f"{number}"), 2)
+            state.apply(PutKVConfig("beside", "between", f"{number}"), 2)
+        state.digest()
+        expected = list(state.snapshot())
+        lines.append(state.snapshot())
+
+        def step(state: RouteInfoManager = state) -> None:
+            assert state.apply(command, 9).result.changed
+            state.digest()
+
+        yield work_of(step)
+        assert list(lines[-1]) == expected
+
+
+@pytest.mark.parametrize("earlier", [0, 2])
+@pytest.mark.parametrize("name", FEW_ENTRIES)
+def test_a_command_during_a_snapshot_copies_no_more_than_it_changes(name: str, earlier: int) -> None:
+    sizes = (Large(FEW, FEW), Large(2 * FEW, 2 * FEW))
+    assert_alike(name, *works_during_a_snapshot(sizes, FEW_ENTRIES[name](), earlier))
+
+
+@pytest.mark.parametrize("name", ONE_GROUP)
+def test_a_command_on_a_group_during_a_snapshot_copies_no_other_group(name: str) -> None:
+    one, twice = works_during_a_snapshot((Large(FEW, FEW), Large(FEW, 2 * FEW)), ONE_GROUP[name](), 0)
+    assert twice.lines <= one.lines + LINES_SLACK, (one, twice)
+    assert twice.bytes <= one.bytes + BYTES_SLACK, (one, twice)
+
+
+def test_every_kind_of_command_is_measured_during_a_snapshot() -> None:
+    assert {type(make()) for make in (FEW_ENTRIES | ONE_GROUP).values()} == set(Command.__args__)
 
 
 def take(lines: Iterator[bytes], taken: list[bytes]) -> None:

@@ -50,7 +50,7 @@ class Watched:
         return None if not changes else json.loads(changes[0].data)
 
 
-@pytest.mark.parametrize("character", ["v", "\x01", '"', "\u00e4", "\u4e2d", "\U0001f600"])
+@pytest.mark.parametrize("character", ["v", "\x01", "\x7f", '"', "\u00e4", "\u4e2d", "\U0001f600"])
 @pytest.mark.parametrize("begin", ["", "\U0001f600"])
 def test_the_limit_counts_the_memory_of_all_texts_read_or_not(character: str, begin: str) -> None:
     bytes_max, watched, values = 1 << 18, Watched(1 << 18), list[str]()

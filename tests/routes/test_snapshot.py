@@ -1,12 +1,17 @@
 """Snapshots: a restored state equals the original, and changes do not affect a snapshot that is being taken."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import partial
+from itertools import count, islice
+from random import Random
 from typing import Any
 
 import pytest
 
+from replicated_namesrv.routes import shared_dict
+from replicated_namesrv.routes import snapshot as snapshot_module
 from replicated_namesrv.routes.commands import (
     ChangeWritePerm,
     Command,
@@ -19,6 +24,7 @@ from replicated_namesrv.routes.commands import (
 from replicated_namesrv.routes.encoding import RouteFormatError, dump
 from replicated_namesrv.routes.snapshot import CLUSTER_CHARACTERS, PART_BYTES_MAX, SLICE, SLICE_CHARACTERS, SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+from tests.routes.sequences import random_command
 from tests.support.routes import mapping, queues, register, unregister
 from tests.support.work import work_of
 
@@ -125,6 +131,32 @@ def test_all_changes_while_a_snapshot_is_taken_line_by_line() -> None:
         if change is not None:
             state.apply(change(), 50)
     assert b"".join(taken) == expected
+
+
+@pytest.mark.parametrize("copy_factor", [1, shared_dict.COPY_FACTOR])
+@pytest.mark.parametrize("seed", range(25))
+def test_snapshots_do_not_see_random_commands(seed: int, copy_factor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``copy_factor`` 1: single changes are stored beside the entries also in small groups."""
+    monkeypatch.setattr(snapshot_module, "SLICE", 2)
+    monkeypatch.setattr(shared_dict, "COPY_FACTOR", copy_factor)
+    rng, state, time_ms = Random(seed), RouteInfoManager(), count()
+    for _ in range(150):
+        state.apply(random_command(rng), next(time_ms))
+    under_way: list[tuple[Iterator[bytes], list[bytes], list[bytes]]] = []
+    for _ in range(200):
+        if rng.random() < 0.1:
+            under_way.append((state.snapshot(), [], list(deepcopy(state).snapshot())))
+        for lines, taken, expected in under_way:
+            taken += islice(lines, rng.randrange(4))
+            assert taken == expected[: len(taken)], seed
+        if under_way and rng.random() < 0.05:
+            del under_way[rng.randrange(len(under_way))]
+        state.apply(random_command(rng), next(time_ms))
+    for lines, taken, expected in under_way:
+        assert [*taken, *lines] == expected, seed
+    twin = restored(list(state.snapshot()))
+    assert twin.digest() == state.digest(), seed
+    assert list(twin.snapshot()) == list(state.snapshot()), seed
 
 
 def test_no_line_holds_more_than_a_slice() -> None:

@@ -19,9 +19,11 @@ from replicated_namesrv.wire.registration_body import (
     decode_general,
     decode_register_body,
 )
+from tests.support.work import work_of
 from tests.wire.data import lines, recorded_frames
 from tests.wire.strategies import NAMES, PLAIN_NAMES, damaged, registration
 
+ENDED = object()
 COMPRESSED_VECTOR = bytes.fromhex(
     "78da2d8ec10ac2301044a39fe1a9ec3942ab35dadc7a10115410c58b4848e3aac5b629697a90e2d9df762bb22ccb0ec39b618cf10e8c6d2b8f0e64c8a1f1"
     "dae3095d93dbea27f8bc4412cb1a64f4668c0d6847475be7260d16342238ac77abcd521dd355d0f58ee1f9f2f77d3ac82a5d2248c89c7da21b6be0605ae7"
@@ -263,6 +265,19 @@ def test_a_large_compressed_body_is_decoded_in_slices() -> None:
     result, slices = in_slices(decode_register_body(deflated(VERSION_JSON, 5000, *topic_lines, b"[]", 0), 479, True))
     assert len(result.topics or {}) == 5000
     assert slices >= 3
+
+
+def test_a_slice_of_new_topic_lines_takes_no_longer_than_one_of_cached_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in executed lines of Python. A new line takes four times as many as a cached one."""
+    monkeypatch.setattr(registration_compressed, "_lines", {})
+    body = deflated(VERSION_JSON, 3000, *[b"New%d 8 4 6 SINGLE_TAG" % n for n in range(3000)], b"[]", 0)
+    longest = []
+    for _ in ("new", "cached"):
+        steps, yielded, lines_of_slices = decode_register_body(body, 479, True), list[object](), list[int]()
+        while ENDED not in yielded:
+            lines_of_slices.append(work_of(lambda: yielded.append(next(steps, ENDED))).lines)  # noqa: B023 - called at once
+        longest.append(max(lines_of_slices))
+    assert longest[0] <= longest[1], longest
 
 
 # -- the other forms
