@@ -110,7 +110,7 @@ def test_telling_the_story_changes_nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_failing_run_is_made_smaller_and_can_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--plain", "--seeds", "0:2"]) == 1
+    assert main(["simulate", "--plain", "--seeds", "0:1", "--duration-s", "10"]) == 1
     out = capsys.readouterr().out
     assert "linearizability" in out
     command = next(line for line in out.splitlines() if line.startswith("repeat: "))
