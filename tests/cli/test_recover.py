@@ -25,6 +25,7 @@ from tests.support.replicated_processes import ReplicatedProcesses, eventually, 
 from tests.support.waiting import until
 
 
+@pytest.mark.slow
 async def test_the_disk_of_one_survivor_becomes_a_new_cluster(tmp_path: Path) -> None:
     stale, saved = tmp_path / "stale.backup", tmp_path / "survivor.backup"
     async with replicated_processes(tmp_path / "old") as cluster:
@@ -168,6 +169,7 @@ async def _fenced(cluster: ReplicatedProcesses, name: str) -> bool:
     return bool((await cluster.status(name))["fenced"])
 
 
+@pytest.mark.slow
 async def test_a_restarted_node_without_majority_says_how_to_read_its_disk(tmp_path: Path) -> None:
     async with replicated_processes(tmp_path) as cluster:
         await cluster.kill("n1", "n2", "n3")
