@@ -27,7 +27,7 @@ from replicated_namesrv.chaos.demonstration_brokers import (
     SimulatedBroker,
 )
 from replicated_namesrv.chaos.effects import Effect, Link, Stream
-from replicated_namesrv.chaos.ports import Ports
+from replicated_namesrv.chaos.ports import Ports, is_free
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.client.answer_bodies import write_queues
 from replicated_namesrv.client.nameservers import NameServers
@@ -47,6 +47,8 @@ LOOK_TIMEOUT_MS = 1_000
 STEADY_S, BEFORE_CHANGE_S, AFTER_CHANGE_S, AGREED_S = 3.0, 3.0, 9.0, 1.5
 AGREE_LIMIT_S = 20.0
 """The demonstration ends AGREED_S after all nodes have answered with the change, but no later than this time after the cut."""
+STARTS_MAX = 3
+"""How often the processes are started if other processes take the ports that were chosen for them."""
 CUT = 1
 """Number of the cut, which is the only fault."""
 
@@ -150,28 +152,45 @@ class Play:
         self._story: Demonstration
         self._began = 0.0
         self._latest: dict[str, LookUp] = {}
+        self._has_begun = False
+        """Whether the name servers and brokers of a start serve. After that the demonstration does not start again."""
 
     async def run(self) -> None:
         """Run the demonstration. Raises NamesrvError if a process does not start, or ends."""
+        for start in range(1, STARTS_MAX + 1):
+            chosen: set[int] = set()
+            try:
+                return await self._run_in(self._folder / str(start), chosen)
+            except NamesrvError:  # now all processes of this start have ended
+                taken = sorted(port for port in chosen if not is_free(port))
+                if self._has_begun or not taken or start == STARTS_MAX:
+                    raise
+            self._stage.say(f"another process took port {taken[0]} meanwhile; starting again on other ports")
+
+    async def _run_in(self, folder: Path, chosen: set[int]) -> None:
+        """``run`` with the files in ``folder``. Adds the ports of the processes to ``chosen``."""
         rng = random.SystemRandom()
         outside = [Link(broker, node) for broker in BROKERS for node in NODES]
         ports = Ports(len(BROKERS), rng, PORTS)
+        chosen |= {number + offset for number in ports.numbers for offset in PORTS}
         client = RemotingClient(connect_timeout_ms=LOOK_TIMEOUT_MS)
-        brokers = [self._broker(name, port, client) for name, port in zip(BROKERS, ports.numbers, strict=True)]
+        brokers = [self._broker(name, port, folder, client) for name, port in zip(BROKERS, ports.numbers, strict=True)]
         try:
             async with contextlib.AsyncExitStack() as running:
                 clusters = [
                     await running.enter_async_context(
-                        ProcessCluster(self._folder / mode, len(NODES), mode, SETTINGS, outside, rng, self._toxiproxy)
+                        ProcessCluster(folder / mode, len(NODES), mode, SETTINGS, outside, rng, self._toxiproxy)
                     )
                     for mode in self._modes
                 ]
+                chosen |= {port for cluster in clusters for port in cluster.port_numbers}
                 try:
                     for name, broker in zip(BROKERS, brokers, strict=True):  # a JVM starts while the name servers do
                         await broker.launch([cluster.address(Link(name, node)) for cluster in clusters for node in NODES])
                     for cluster in clusters:
                         await cluster.start()
                     await asyncio.gather(*(broker.start(QUEUES_BEFORE) for broker in brokers))
+                    self._has_begun = True
                     for mode, cluster in zip(self._modes, clusters, strict=True):
                         await self._play(mode, cluster, brokers)
                 finally:
@@ -179,10 +198,10 @@ class Play:
         finally:
             ports.release()
 
-    def _broker(self, name: str, port: int, client: RemotingClient) -> DemonstrationBroker:
+    def _broker(self, name: str, port: int, folder: Path, client: RemotingClient) -> DemonstrationBroker:
         if self._real is None:
             return SimulatedBroker(name, port)
-        return RealBroker(name, port, self._folder / name, self._real, client)
+        return RealBroker(name, port, folder / name, self._real, client)
 
     async def _play(self, mode: str, cluster: ProcessCluster, brokers: Sequence[DemonstrationBroker]) -> None:
         self._stage.begin(mode)

@@ -53,7 +53,7 @@ class Ports:
         """Reserve all these ports or none."""
         if group & Ports._held:
             return False
-        if not all(self._lock(port, fcntl.LOCK_EX | fcntl.LOCK_NB) and _is_free(port) for port in group):
+        if not all(self._lock(port, fcntl.LOCK_EX | fcntl.LOCK_NB) and is_free(port) for port in group):
             self._unlock(group)
             return False
         Ports._held |= group
@@ -75,7 +75,8 @@ class Ports:
         return True
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether no process listens on this port of 127.0.0.1."""
     with socket.socket() as attempt:
         attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

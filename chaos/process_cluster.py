@@ -122,7 +122,9 @@ class ProcessCluster:
         self._unused = peers if mode == "ap" else []
         links = [*outside, *(peers if mode == "cp" else [])] if toxiproxy is not None else []
         self._ports = Ports(3 * len(names) + 1 + len(links) + broker_ports, rng)
-        ports = list(self._ports.numbers)
+        self.port_numbers = tuple(self._ports.numbers)
+        """Ports of all nodes, brokers, proxies, and Toxiproxy itself."""
+        ports = list(self.port_numbers)
         self.broker_addresses = [f"{_LOOPBACK}:{ports.pop()}" for _ in range(broker_ports)]
         """Addresses at which brokers listen for notifications of nodes. No proxy is in between."""
         self._toxiproxy_port = ports.pop()

@@ -151,6 +151,7 @@ def test_without_the_package_the_message_says_what_to_install(monkeypatch: pytes
         Tracing("http://127.0.0.1:4318/v1/traces", 1, "n1")
 
 
+@pytest.mark.slow
 def test_without_the_setting_nothing_of_it_is_loaded() -> None:
     assert Tracing.of(load_settings(None, {}, {})) is None
     code = (

@@ -158,6 +158,7 @@ async def test_every_node_records_restores_operations_and_members_with_their_cal
         assert lines(tmp_path / name, "change", "requested", "members", "audit-gap")[:-1] == before[name]
 
 
+@pytest.mark.slow
 async def test_a_gap_through_a_snapshot_is_recorded_with_the_nodes_to_ask(
     tmp_path: Path, peers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

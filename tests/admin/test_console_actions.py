@@ -1,6 +1,5 @@
 """The console's actions, sort orders and links between pages, in a real browser against real nodes."""
 
-import contextlib
 import json
 import re
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Literal
 
 import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]  # it declares no types
-from playwright.async_api import Locator, Page, TimeoutError, expect
+from playwright.async_api import Locator, Page, expect
 
 from replicated_namesrv.access.roles import Role
 from replicated_namesrv.cli.children import NodePlan, PlannedNode
@@ -17,7 +16,7 @@ from tests.access.files import write_access_file
 from tests.admin.test_console import PAGES, admin_port, console, node_row, one_node
 from tests.admin.test_http import QUEUES, propose, registration
 from tests.admin.test_roles_over_http import FILE, TOKENS
-from tests.support.browser import LIMIT_MS, browser_page, give_token, shows
+from tests.support.browser import LIMIT_MS, browser_page, give_token, opens_dialog, shows
 from tests.support.nodes import http
 from tests.support.ports import free_port
 from tests.support.replicated_processes import ReplicatedProcesses, eventually, replicated_processes
@@ -248,12 +247,8 @@ async def test_members_are_added_moved_promoted_and_removed_and_all_nodes_are_on
             return leader if await add.get_attribute("aria-disabled") == "false" else None
 
         async def press_on_leader(button: Locator) -> bool:
-            """Click on the leader's page. A leader that has changed in the meantime disables the button."""
-            with contextlib.suppress(TimeoutError):
-                if await open_leader():
-                    await button.click(timeout=10_000)
-                    return True
-            return False
+            """Open a dialog on the leader's page. A leader that has changed in the meantime disables the button."""
+            return await open_leader() is not None and await opens_dialog(button)
 
         async def open_follower() -> bool:
             leader = await cluster.leader()
@@ -267,7 +262,7 @@ async def test_members_are_added_moved_promoted_and_removed_and_all_nodes_are_on
         await page.locator(OPEN_DIALOG).locator("button.danger").click()
         await shows(page, "Not done: this is not NAME=HOST:PORT", OPEN_DIALOG)
         await page.keyboard.press("Escape")
-        await add.click()
+        await eventually(lambda: press_on_leader(add), "the leader's page again")
         await perform(page, value=f"n4=127.0.0.1:{added.plan.listen[1] + 2}")
         await shows(page, "observer", row)
         await shows(page, "All 4 nodes answer", ".summary")

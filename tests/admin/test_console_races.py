@@ -11,7 +11,7 @@ from replicated_namesrv.admin import watch as watch_module
 from replicated_namesrv.routes.commands import PutKVConfig
 from tests.admin.test_console import admin_port, console, node_row, one_node
 from tests.admin.test_http import QUEUES, propose, registration
-from tests.support.browser import LIMIT_MS, answers_come_late, browser_page, give_token, repeat, shows
+from tests.support.browser import LIMIT_MS, answers_come_late, browser_page, give_token, opens_dialog, repeat, shows
 from tests.support.nodes import http, running_node
 from tests.support.replicated_processes import eventually, replicated_processes
 
@@ -214,12 +214,15 @@ async def test_page_without_a_stream_says_why_and_still_shows_changes(tmp_path: 
 @pytest.mark.slow
 async def test_leadership_is_transferred_and_a_node_drained_from_the_browser(tmp_path: Path) -> None:
     async with replicated_processes(tmp_path) as cluster, browser_page() as page:
-        leader = await cluster.leader()
-        heir, third = cluster.others(leader)
 
-        await page.goto(console(admin_port(cluster, leader)))
-        await shows(page, "leader", node_row(leader))
-        await page.locator(node_row(heir)).get_by_role("button", name="Transfer leadership").click()
+        async def open_transfer() -> str:
+            leader = await cluster.leader()
+            await page.goto(console(admin_port(cluster, leader)))
+            row = page.locator(node_row(cluster.others(leader)[0]))
+            return leader if await opens_dialog(row.get_by_role("button", name="Transfer leadership")) else ""
+
+        leader = await eventually(open_transfer, "the dialog of a transfer on the leader's page")
+        heir, third = cluster.others(leader)
         await shows(page, f"{leader} stops leading, and {heir} becomes the leader", "dialog[open]")
         await page.locator("dialog[open] button.danger").click()
         await shows(page, "Done", "dialog[open]")
@@ -227,7 +230,8 @@ async def test_leadership_is_transferred_and_a_node_drained_from_the_browser(tmp
         await shows(page, f"{heir} leads", ".summary")
         await shows(page, f"open the console of {heir}", node_row(third))
 
-        await page.locator(node_row(leader)).get_by_role("button", name="Drain").click()
+        drain = page.locator(node_row(leader)).get_by_role("button", name="Drain")
+        await eventually(lambda: opens_dialog(drain), "the dialog of a drain")
         assert await page.locator("dialog[open] button.danger").is_disabled()
         await page.locator("dialog[open]").get_by_label("to confirm").fill(leader)
         await page.locator("dialog[open] button.danger").click()
@@ -237,7 +241,8 @@ async def test_leadership_is_transferred_and_a_node_drained_from_the_browser(tmp
         await shows(page, "It is drained", ".findings")
         status = await http(admin_port(cluster, leader), "/v1/status")
         assert (status.json["drained"], status.json["listen"]) == (True, None)
-        await page.locator(node_row(leader)).get_by_role("button", name="Serve again").click()
+        serve = page.locator(node_row(leader)).get_by_role("button", name="Serve again")
+        await eventually(lambda: opens_dialog(serve), "the dialog of a node that is to serve again")
         await page.locator("dialog[open] button.danger").click()
         await shows(page, "It serves", "dialog[open]")
         await page.locator("dialog[open]").get_by_role("button", name="Close").click()

@@ -123,6 +123,7 @@ def test_scenarios_with_an_operator_leave_the_seeds_of_the_others() -> None:
     ]
 
 
+@pytest.mark.slow
 async def test_a_slow_answer_to_the_first_change_of_members_is_asked_again(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     cluster = ProcessCluster(tmp_path, 1, "cp", [], [], random.Random(1), None, spares=1)

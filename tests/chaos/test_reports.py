@@ -57,6 +57,7 @@ def test_conclude_writes_verdict_history_and_a_picture_that_needs_nothing_else(t
     assert "<b>" not in page
 
 
+@pytest.mark.slow
 def test_a_picture_stays_small_however_much_happened(tmp_path: Path) -> None:
     """Marks of one colour at one place are merged. The names of rows stay beside the scrolled picture."""
     script = good().busy("c2", 4000, 5000, every=0.2).op(4500, 4501, "c2", "get", "k", outcome="fail")

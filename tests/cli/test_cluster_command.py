@@ -50,6 +50,7 @@ def wait_dead(pids: list[int]) -> None:
     wait_until(lambda: not any(map(is_alive, pids)))
 
 
+@pytest.mark.slow
 def test_once_is_a_health_check(base_port: int, tmp_path: Path) -> None:
     done = run_command(*arguments(base_port, tmp_path, "--once"))
     assert done.returncode == 0
@@ -61,6 +62,7 @@ def test_once_is_a_health_check(base_port: int, tmp_path: Path) -> None:
         assert (tmp_path / f"n{i + 1}" / "node.log").exists()
 
 
+@pytest.mark.slow
 def test_once_fails_if_a_node_does_not_come_up(base_port: int, tmp_path: Path) -> None:
     (tmp_path / "n1").mkdir(parents=True)
     (tmp_path / "n1" / "kvConfig.json").write_text("{")
@@ -123,6 +125,7 @@ async def test_killed_node_is_reported_and_restarted_and_ctrl_c_stops_all(base_p
         assert not is_alive(second["pid"])
 
 
+@pytest.mark.slow
 def test_nodes_do_not_outlive_a_killed_parent(base_port: int, tmp_path: Path) -> None:
     with running_command(
         *arguments(base_port, tmp_path, "--json", "--mode", "ap", "--nodes", "2"), stderr=tmp_path / "err"

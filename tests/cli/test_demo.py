@@ -2,14 +2,18 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from replicated_namesrv.chaos import demonstration
 from replicated_namesrv.chaos.demonstration import ANY, Demonstration, LookUp
+from replicated_namesrv.chaos.demonstration_brokers import SimulatedBroker
 from replicated_namesrv.cli.demo import answer_text, facts, report, summary
 from tests.support import provision
 from tests.support.json_outputs import check_output
@@ -78,6 +82,48 @@ def test_ctrl_c_ends_the_demo_with_a_line(tmp_path: Path) -> None:
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(timeout=120) == 2
     assert errors.read_text() == "namesrv demo: stopped by a signal; not shown to the end: CP and AP\n"
+
+
+class ShownError(Exception):
+    """Ends a demonstration that has started."""
+
+
+class Audience:
+    """A stage that ends the demonstration when it begins to show a mode."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def begin(self, mode: str) -> None:
+        raise ShownError(mode)
+
+    def row(self, story: Demonstration, second: int, latest: dict[str, LookUp]) -> None:
+        raise AssertionError("no mode was begun")
+
+    def say(self, text: str) -> None:
+        self.events.append(text)
+
+
+@pytest.mark.slow
+async def test_ports_that_others_take_meanwhile_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as thief:
+
+        class Late(SimulatedBroker):
+            """The first broker is launched after the choice of ports. A process then takes the port of a name server."""
+
+            async def launch(self, name_servers: Sequence[str]) -> None:
+                await super().launch(name_servers)
+                if not thief.getsockname()[1]:
+                    host, _, port = name_servers[0].rpartition(":")
+                    thief.bind((host, int(port)))
+                    thief.listen()
+
+        monkeypatch.setattr(demonstration, "SimulatedBroker", Late)
+        audience = Audience()
+        with pytest.raises(ShownError, match="ap"):
+            await demonstration.Play(("ap",), tmp_path, None, None, audience).run()
+        taken = thief.getsockname()[1]
+    assert audience.events == [f"another process took port {taken} meanwhile; starting again on other ports"]
 
 
 def demo(*options: str) -> tuple[dict[str, Any], str]:

@@ -18,23 +18,19 @@ from replicated_namesrv.replication.cluster_restore import RestorableMachine
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.settings_sources import load_settings
-from tests.support.nodes import http
+from tests.support.nodes import put_kv
 from tests.support.operated import operated, run
 from tests.support.ports import free_ports
 from tests.support.replicated_processes import ReplicatedProcesses, eventually, replicated_processes
 from tests.support.waiting import until
 
 
-async def put(cluster: ReplicatedProcesses, name: str, key: str, value: str) -> None:
-    answer = await http(cluster.nodes[name].plan.admin[1], f"/v1/kv/N/{key}", "PUT", value.encode())
-    assert answer.status == 200, answer.text
-
-
+@pytest.mark.slow
 async def test_the_disk_of_one_survivor_becomes_a_new_cluster(tmp_path: Path) -> None:
     stale, saved = tmp_path / "stale.backup", tmp_path / "survivor.backup"
     async with replicated_processes(tmp_path / "old") as cluster:
         for number in range(20):
-            await put(cluster, "n1", f"k{number}", f"v{number}")
+            await put_kv(cluster.nodes["n1"].plan.admin[1], f"N/k{number}", f"v{number}".encode())
         set_on = await run("config", "set", "orderMessageEnable=true", "-n", cluster.address("n1"))
         assert set_on.code == 0, set_on
         await cluster.agree()
@@ -84,8 +80,7 @@ async def test_the_disk_of_one_survivor_becomes_a_new_cluster(tmp_path: Path) ->
 async def test_the_survivor_becomes_the_first_node_of_a_new_cluster(tmp_path: Path) -> None:
     async with operated(tmp_path) as old:
         for number in range(20):
-            answer = await http(old.admin_ports[0], f"/v1/kv/N/k{number}", "PUT", b"v")
-            assert answer.status == 200, answer.text
+            await put_kv(old.admin_ports[0], f"N/k{number}", b"v")
         set_on = await run("config", "set", "orderMessageEnable=true", "-n", old.namesrv)
         assert set_on.code == 0, set_on
         revision = max(node.service.state.revision for node in old.nodes)
@@ -130,8 +125,7 @@ async def test_the_survivor_becomes_the_first_node_of_a_new_cluster(tmp_path: Pa
         assert state.settings.order_message_enable
         assert node.admin is not None
         assert node.admin.address is not None
-        answer = await http(node.admin.address[1], "/v1/kv/N/later", "PUT", b"v")
-        assert answer.status == 200, answer.text
+        await put_kv(node.admin.address[1], "N/later", b"v")
     finally:
         await node.stop()
 
@@ -175,6 +169,7 @@ async def _fenced(cluster: ReplicatedProcesses, name: str) -> bool:
     return bool((await cluster.status(name))["fenced"])
 
 
+@pytest.mark.slow
 async def test_a_restarted_node_without_majority_says_how_to_read_its_disk(tmp_path: Path) -> None:
     async with replicated_processes(tmp_path) as cluster:
         await cluster.kill("n1", "n2", "n3")
@@ -195,8 +190,7 @@ async def test_the_recovered_state_is_that_of_the_node_that_wrote_the_disk(
     monkeypatch.setattr(replicated_node, "RaftConfig", small)
     async with operated(tmp_path, 1) as one:
         for number in range(300):
-            answer = await http(one.admin_ports[0], f"/v1/kv/N/k{number % 7}", "PUT", str(number).encode())
-            assert answer.status == 200
+            await put_kv(one.admin_ports[0], f"N/k{number % 7}", str(number).encode())
         digest = one.nodes[0].service.state.digest()
     assert any(path.name.startswith("snapshot-") for path in (tmp_path / "n1" / "raft").iterdir())
     machine = RouteStateMachine()

@@ -147,6 +147,7 @@ def test_signals_stop_it_in_order(number: signal.Signals, tmp_path: Path) -> Non
     assert '"message": "stopped"' in (tmp_path / "stderr").read_text()
 
 
+@pytest.mark.slow
 def test_port_in_use_names_it_and_the_remedy(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -184,6 +185,7 @@ def test_damaged_kv_file_stops_the_start(tmp_path: Path) -> None:
     assert "kvConfig.json" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_full_disk_refuses_the_change_and_nothing_else(tmp_path: Path) -> None:
     """A limit on the size of files simulates a full disk, because an ordinary user can set and remove it."""
 
@@ -214,6 +216,7 @@ def test_full_disk_refuses_the_change_and_nothing_else(tmp_path: Path) -> None:
         assert put("x" * 100_000).code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["dataDir", "kvConfigPath"])
 def test_folder_that_was_asked_for_and_cannot_be_written_stops_the_start(setting: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
@@ -223,6 +226,7 @@ def test_folder_that_was_asked_for_and_cannot_be_written_stops_the_start(setting
     assert done.stderr.startswith(f"the name server did not start: {given} (flag): {tmp_path}/file is not a folder")
 
 
+@pytest.mark.slow
 def test_default_folder_that_cannot_be_written_is_warned_about(tmp_path: Path) -> None:
     """RocketMQ's server starts without a disk too, and routes need none."""
     (tmp_path / "home").touch()
@@ -261,6 +265,7 @@ async def test_admin_address_is_in_the_log(tmp_path: Path) -> None:
         assert (await http(int(found.group(1)), "/v1/status")).json["nodeId"] == "one"
 
 
+@pytest.mark.slow
 def test_second_signal_ends_a_stop_that_waits(tmp_path: Path) -> None:
     """A graceful stop waits for connections to go, here for one that stays."""
     arguments = (
@@ -287,6 +292,7 @@ def test_second_signal_ends_a_stop_that_waits(tmp_path: Path) -> None:
             assert server.process.wait(DEADLINE_S) == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_start_goes_on_if_nobody_reads_its_lines(tmp_path: Path) -> None:
     arguments = ("--listen", "127.0.0.1:0", "--admin", "off", "--data-dir", str(tmp_path))
     with running_command("serve", *arguments, stderr=tmp_path / "stderr") as server:

@@ -158,6 +158,7 @@ def test_every_command_says_what_it_does(kind: type[Stage]) -> None:
     assert [name for name, method in commands_of(kind).items() if not method.__doc__] == []
 
 
+@pytest.mark.slow
 def test_output_does_not_depend_on_the_hash_seed() -> None:
     """Sets and dictionaries of names have another order in another process; the transcripts stay."""
     chosen = [str(HERE / f"{name}.txt") for name in ("raft/late_vote", "raft/lost_disk", "routes/outage_keeps_brokers")]

@@ -100,6 +100,7 @@ def test_a_learner_is_promoted_while_writes_go_on(defended: bool) -> None:
         assert learner.role == "learner"
 
 
+@pytest.mark.slow
 def test_a_learner_that_falls_behind_is_not_promoted() -> None:
     """Dissertation, 4.2.1. An answer takes longer than an election, so the learner could neither vote nor acknowledge in time."""
     world, leader, learner, set_delay = with_learner(None, 0.350)
@@ -139,6 +140,7 @@ def behind_a_snapshot(world: World, entries: int = 120) -> tuple[RaftNode, RaftN
     return leader, lagging
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("needs_snapshot", [True, False], ids=["snapshot", "entries"])
 def test_what_is_kept_for_a_mute_follower_does_not_grow(needs_snapshot: bool) -> None:
     """A one-way cut of half a minute. The follower is sent heartbeats, so that it does not campaign, and one window of data."""
@@ -175,6 +177,7 @@ def test_without_the_bound_unanswered_messages_are_remembered_for_ever() -> None
     assert exceeded(leader.memory()) == {"inflight_messages": (kept, 8 + 64)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [SnapshotChunk, Append])
 def test_what_is_lost_again_and_again_is_sent_less_and_less_often(kind: type) -> None:
     """Heartbeats and their answers arrive, but data never does. In the end it is sent once in 16 heartbeats."""
@@ -263,6 +266,7 @@ def test_acknowledgements_after_a_long_silence_renew_the_lease() -> None:
 # Snapshots under steady writes
 
 
+@pytest.mark.slow
 @both
 def test_one_snapshot_is_enough_while_writes_go_on(defended: bool) -> None:
     """While the snapshot travels, more is written than a compaction keeps: the log behind the snapshot must stay."""
@@ -358,6 +362,7 @@ def test_a_dead_follower_cannot_keep_the_log() -> None:
     assert leader.counters["transfers_given_up"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [{"transfer_log_entries_max": 100}, {"transfer_log_bytes_max": 20_000}])
 def test_a_transfer_that_is_too_slow_for_the_writes_is_given_up(bound: dict[str, int]) -> None:
     """The log stays within its bound. When writes pause, the follower catches up."""
@@ -376,6 +381,7 @@ def test_a_transfer_that_is_too_slow_for_the_writes_is_given_up(bound: dict[str,
     world.run_until(lambda: lagging.applied_index == leader.applied_index, 60)
 
 
+@pytest.mark.slow
 def test_a_kept_log_does_not_cause_one_snapshot_after_the_other() -> None:
     """PySyncObj wants a snapshot at every tick while the log is long."""
     world = world_of(**SMALL, inflight_messages_max=1)
@@ -395,6 +401,7 @@ def test_a_kept_log_does_not_cause_one_snapshot_after_the_other() -> None:
 # Encoded entries
 
 
+@pytest.mark.slow
 @both
 def test_encoded_entries_are_bounded_in_bytes_and_released(defended: bool) -> None:
     """Sixteen large commands, one message each."""

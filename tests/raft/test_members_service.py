@@ -70,6 +70,7 @@ class Group:
         await self.wait_for(name, Kind.OBSERVER if observer else Kind.VOTER)
 
 
+@pytest.mark.slow
 async def test_a_cluster_grows_to_five_and_a_dead_node_and_the_leader_are_removed(tmp_path: Path) -> None:
     group = Group(tmp_path, ["n1", "n2", "n3", "n4", "n5"])
     try:

@@ -251,6 +251,7 @@ def test_without_all_lists_a_new_leader_decides_too_early() -> None:
         assert departures.can_judge(0) is off
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", SCHEDULES)
 def test_a_rule_is_needed(rule: str) -> None:
     for off in (False, True):

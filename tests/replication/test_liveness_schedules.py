@@ -312,6 +312,7 @@ def test_registrations_of_an_older_version_are_contacts() -> None:
         assert cluster.counters() == {3}, "at last it is accepted"
 
 
+@pytest.mark.slow
 def test_reports_that_wait_for_a_contact_do_not_pile_up() -> None:
     """A suspected broker renews through each node while nothing commits. The nodes get no answer and send whole lists of 50
     brokers again and again. The leader keeps one report for each node."""
@@ -336,6 +337,7 @@ def test_reports_that_wait_for_a_contact_do_not_pile_up() -> None:
         assert 1 <= max(waiting) <= len(names)
 
 
+@pytest.mark.slow
 def test_renewals_that_gave_up_without_a_leader_are_dropped() -> None:
     with virtual_cluster(noQuorumPolicy="serve-stale") as cluster:
         name = cluster.leader()

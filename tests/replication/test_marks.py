@@ -116,6 +116,7 @@ def machine_of(brokers: int) -> RouteStateMachine:
     return machine
 
 
+@pytest.mark.slow
 def test_steps_of_the_line_do_not_grow_with_the_number_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     """This includes the first and the last step."""
     monkeypatch.setattr(marks_module, "ROWS_MAX", 50)

@@ -311,6 +311,7 @@ def test_a_leader_of_0_1_gets_its_list_in_one_report(loop: VirtualLoop, monkeypa
 BROKERS = 9
 
 
+@pytest.mark.slow
 def test_brokers_stay_through_a_transfer_that_makes_every_node_repeat_its_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part of a list has two brokers. Afterwards a broker that closes its connections is removed at once, which shows that
     the lists are complete."""

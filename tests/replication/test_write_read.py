@@ -110,6 +110,7 @@ def logged(command: Command, time_ms: int) -> bytes:
     return encode_plain(command, time_ms)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(commands_at_limits())
 def test_states_at_their_limits_come_back(commands: list[Command]) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -160,4 +161,4 @@ class AgainstModel(RuleBasedStateMachine):
 
 
 AgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None, print_blob=True)
-TestAgainstModel = AgainstModel.TestCase
+TestAgainstModel = pytest.mark.slow(AgainstModel.TestCase)

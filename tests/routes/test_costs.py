@@ -120,6 +120,7 @@ def assert_alike(name: str, one: Work, twice: Work) -> None:
     assert twice.bytes <= one.bytes + BYTES_SLACK, (name, one, twice)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(NOT_THE_GROUPS))
 def test_a_command_and_its_digest_cost_nothing_of_what_is_stored_beside(name: str) -> None:
     works = []
@@ -136,6 +137,7 @@ def test_a_command_and_its_digest_cost_nothing_of_what_is_stored_beside(name: st
     assert_alike(name, *works)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(NOT_THE_GROUPS))
 def test_a_log_entry_and_the_digest_of_a_node_cost_nothing_of_what_is_stored_beside(name: str) -> None:
     works = []
@@ -280,6 +282,7 @@ def test_a_member_of_a_large_group_leaves_without_a_step_for_each_topic() -> Non
     assert twice.hashes - one.hashes <= 10 * SIZE, works
 
 
+@pytest.mark.slow
 def test_steps_of_a_snapshot_and_of_reading_it_do_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_module, "SLICE", 100)
     most: list[tuple[Work, Work, Work]] = []

@@ -97,6 +97,7 @@ def test_a_mapping_of_a_topic_served_by_others_moves_that_topic_when_it_goes() -
     assert state.topic_revisions["T"] > before
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.lists(commands, max_size=6), registrations, st.lists(commands, min_size=1, max_size=4))
 def test_as_long_as_it_stands_nothing_changes(before: list[Command], registration: RegisterBroker, after: list[Command]) -> None:
@@ -112,6 +113,7 @@ def test_as_long_as_it_stands_nothing_changes(before: list[Command], registratio
             assert state.apply(registration, 4) == applied
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.lists(commands, min_size=1, max_size=12))
 def test_the_list_of_topics_does_not_change_unnoticed(history: list[Command]) -> None:

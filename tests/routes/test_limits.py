@@ -301,6 +301,7 @@ def check_numbers(state: RouteInfoManager) -> None:
     assert all(len(entries) <= quotas_module.KV_KEYS_MAX for entries in state.kv_table().values())
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(additions(), st.integers(0, 4)), max_size=30))
 def test_numbers_stay_within_their_bounds_whatever_is_under_way(run: list[tuple[Command, int]]) -> None:
     """Each command is granted at once, and applied when up to four later ones have been granted."""

@@ -1,5 +1,6 @@
 """``unchanged_result`` finds exactly the registrations that would change nothing, and their answers."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,6 +9,7 @@ from replicated_namesrv.routes.state import RouteInfoManager
 from tests.routes.strategies import commands, registrations
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(commands, max_size=8), st.lists(registrations, min_size=1, max_size=3), st.data())
 def test_it_says_what_applying_does(before: list[Command], others: list[RegisterBroker], data: st.DataObject) -> None:

@@ -98,6 +98,7 @@ def cpu_s(node: AttackedNode) -> float:
     return (int(fields[11]) + int(fields[12])) / 100
 
 
+@pytest.mark.slow
 def test_names_and_hosts_of_members_have_no_control_characters(tmp_path: Path) -> None:
     """In an earlier version such a name was accepted, and such a host ended the task that connects to it."""
     with attacked(tmp_path, "cp") as member:
@@ -133,6 +134,7 @@ def test_malformed_requests_do_not_fill_the_log(node: AttackedNode) -> None:
     assert len(written) < LOG_BYTES_MAX
 
 
+@pytest.mark.slow
 def test_bytes_that_are_no_text_and_bodies_that_end_early_leave_no_tracebacks(open_node: AttackedNode) -> None:
     """In an earlier version, each of these requests added a traceback to the log."""
     head = b"PUT /v1/kv/n/k HTTP/1.1\r\nHost: 127.0.0.1\r\n"

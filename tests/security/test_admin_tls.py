@@ -70,6 +70,7 @@ def metrics(node: AttackedNode, ca: Path) -> str:
         return str(answer.read().decode())
 
 
+@pytest.mark.slow
 def test_silent_tls_clients_of_one_host_leave_room(tmp_path: Path) -> None:
     """A connection counts before its handshake, which a hostile client never ends."""
     cert, key = self_signed_files(tmp_path)

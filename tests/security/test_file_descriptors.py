@@ -15,6 +15,7 @@ from tests.support.ports import free_port
 FILES = 512
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_idle_connections_do_not_end_a_node_that_writes(tmp_path: Path, mode: str) -> None:
     with attacked(tmp_path, mode, files_max=FILES) as node, contextlib.ExitStack() as held:
@@ -29,6 +30,7 @@ def test_idle_connections_do_not_end_a_node_that_writes(tmp_path: Path, mode: st
         assert node.is_running()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_one_host_at_all_ports_leaves_descriptors(tmp_path: Path, mode: str) -> None:
     """In an earlier version, the admin and health ports could use all descriptors, if the process could have fewer than 1,000."""

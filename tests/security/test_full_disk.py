@@ -16,6 +16,7 @@ from tests.support.waiting import wait_until
 MORE_THAN_ANY_DISK = 1 << 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_below_the_reserve_growth_is_refused_and_the_rest_goes_on(tmp_path: Path, mode: str) -> None:
     with attacked(tmp_path, mode) as node:

@@ -30,6 +30,7 @@ def send_bombs(port: int) -> None:
                 pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_headers_without_end_cost_no_memory(tmp_path: Path, mode: str) -> None:
     """In an earlier version, a node grew by 320 MB, although it refused more than 128 headers."""

@@ -81,11 +81,13 @@ def exchanges_during(node: AttackedNode, request: RemotingCommand) -> int:
         return count
 
 
+@pytest.mark.slow
 def test_a_route_of_many_queues_is_made_in_steps(node: AttackedNode) -> None:
     """In an earlier version, the first query of such a route took a second for each million queues, in one turn of the event
     loop."""
     assert exchanges_during(node, route_request("mapped")) >= EXCHANGES_MIN
 
 
+@pytest.mark.slow
 def test_the_list_of_the_topics_of_a_cluster_is_made_in_steps(node: AttackedNode) -> None:
     assert exchanges_during(node, RemotingCommand(224, {"cluster": "C"})) >= EXCHANGES_MIN

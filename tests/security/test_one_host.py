@@ -78,6 +78,7 @@ def test_slow_requests_to_the_admin_port_leave_room_and_health_is_apart(node: At
             assert probe.recv(1000).startswith(b"HTTP/1.1 404")
 
 
+@pytest.mark.slow
 def test_silent_peers_of_one_host_do_not_keep_a_node_out(tmp_path: Path) -> None:
     """In an earlier version, 400 sockets delayed the restart of a node by 28 s."""
     with (
@@ -88,6 +89,7 @@ def test_silent_peers_of_one_host_do_not_keep_a_node_out(tmp_path: Path) -> None
         assert peer.recv(4), "the greeting that a hello answers"
 
 
+@pytest.mark.slow
 def test_tls_handshakes_with_the_peer_port_are_limited(tmp_path: Path) -> None:
     """In an earlier version, each silent connection kept a descriptor until its handshake timed out, however many there were."""
     files = Authority(tmp_path).files("n1")

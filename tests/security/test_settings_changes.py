@@ -98,6 +98,7 @@ def test_a_change_does_not_end_route_queries_that_are_served(node: AttackedNode)
     assert node.ask(route_request("T")).code == TOPIC_NOT_EXIST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_only_changes_are_written(tmp_path: Path, mode: str) -> None:
     """A file with listenPort and a secret stays unchanged, including its permissions. The node starts again with the change."""
@@ -127,6 +128,7 @@ def test_only_changes_are_written(tmp_path: Path, mode: str) -> None:
         assert (again.http("/readyz").status, again.log.count(": ignored; ")) == (200, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_lone_surrogate_does_not_hide_the_settings(tmp_path: Path, mode: str) -> None:
     """A surrogate without its pair cannot be written as UTF-8. In an earlier version, code 319 and /v1/config failed after this
@@ -140,6 +142,7 @@ def test_a_lone_surrogate_does_not_hide_the_settings(tmp_path: Path, mode: str) 
         assert again.config()["my.own"] == "a?b"
 
 
+@pytest.mark.slow
 def test_the_command_line_and_http_refuse_what_318_passes_over(tmp_path: Path) -> None:
     with attacked(tmp_path, "ap") as node:
         for change, told in (

@@ -30,6 +30,7 @@ def request(port: int, path: str) -> socket.socket:
     return peer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_unread_answers_cost_bounded_memory(tmp_path: Path, mode: str) -> None:
     """In an earlier version, each connection kept its whole answer in memory, without a time limit."""

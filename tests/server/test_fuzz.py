@@ -165,7 +165,7 @@ def fuzz(rng: random.Random, count: int, folder: Path) -> None:
 
 
 def test_mutated_frames(rng: random.Random, tmp_path: Path) -> None:
-    fuzz(rng, 5_000, tmp_path)
+    fuzz(rng, 1_000, tmp_path)
 
 
 @pytest.mark.slow

@@ -58,6 +58,7 @@ def ask(peer: Peer, frame: bytes) -> object:
     return seen(peer.receive())
 
 
+@pytest.mark.slow
 def test_prepared_answers_are_what_would_be_answered_anyway(tmp_path: Path) -> None:
     """The same requests to a server with and to one without cache, while the routes change."""
     with live_server(tmp_path / "a") as caching, live_server(tmp_path / "b", routeCacheBytes="0") as plain:

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.nodes import clean_environment, command
 
 DEADLINE_S = 60
@@ -30,6 +32,7 @@ def test_ctrl_c_ends_a_campaign_with_a_summary() -> None:
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_a_first_seed_has_ended_does_not_report_success() -> None:
     arguments = command("simulate", "--seeds", "0:2", "--duration-s", "3600", "--processes", "1")
     with subprocess.Popen(
@@ -69,6 +72,7 @@ sys.exit(main(["simulate", "--seeds", "0:2", "--duration-s", "3600", "--processe
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_callback_of_the_garbage_collector_ends_a_campaign() -> None:
     """Python drops an error that is raised there."""
     arguments = [sys.executable, "-c", INTERRUPTED_IN_A_CALLBACK]

@@ -31,6 +31,7 @@ def test_a_majority_without_a_leader_is_found() -> None:
     assert result.violated_at_s < 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heals_after_s", [1, 2.5])
 def test_a_majority_has_the_whole_bound(heals_after_s: float) -> None:
     """The bound has not passed when the fault ends, so the run has no violation. The final checks find none either, because they

@@ -66,6 +66,7 @@ def test_equal_seeds_give_equal_traces_whatever_the_hash_seed() -> None:
     assert len(digests) == 1
 
 
+@pytest.mark.slow
 def test_a_broker_whose_id_another_has_now_may_be_replaced() -> None:
     """Two brokers swap ids in an outage. The registration of one broker arrives. Its id is the one under which the other broker
     is known."""

@@ -30,11 +30,12 @@ def judge(results: list[RunResult]) -> None:
     assert not failed, "\n".join(failed)
 
 
-@pytest.mark.parametrize("nodes", [1, 3, 5])
+@pytest.mark.parametrize("nodes", [1, 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_few_seeds(nodes: int) -> None:
     judge([run(Scenario(seed, nodes, duration_s=10.0)) for seed in range(2)])
 
 
+@pytest.mark.slow
 def test_a_node_that_lost_its_disk_and_its_greeting_is_found() -> None:
     """A peer continued to send messages to the old incarnation, because the greeting of the new one had been lost."""
     judge([run(Scenario(144053115))])
@@ -93,7 +94,8 @@ def digest_of(seed: int, hash_seed: str, subject: str) -> str:
     return ran.stdout.strip()
 
 
-@pytest.mark.parametrize("subject", [pytest.param("raft", marks=pytest.mark.slow), "plain"])
+@pytest.mark.slow
+@pytest.mark.parametrize("subject", ["raft", "plain"])
 def test_equal_seeds_give_equal_traces_whatever_the_hash_seed(subject: str) -> None:
     digests = {digest_of(3, hash_seed, subject) for hash_seed in ("0", "1", "4711")}
     assert len(digests) == 1
@@ -110,7 +112,7 @@ def test_telling_the_story_changes_nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_failing_run_is_made_smaller_and_can_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--plain", "--seeds", "0:2"]) == 1
+    assert main(["simulate", "--plain", "--seeds", "0:1", "--duration-s", "10"]) == 1
     out = capsys.readouterr().out
     assert "linearizability" in out
     command = next(line for line in out.splitlines() if line.startswith("repeat: "))

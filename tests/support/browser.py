@@ -1,17 +1,20 @@
 """A page of Debian's Chromium, driven by Playwright, for tests of the console."""
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from playwright.async_api import Error, Page, Route, async_playwright
+from playwright.async_api import Error, Locator, Page, Route, TimeoutError, async_playwright
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LIMIT_MS = 60_000
 """How long a test waits for a condition on a page, on a busy machine."""
+CLICK_MS = 10_000
+"""Time limit of a click and of the dialog that it opens. After that the test looks at the nodes again."""
 
 
 def chromium() -> str:
@@ -50,6 +53,18 @@ async def shows(page: Page, text: str, selector: str = "body") -> None:
     except Error as error:
         error.add_note(f"{selector} contains {(await page.locator(selector).all_inner_texts())!r:.1000}")
         raise
+
+
+async def opens_dialog(button: Locator) -> bool:
+    """Click, and return whether a dialog is open. None opens while the button says why its action cannot be used: on a busy
+    machine a node can be silent, or no longer lead, between a look at the button and the click."""
+    dialog = button.page.locator("dialog[open]")
+    with contextlib.suppress(TimeoutError):
+        if not await dialog.count():
+            await button.click(timeout=CLICK_MS)
+        await dialog.wait_for(timeout=CLICK_MS)
+        return True
+    return False
 
 
 async def give_token(page: Page, token: str, text: str = "", selector: str = "body") -> None:

@@ -19,8 +19,11 @@ from replicated_namesrv.settings_sources import load_settings
 from replicated_namesrv.wire.codes import RequestCode
 from tests.support.json_outputs import check_output
 from tests.support.ports import free_port
+from tests.support.waiting import PAUSE_S
 
 DEADLINE_S = 60.0
+REPEATED = (503, 504)
+"""HTTP statuses of a change that was not done because no node leads, and of one whose result is unknown."""
 
 
 @dataclass
@@ -66,6 +69,15 @@ async def http(
     if fields.get("Transfer-Encoding") == "chunked":
         raise AssertionError("the test client reads no chunks")
     return HttpAnswer(int(first.split()[1]), fields, content)
+
+
+async def put_kv(port: int, path: str, value: bytes) -> None:
+    """Set a key (``NAMESPACE/KEY``). Repeated while the answer is that it was not done or that this is unknown, as after a stall
+    of the node: two times the same value is one value."""
+    async with asyncio.timeout(DEADLINE_S):
+        while (answer := await http(port, f"/v1/kv/{path}", "PUT", value)).status in REPEATED:  # noqa: ASYNC110 - another process decides
+            await asyncio.sleep(PAUSE_S)
+    assert answer.status == 200, answer.text
 
 
 async def status_of(port: int, method: str, path: str, headers: Mapping[str, str], tls: ssl.SSLContext | None = None) -> int:

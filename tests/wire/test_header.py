@@ -98,6 +98,7 @@ def test_vectors_of_the_java_codec(header: RemotingHeader, text: str) -> None:
     assert decode_header(bytes.fromhex(text), header.serialize_type) == header
 
 
+@pytest.mark.slow
 @given(headers(JSON) | headers(ROCKETMQ))
 def test_a_header_survives_writing_and_reading(header: RemotingHeader) -> None:
     assert decode_header(encode_header(header), header.serialize_type) == header

@@ -150,6 +150,7 @@ def test_names_with_brackets_and_escapes_never_mislead(text: str) -> None:
     assert decode(body) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(damaged(registration(PLAIN_NAMES) | registration(NAMES)))
 def test_damaged_bodies_mean_the_same_both_ways(body: bytes) -> None:
