@@ -1,6 +1,5 @@
 """Each checker accepts a correct history, and finds the violation in a wrong one."""
 
-import dataclasses
 import random
 from collections.abc import Callable
 
@@ -31,7 +30,7 @@ from replicated_namesrv.chaos.checks.timing import (
     convergence,
     convergence_s,
 )
-from replicated_namesrv.chaos.records import FaultRecord, Invoke, Phase, RecordedTrace
+from replicated_namesrv.chaos.records import FaultRecord, Invoke, RecordedTrace
 from replicated_namesrv.chaos.run_report import described
 from replicated_namesrv.chaos.scenario import ChaosScenario
 from replicated_namesrv.verify import Verdict
@@ -657,34 +656,6 @@ def test_convergence_counts_from_the_heal_to_the_end_of_the_last_difference() ->
     assert convergence_s(silent.story) is None, "a node that stops answering does not agree"
 
 
-def test_a_look_without_answer_is_no_divergence_on_a_busy_machine() -> None:
-    """A single look without an answer, at the end or long after the nodes had agreed, is not divergence. Lasting silence is."""
-    agreed = everywhere(everywhere(Script().fault(3000, 8000), 1000, BOTH), 9000, BOTH)
-    for script in (agreed.saw(12_500, "n2", None), everywhere(Script(), 1000, BOTH).saw(10_500, "n2", None)):
-        found = check_convergence(with_renewals(script))
-        assert found.verdict is Verdict.UNKNOWN
-        assert "busy machine" in found.findings[0]
-    assert check_convergence(with_renewals(agreed.saw(9_500, "n2", None))).verdict is Verdict.VIOLATED
-
-
-def test_times_are_not_judged_where_the_harness_stood_still() -> None:
-    """If nothing was recorded for some seconds, no verdict on the cluster is possible."""
-    bad = Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000)
-    assert check_availability(bad.story).verdict is Verdict.UNKNOWN
-
-
-def test_a_run_in_which_little_is_asked_is_no_harness_that_stood_still() -> None:
-    """While no client is served, all clients except the sender wait. If the sender sends once in two seconds, there is a record
-    only every two seconds."""
-    script = Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000)
-    for at in range(0, 13_000, 2_000):
-        script.elected(at, "n1")
-    assert check_availability(script.story).verdict is Verdict.UNKNOWN
-    story = script.story
-    story.manifest["scenario"]["workload"]["sends_per_s"] = 0.5
-    assert check_availability(story).verdict is Verdict.VIOLATED
-
-
 def test_clients_of_five_nodes_may_wait_for_two_more_time_outs() -> None:
     """With three nodes 6 s are promised, so 6.5 s are too long."""
     story = with_renewals(Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000))
@@ -784,44 +755,11 @@ def test_the_limit_of_a_dead_broker_follows_the_settings() -> None:
     assert check_ghosts(with_settings(story, ["scanNotActiveBrokerInterval=500"])).looked_at == 1
 
 
-@pytest.mark.parametrize("next_phase", ["steady", "heal"])
-def test_times_are_not_judged_where_other_load_took_the_cores(next_phase: str) -> None:
-    script = Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000)
-    assert check_availability(with_renewals(script)).verdict is Verdict.VIOLATED
-    script.records = [
-        dataclasses.replace(record, slowdown=4.5 if record.phase == next_phase else 1.2) if isinstance(record, Phase) else record
-        for record in script.records
-    ]
-    found = check_availability(with_renewals(script))
-    assert found.verdict is Verdict.UNKNOWN
-    assert "waited 3.5 times as long" in found.findings[0]
-
-
-@pytest.mark.parametrize(("begin", "verdict"), [(6600, Verdict.UNKNOWN), (6800, Verdict.VIOLATED)])
-def test_a_fence_that_is_much_too_late_is_found_on_a_busy_machine_too(begin: float, verdict: Verdict) -> None:
-    """The slowdown is 1.1 times its limit, so the slack of 1 s is 2.2 s."""
-    script = (
-        without_majority().op(begin, begin + 10, "c1", "route", "t", members=[]).op(9000, 9010, "c1", "route", "t", members=[])
-    )
-    for at in range(0, 13_000, 100):  # otherwise the harness seems to stall
-        script.op(at, at + 1, "c2", "route", "idle", node="n2", members=[])
-    assert check_fence(script.slowed(3.3).story).verdict is verdict
-
-
 def test_an_independent_node_need_not_keep_a_broker_whose_connection_it_closed_because_it_was_idle() -> None:
     script = Script("ap").truth(900, "g1/0", "serving", timeout_ms=5_000).op(1000, 1010, "g1/0", "register-copy", "g1/0", "1")
     missing = with_renewals(script.op(2100, 2110, "c1", "route", "t", members=[]))
     assert check_node_registrations(missing).verdict is Verdict.VIOLATED
     assert check_node_registrations(with_settings(missing, ["serverChannelMaxIdleTimeSeconds=1"])).looked_at == 0
-
-
-def test_an_old_registration_is_held_against_a_node_on_a_busy_machine_too() -> None:
-    """Nothing is recorded for seconds here. A broker that is not listed may have been too slow, but load does not explain an
-    older version."""
-    missing = at_one_node(1500, 7).op(1520, 1600, "c1", "route", "t", members=BOTH[1:])
-    assert check_node_registrations(missing.story).verdict is Verdict.UNKNOWN
-    old = at_one_node(1500, 7).op(1520, 1600, "c1", "route", "t", members=BOTH)
-    assert check_node_registrations(old.story).verdict is Verdict.VIOLATED
 
 
 def test_what_is_left_out_is_counted() -> None:
@@ -832,15 +770,3 @@ def test_what_is_left_out_is_counted() -> None:
         check["check"]: check for check in judge(dead(1000).op(1500, 1510, "c1", "route", "t").story, "cp").as_json()["checks"]
     }
     assert verdict["no ghosts"]["left_out"] == {"answers within the time that is promised": 1}
-
-
-def test_times_are_not_judged_where_clients_hardly_got_through_before_any_fault() -> None:
-    script = Script().busy("c1", 1000, 2000).busy("pinned-n1", 1000, 3000, every=400)
-    assert check_availability(with_renewals(script)).verdict is Verdict.VIOLATED, "nobody asks at a known pace"
-    story = script.story
-    story.kinds["pinned-n1"] = "pinned"
-    story.manifest["scenario"]["workload"]["lookups_per_s"] = 10.0
-    assert story.pace == pytest.approx(0.25)
-    found = check_availability(story)
-    assert found.verdict is Verdict.UNKNOWN
-    assert "25% of the operations" in found.findings[0]
