@@ -44,6 +44,8 @@ class Late(NamedTuple):
     """A request that may arrive at any time after the end of its broker's life."""
 
     copy: Op
+    start_ns: int
+    """The cluster may accept the registration only after this time. While a newer version is registered, it must not."""
     end_ns: int
     """End of the broker's life. The cluster may remove the registration that the copy makes only after this time."""
 
@@ -105,9 +107,9 @@ def _writes(story: Story, broker: str, topic: str, period: Period, late: Iterabl
     for life in story.lives[broker]:
         if life.state in ("dead", "silent") and period.start_ns <= life.start_ns < period.end_ns:
             yield _open(earliest_removal_ns(story, broker, life), "unregister", topic, broker)
-    for copy, end_ns in late:
-        if copy.start_ns < period.end_ns and int(copy.value or 0) >= int(period.version or 0):
-            yield _open(copy.start_ns, "register", topic, [broker, copy.value])
+    for copy, start_ns, end_ns in late:
+        if start_ns < period.end_ns and int(copy.value or 0) >= int(period.version or 0):
+            yield _open(start_ns, "register", topic, [broker, copy.value])
             yield _open(end_ns, "unregister", topic, broker)
 
 
@@ -168,7 +170,7 @@ def _open(start_ns: int, kind: str, topic: str, value: object) -> Operation:
 
 
 def late_copies(story: Story) -> defaultdict[str, list[Late]]:
-    """For each broker: the registrations of its last version whose outcome is unknown."""
+    """For each broker: the registrations whose outcome is unknown, or which were not answered before the end of its life."""
     last: dict[tuple[str, int], BrokerState] = {}
     for broker, lives in story.lives.items():
         for life in lives:
@@ -176,9 +178,9 @@ def late_copies(story: Story) -> defaultdict[str, list[Late]]:
                 last[broker, life.life] = life
     found: defaultdict[str, list[Late]] = defaultdict(list)
     for op in story.ops:
-        if op.kind == "register-copy" and op.outcome == "indeterminate":
+        if op.kind == "register-copy" and (op.outcome == "indeterminate" or op.ok):
             life_then = story.life_at(op.key, op.start_ns)
             end = None if life_then is None else last.get((op.key, life_then.life))
-            if end is not None and end.version == op.value:
-                found[op.key].append(Late(op, end.start_ns))
+            if end is not None and (not op.ok or op.end_ns > end.start_ns):
+                found[op.key].append(Late(op, op.start_ns if end.version == op.value else end.start_ns, end.start_ns))
     return found

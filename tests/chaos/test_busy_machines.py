@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 
 from replicated_namesrv.chaos.checks.fence import check_fence
+from replicated_namesrv.chaos.checks.final import check_resurrection
+from replicated_namesrv.chaos.checks.linear import check_registration
 from replicated_namesrv.chaos.checks.node_promises import check_node_registrations
 from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence
 from replicated_namesrv.chaos.records import Phase
@@ -84,3 +86,27 @@ def test_times_are_not_judged_where_clients_hardly_got_through_before_any_fault(
     found = check_availability(story)
     assert found.verdict is Verdict.UNKNOWN
     assert "25% of the operations" in found.findings[0]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_an_earlier_registration_may_arrive_at_a_paused_node_after_its_broker_left(answered: bool) -> None:
+    """The third node does not run while the broker sends two versions, and reads both after the broker left."""
+    script = Script().fault(800, 2800, name="pause", node="n3")
+    script.truth(900, "g2/0", "starting", version=2).op(910, 950, "g2/0", "register", "g2/0", "2")
+    script.truth(950, "g2/0", "serving", version=2)
+    script.op(910, 1900, "g2/0", "register-copy", "g2/0", "2", node="n3", outcome="indeterminate")
+    script.op(2000, 2050, "g2/0", "register", "g2/0", "3").truth(2050, "g2/0", "serving", version=3)
+    if answered:
+        script.op(2000, 3500, "g2/0", "register-copy", "g2/0", "3", node="n3")
+    script.truth(3000, "g2/0", "stopping", version=3).op(3000, 3050, "g2/0", "unregister", "g2/0", "3")
+    late = script.op(3200, 3210, "c1", "route", "t", members=[("g2/0", 3 if answered else 2)]).story
+    for check in (check_registration, check_resurrection):
+        assert check(late).verdict is not Verdict.VIOLATED, check(late).findings
+
+
+def test_an_earlier_registration_does_not_replace_a_newer_one_while_its_broker_lives() -> None:
+    script = Script().truth(900, "g2/0", "starting", version=2).op(910, 950, "g2/0", "register", "g2/0", "2")
+    script.op(910, 1900, "g2/0", "register-copy", "g2/0", "2", node="n3", outcome="indeterminate")
+    script.op(2000, 2050, "g2/0", "register", "g2/0", "3").op(2200, 2210, "c1", "route", "t", members=[("g2/0", 2)])
+    script.truth(3000, "g2/0", "stopping", version=3).op(3000, 3050, "g2/0", "unregister", "g2/0", "3")
+    assert check_registration(script.story).verdict is Verdict.VIOLATED
