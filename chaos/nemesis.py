@@ -47,7 +47,7 @@ class ClusterNemesis:
         self._commands_ended = asyncio.Event()
         self._spares = iter(topology.spares)
         self.members = RunMembers.of(topology.founders)
-        """The members, according to the outcomes of the operator's commands."""
+        """The members. The outcome of each command of the operator updates them."""
         self._lost_disks: set[str] = set()
         """Dead nodes whose data must be deleted before they start again."""
 

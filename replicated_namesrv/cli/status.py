@@ -46,9 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code."""
     admin = admin_of(arguments)
-    addresses = _of_the_group(admin, admin_addresses(arguments, admin))
+    addresses = admin_addresses(arguments, admin)
+    nodes = look_at(admin, addresses)
+    if len(nodes) == 1 and len(nodes[0].get("members") or ()) > 1:  # one node of a CP cluster was given: ask all of them
+        addresses = neighbours(addresses[0], admin.ask(addresses[0], "/v1/status"))
+        nodes = look_at(admin, addresses)
     for look in range(LOOKS):
-        report = assess(look_at(admin, addresses))
+        report = assess(nodes if look == 0 else look_at(admin, addresses))
         if report.facts["digestsEqual"] is not None or look == LOOKS - 1 or not report.comparable:
             break
         time.sleep(LOOK_PAUSE_S)
@@ -59,17 +63,6 @@ def run(arguments: argparse.Namespace) -> int:
     if not any(node["answers"] for node in report.facts["nodes"]):
         return UNKNOWN
     return BAD if report.facts["problems"] else GOOD
-
-
-def _of_the_group(admin: Admin, addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """If ``addresses`` is one node of a CP cluster, the addresses of all its nodes."""
-    if len(addresses) > 1:
-        return addresses
-    try:
-        status = admin.ask(addresses[0], "/v1/status")
-    except NamesrvError:
-        return addresses
-    return neighbours(addresses[0], status) if status["mode"] == "cp" else addresses
 
 
 def look_at(admin: Admin, addresses: tuple[str, ...]) -> list[dict[str, Any]]:
