@@ -165,6 +165,8 @@ class Rejected(NamedTuple):
     reason: str
     leader: str | None = None
     """The leader that this node knows; None if it knows none."""
+    is_passing: bool = False
+    """The cause ends by itself within seconds. So a repeated request may succeed, here or at the next leader."""
 
 
 class Indeterminate(NamedTuple):

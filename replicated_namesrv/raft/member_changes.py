@@ -64,6 +64,10 @@ class MemberChange(NamedTuple):
     """For ``add`` and ``move``: a text that the user of this package defines; None: the text stays as before."""
 
 
+PASSING_ROWS = {"M2", "M11"}
+"""Their conditions end by themselves within seconds."""
+
+
 class Refusal(NamedTuple):
     """The outcome of a row of the table."""
 
@@ -112,7 +116,7 @@ class MemberChanges:
         if refusal is not None:
             if refusal.row == "M11":
                 self._transfer.start(None, lambda _: None)
-            done(Rejected(refusal.reason, self._leader))
+            done(Rejected(refusal.reason, self._leader, is_passing=refusal.row in PASSING_ROWS))
             return
         index = self._promotion.write(pack_members(self._after(change)))
         if self._undecided is not None:  # this can only happen without ``Defences.single_change``

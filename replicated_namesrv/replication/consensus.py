@@ -53,6 +53,8 @@ STARTING = "this node is starting, and reads its log"
 CATCH_UP_PAUSE_S = 0.5
 """Pause after a rejected read index, before a node that has not caught up requests the next one. Without the pause, a node whose
 requests are rejected at once would repeat them without end."""
+MEMBER_CHANGE_WAIT_S, MEMBER_CHANGE_PAUSE_S = 2.0, 0.05
+"""For how long a change of a member is repeated while its refusal is passing, and the pause between two attempts."""
 
 
 class Consensus(Protocol):
@@ -291,15 +293,21 @@ class RaftConsensus(Observer):
             raise UnavailableError(f"leadership was not transferred to {text} or lags too far behind the leader")
 
     def change_member(self, change: MemberChange) -> Future[None]:
-        """Change a member through the leader. Fails with SettingError (refused; the message has the remedy), UnavailableError
-        (repeat the request, perhaps at another node), or OutcomeUnknownError."""
+        """Change a member through the leader. While the leader commits the change before this one, or hands leadership over, the
+        change waits, at most MEMBER_CHANGE_WAIT_S. Fails with SettingError (refused; the message has the remedy),
+        UnavailableError (repeat the request, perhaps at another node), or OutcomeUnknownError."""
         return asyncio.ensure_future(self._change_member(change))
 
     async def _change_member(self, change: MemberChange) -> None:
-        outcome = await (_rejected() if self._node is None else self._raft.change_member(change))
+        ends_at = asyncio.get_running_loop().time() + MEMBER_CHANGE_WAIT_S
+        while True:
+            outcome = await (_rejected() if self._node is None else self._raft.change_member(change))
+            is_passing = isinstance(outcome, Rejected) and outcome.is_passing
+            if not is_passing or asyncio.get_running_loop().time() >= ends_at:
+                break
+            await asyncio.sleep(MEMBER_CHANGE_PAUSE_S)
         if isinstance(outcome, Rejected):
-            passing = any(text in outcome.reason for text in ("repeat the request", "hands leadership"))
-            raise (UnavailableError if passing or outcome.leader != self._node_id else SettingError)(outcome.reason)
+            raise (UnavailableError if is_passing or outcome.leader != self._node_id else SettingError)(outcome.reason)
         if not isinstance(outcome, Committed):
             raise OutcomeUnknownError(outcome.reason)
 

@@ -11,6 +11,7 @@ from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.settings_sources import load_settings
 from tests.support.nodes import http, run_command, running_node
 from tests.support.ports import free_port, free_ports
+from tests.support.replicated_processes import replicated_processes
 from tests.support.waiting import until
 
 VIEWS = ("/v1/topics", "/v1/brokers", "/v1/kv", "/v1/kv-namespaces", "/v1/digest", "/v1/config")
@@ -136,3 +137,15 @@ async def test_writes_have_no_consistency_to_choose(command: tuple[str, ...]) ->
     done = await asyncio.to_thread(run_command, *command, "--max-staleness-ms", "5")
     assert done.returncode == 2
     assert "are for reading: leave them out here" in done.stderr
+
+
+async def test_changes_of_members_at_the_same_time_wait_for_each_other(tmp_path: Path) -> None:
+    """The leader refuses a change until the change before it is committed. That takes milliseconds, so nobody needs to repeat
+    the request."""
+    async with replicated_processes(tmp_path) as cluster:
+        leader = await cluster.leader()
+        names = ["n4", "n5", "n6"]
+        added = [f"/v1/members/{name}/add?address=127.0.0.1:{free_port()}&observer=true" for name in names]
+        for paths in (added, [f"/v1/members/{name}/remove" for name in names]):
+            answers = await asyncio.gather(*(http(cluster.nodes[leader].plan.admin[1], path, "POST") for path in paths))
+            assert [answer.status for answer in answers] == [200, 200, 200], [answer.text for answer in answers]
