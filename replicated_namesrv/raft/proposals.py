@@ -448,12 +448,11 @@ class Proposals:
             )
 
     def renumber(self, origin: Origin) -> None:
-        """Continue as ``origin``. Proposals that this node may already have appended or forwarded under its earlier origin end as
-        indeterminate."""
+        """Continue as ``origin``. All pending proposals end as indeterminate. Even one that is still in the queue may have been
+        applied under the earlier origin: if the machine was reset, its queue is that of an earlier time."""
         self.origin = origin
-        for number, pending in list(self._pending.items()):
-            if pending.copies:
-                self._end(number, Indeterminate("this node gave up its incarnation; the command may still be applied"))
+        for number in list(self._pending):
+            self._end(number, Indeterminate("this node gave up its incarnation; the command may still be applied"))
         self._forwards.clear()
         self._uncommitted.clear()
         self._arrived.clear()

@@ -1,8 +1,8 @@
-"""Directed tests: a virtual machine is reset to a snapshot, memory included, while its node leads."""
+"""Directed tests: a virtual machine is reset to a snapshot, memory included, while its node leads, or while proposals wait."""
 
 from itertools import pairwise
 
-from replicated_namesrv.raft.interfaces import Committed
+from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_messages import Append, Introduction, Message
 from replicated_namesrv.raft.raft_node import RaftNode
@@ -194,3 +194,39 @@ def test_an_introduction_from_before_the_connection_confirms_nothing() -> None:
     assert not leader.outbox.reaches(follower.name, Append)
     world.heal()
     world.run_until(lambda: leader.outbox.reaches(follower.name, Append))
+
+
+def without_a_leader() -> tuple[World, RaftNode, Host, list[Outcome]]:
+    """A follower has lost its connections, and a proposal waits there. Returns the leader, the follower and the outcomes."""
+    world = World()
+    world.start_all()
+    leader = world.elect()
+    follower = others(world, leader)[0]
+    world.run(1)
+    for peer in world.names:
+        if peer != follower.name:
+            world.disconnect(follower.name, peer)
+            world.disconnect(peer, follower.name)
+    outcomes = world.propose(follower.name, b"X=1")
+    return world, leader, follower, outcomes
+
+
+def test_a_proposal_in_the_queue_of_the_image_is_not_applied_again() -> None:
+    """The proposal is committed after the snapshot, and then a later write. After the reset, the queue contains it again."""
+    world, leader, follower, outcomes = without_a_leader()
+    _, _, image, outcomes_of_the_image = without_a_leader()  # the world is equal at the time of the snapshot
+    for peer in world.names:
+        if peer != follower.name:
+            world.connect(follower.name, peer)
+            world.connect(peer, follower.name)
+    world.run_until(lambda: outcomes)
+    assert isinstance(outcomes[0], Committed)
+    commit(world, leader, b"X=2")
+    world.run(2)
+    assert not outcomes_of_the_image
+    reset(world, image, world.hosts[leader.node_id])
+    world.run(5)
+    assert image.node is not None
+    assert image.node.counters["rejoined"] == 1
+    assert isinstance(outcomes_of_the_image[0], Indeterminate)
+    assert [host.machine.commands for host in world.hosts.values()] == [[b"X=1", b"X=2"]] * 3
