@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from replicated_namesrv.chaos.recorder import FAIL, OK, Ended, Recorder, ended_by, route_members
 from replicated_namesrv.chaos.records import Member, Send
+from replicated_namesrv.client.answer_bodies import decode_member_group
+from replicated_namesrv.client.broker_requests import BrokerIdentity, member_group_request
 from replicated_namesrv.client.credentials import NO_CREDENTIALS, Credentials
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import (
@@ -34,6 +36,8 @@ from replicated_namesrv.model import PERM_WRITE, TopicRouteData
 from replicated_namesrv.wire.codes import ResponseCode
 
 NAMESPACE = "chaos"
+LIST_IS_DISABLED = "disabled"
+"""The value of a ``topic-list`` of a node with ``enableAllTopicList=false``."""
 ROUTE_POLL_INTERVAL_MS = 700
 
 
@@ -113,6 +117,30 @@ class Client:
             return Ended(OK, self._names[address], members=sorted(members))
 
         return await self._ask(op, cluster_info_request(), node, read)
+
+    async def topic_list(self, key: str, *, node: str) -> Ended:
+        """All topics of ``node``. ``key``: the key of the operation. The value is ``LIST_IS_DISABLED`` if ``node`` does not list
+        them because of a setting."""
+        op = self._invoke("topic-list", key, node=node)
+
+        def read(address: str, response: RemotingCommand) -> Ended:
+            if _is_disabled(response):
+                return Ended(OK, self._names[address], LIST_IS_DISABLED)
+            topics = read_topics(response).topic_list
+            return Ended(OK, self._names[address], members=sorted(Member(topic, "") for topic in topics))
+
+        return await self._ask(op, topics_request(), node, read)
+
+    async def member_group(self, identity: BrokerIdentity, *, node: str) -> Ended:
+        """The members that ``node`` has of the group of a broker."""
+        group = identity.broker_name
+        op = self._invoke("member-group", group, node=node)
+
+        def read(address: str, response: RemotingCommand) -> Ended:
+            members = [Member(f"{group}/{broker_id}", "") for broker_id in decode_member_group(response.body)]
+            return Ended(OK, self._names[address], members=sorted(members))
+
+        return await self._ask(op, member_group_request(identity), node, read)
 
     async def kv_list(self, *, node: str) -> Ended:
         """All KV entries of ``node``."""
@@ -213,7 +241,7 @@ class Client:
         op = self._invoke("config", key, node=node)
 
         def read(address: str, response: RemotingCommand) -> Ended:
-            is_disabled = response.code == ResponseCode.SYSTEM_ERROR and response.remark == "disable"
+            is_disabled = _is_disabled(response)
             if not is_disabled:
                 read_topics(response)
             return Ended(OK, self._names[address], "false" if is_disabled else "true")
@@ -258,6 +286,10 @@ class Client:
     def _end(self, op: int, ended: Ended) -> Ended:
         self._recorder.complete(op, ended)
         return ended
+
+
+def _is_disabled(response: RemotingCommand) -> bool:
+    return response.code == ResponseCode.SYSTEM_ERROR and response.remark == "disable"
 
 
 async def pace(per_s: float, rng: random.Random, action: Callable[[], Awaitable[object]], ended: asyncio.Event) -> None:

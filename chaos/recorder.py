@@ -73,10 +73,14 @@ def ended_by(error: NamesrvError, node: str | None = None) -> Ended:
 
 
 def route_members(route: TopicRouteData | None) -> list[Member]:
-    """Brokers of a route: every address, with the group's write queues as version."""
+    """Brokers of a route: every address, with the group's queues as version. Brokers register as many read queues as write
+    queues. If the numbers differ, the version is negative, so it is one that no broker has registered."""
     if route is None:
         return []
-    queues = {name: str(data.write_queue_nums) for name, data in route.queue_datas}
+    queues = {
+        name: str(data.write_queue_nums if data.read_queue_nums == data.write_queue_nums else -data.write_queue_nums)
+        for name, data in route.queue_datas
+    }
     return [
         Member(f"{data.broker_name}/{broker_id}", queues[data.broker_name])
         for data in route.broker_datas

@@ -97,10 +97,17 @@ class RunOperator:
         one. Only for a cluster with members."""
         while True:
             leader = await self._cluster.leader()
-            found = tuple(await self._cluster.server_list(leader)) if leader is not None else ()
+            found = await self._addresses_of(leader) if leader is not None else ()
             if found and set(found) != set(self._list):
                 self._set_list(found)
             await asyncio.sleep(LIST_POLL_S)
+
+    async def _addresses_of(self, leader: str) -> tuple[str, ...]:
+        """The nodes in the address list of the leader."""
+        op = self._recorder.invoke(NAME, "address-list", leader, node=leader)
+        found = tuple(await self._cluster.server_list(leader))
+        self._recorder.complete(op, Ended(OK if found else INDETERMINATE, leader, " ".join(found)))
+        return found
 
     async def look(self, nodes: Sequence[str]) -> None:
         """Record the members that each of these nodes knows."""

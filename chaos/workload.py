@@ -115,7 +115,7 @@ class Cast:
         found += ["roles", "master"] if self._spec.pair or self._spec.deputy else []
         found += ["write-perm", "perm", "delete-topic", "topic", "set-config", "config"] if self._spec.mqadmin else []
         found += ["heartbeat"] if self._spec.heartbeats else []
-        return found + (["zone-route", "cluster", "kv-list"] if self._spec.zones and self._spec.groups else [])
+        return found + (["zone-route", "cluster", "topic-list", "kv-list"] if self._spec.zones and self._spec.groups else [])
 
     @property
     def listening(self) -> list[str]:
@@ -343,15 +343,24 @@ class Workload:
             await master.die(silent=False)
 
     async def _look_in_other_ways(self) -> None:
-        """Ask each node for the route of a topic, for the part in one zone, for all brokers, and for the route again. Also ask
-        for all KV entries, and for the route with the level lease: the client with this level asks only one node at a time."""
+        """Ask each node for the route of a topic, for the part in one zone, for all brokers, for all topics, for the members of a
+        group, and for the route again. Also ask for all KV entries, and for the route with the level lease: the client with this
+        level asks only one node at a time."""
         probe, topic, zone = self.clients["probe"], self._rng.choice(list(self._cast.topics)), self._rng.choice(ZONES)
+        groups = ["g1/0", "pair/0"] if self._spec.pair else ["g1/0"]
+        group = self.brokers[self._rng.choice(groups)].agent.identity
+        topics = [topic, PAIR_TOPIC] if group.broker_name == PAIR else [topic]
 
         async def look(node: str) -> None:
-            await probe.route(topic, node=node)
+            for asked in topics:
+                await probe.route(asked, node=node)
             await probe.zone_route(topic, zone, node=node)
             await probe.cluster("cluster", node=node)
-            await probe.route(topic, node=node)
+            await probe.topic_list("topics", node=node)
+            if self._version is BrokerVersion.V5_3:
+                await probe.member_group(group, node=node)
+            for asked in topics:
+                await probe.route(asked, node=node)
             await probe.kv_list(node=node)
             await probe.route(topic, node=node, level="lease")
 
@@ -394,11 +403,11 @@ class Workload:
         probe = self.clients["probe"]
         keys = [*self._cast.kv_keys, KEPT_KEY, DROPPED_KEY] if self._kv else self._cast.kv_keys
         asked: list[tuple[Callable[..., Awaitable[Ended]], str]] = [(probe.get, key) for key in keys]
-        asked += [(probe.route, topic) for topic in self._cast.all_topics()]
-        if self._mqadmin is not None:
-            asked += self._mqadmin.questions()
-        if self._spec.zones:  # between two reads of all routes, which have to agree with this list
-            asked += [(probe.cluster, "cluster"), *((probe.route, topic) for topic in self._cast.all_topics())]
+        looks: list[tuple[Callable[..., Awaitable[Ended]], str]] = [(probe.route, topic) for topic in self._cast.all_topics()]
+        looks += self._mqadmin.questions() if self._mqadmin is not None else []
+        asked += looks
+        if self._spec.zones:  # these lists have to agree with the routes before and after them
+            asked += [(probe.cluster, "cluster"), (probe.topic_list, "topics"), *looks]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
                 for read, key in asked:

@@ -46,7 +46,7 @@ def camel_case(snake: str) -> str:
 
 
 NEVER_BY_REMOTING = {
-    *("electionTimeoutMs", "peerHeartbeatMs", "leaderPriority"),
+    *("electionTimeoutMs", "peerHeartbeatMs", "leaderPriority", "snapshotEntries"),
     *("clusterId", "peers", "join", "peerListen", "peerDial", "peerSecretFile", "peerSecretAcceptFile"),
     *("fenceAfterMs", "noQuorumPolicy", "readConsistency"),
     *("connectionLossGraceMs", "lateCopyMs", "healthListen", "proxyProtocolFrom", "traceEndpoint", "zoneAwareAddresses"),
@@ -257,6 +257,12 @@ class Settings:
         OWN,
         "Nodes that should lead, most preferred first: n1,n2 (cp). A leader transfers leadership to the first of them that keeps "
         "up. Set the same value on all nodes. Empty: any node.",
+    )
+    snapshot_entries: int = setting(
+        50_000,
+        OWN,
+        "Number of log entries after which a node writes a snapshot and drops the log before it (cp). More entries: fewer "
+        "snapshots, more memory, and longer starts.",
     )
     read_consistency: str = setting("linearizable", OWN, "Default read level (cp): linearizable, lease or stale.")
     fence_after_ms: int = setting(

@@ -23,6 +23,7 @@ _AT_LEAST = {
     "fence_after_ms": 700,
     "election_timeout_ms": 300,
     "peer_heartbeat_ms": 10,
+    "snapshot_entries": 100,
     "connection_loss_grace_ms": 0,
     "client_request_thread_pool_queue_capacity": 1,
     "default_thread_pool_queue_capacity": 1,

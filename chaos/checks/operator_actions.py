@@ -12,7 +12,7 @@ GRACE_NS = 1_000_000_000
 
 def check_operator(story: Story) -> CheckResult:
     """Each change of the members and each drain succeeds. At the end, every member knows the remaining members. A node that was
-    removed or drained answers no request.
+    removed or drained answers no request, and the leader does not list its address.
 
     On a busy machine a command may fail for lack of time. Then the verdict is unknown, and the lists are not compared."""
     kinds = {fault["kind"] for fault in story.manifest["scenario"]["fault"]} & OPERATOR_KINDS
@@ -32,14 +32,24 @@ def check_operator(story: Story) -> CheckResult:
         for op, node in asked
         if op.ok
     ]
+    listed = [(op, node) for node, out in _out(story, commands) for op in _address_lists(story, out)]
+    wrong += [
+        f"{story.ms(op.start_ns)}: the address list of {op.node} contains {node}, which was removed or drained"
+        for op, node in listed
+        if node in (op.value or "").split()
+    ]
     due = (story.mode == "cp" or FaultKind.DRAIN in kinds) and story.reports_removals
-    looked_at = len(commands) + len(lists) + len(asked)
+    looked_at = len(commands) + len(lists) + len(asked) + len(listed)
     found = result("operator's commands", Promise.BOTH, looked_at, [*wrong, *failed], due=due)
     return found if wrong else unless_stalled(story, found)
 
 
 def _is_within(op: Op, out: Span) -> bool:
     return op.kind in JUDGED_KINDS and out.start_ns <= op.start_ns and op.end_ns < out.end_ns
+
+
+def _address_lists(story: Story, out: Span) -> list[Op]:
+    return [op for op in story.of_kind("address-list") if op.ok and out.start_ns <= op.start_ns and op.end_ns < out.end_ns]
 
 
 def _out(story: Story, commands: list[Op]) -> Iterator[tuple[str, Span]]:

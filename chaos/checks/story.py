@@ -40,6 +40,8 @@ READS = (
     "route",
     "zone-route",
     "cluster",
+    "topic-list",
+    "member-group",
     "perm",
     "topic",
     "config",
@@ -47,6 +49,7 @@ READS = (
     "master",
     "notified",
     "member-list",
+    "address-list",
 )
 """Kinds of operations whose value is that of the answer."""
 

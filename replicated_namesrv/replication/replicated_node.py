@@ -83,6 +83,9 @@ APPLY_BYTES_MAX = 256 << 10
 BUDGET_MARGIN_MS = 500
 """Time that a request may take in addition to fenceAfterMs before its connection is closed."""
 
+KEPT_ENTRIES_PART = 10
+"""One in this many entries of a snapshot is kept in the log, for followers that lag a little."""
+
 
 def raft_config(settings: Settings, budget_ms: int) -> RaftConfig:
     """Raft's configuration from the settings. ``budget_ms``: time limit of a proposal and of a read. Raises SettingError."""
@@ -94,6 +97,8 @@ def raft_config(settings: Settings, budget_ms: int) -> RaftConfig:
         election_min_ms=settings.election_timeout_ms,
         election_max_ms=2 * settings.election_timeout_ms,
         heartbeat_ms=settings.peer_heartbeat_ms,
+        compact_entries=settings.snapshot_entries,
+        compact_margin_entries=settings.snapshot_entries // KEPT_ENTRIES_PART,
         clock_drift_max=lease_margin(settings.election_timeout_ms),
         proposal_timeout_ms=budget_ms,
         read_timeout_ms=budget_ms,

@@ -7,9 +7,11 @@ import pytest
 
 from replicated_namesrv.chaos.checks.agreeing_answers import check_agreement
 from replicated_namesrv.chaos.checks.story import CheckResult
+from replicated_namesrv.chaos.clients import LIST_IS_DISABLED
+from replicated_namesrv.chaos.records import Truth
 from replicated_namesrv.chaos.workload import zone_of
 from replicated_namesrv.verify import Verdict
-from tests.chaos.traces import Script
+from tests.chaos.traces import MS, Script
 
 G1, G2, G3, CHURN = ("g1/0", 1), ("g2/0", 2), ("g3/0", 3), ("churn/0", 4)
 Members = list[tuple[str, int]]
@@ -85,4 +87,37 @@ def test_at_the_end_the_list_of_all_brokers_has_those_of_all_routes(at: float, v
         script.op(time, time + 5, "probe", "route", "u", members=[G1])
         script.op(time + 2_000 * (time > at), time + 2_005 * (time > at) + 6, "probe", "route", "t", members=[G3])
     script.op(at + 100, at + 110, "probe", "cluster", "cluster", members=[G1, G2])
+    assert check_agreement(script.story).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value", "listed", "verdict"),
+    [
+        ("topic-list", "topics", None, ["t", "u"], Verdict.VALID),
+        ("topic-list", "topics", None, ["u"], Verdict.VIOLATED),
+        ("topic-list", "topics", LIST_IS_DISABLED, [], Verdict.UNKNOWN),
+        ("member-group", "g1", None, ["g1/0"], Verdict.VALID),
+        ("member-group", "g1", None, ["g1/1"], Verdict.VIOLATED),
+        ("member-group", "g3", None, [], Verdict.VALID),  # no route shows g3
+    ],
+)
+def test_topic_lists_and_member_groups_have_what_the_routes_show(
+    kind: str, key: str, value: str | None, listed: list[str], verdict: Verdict
+) -> None:
+    script = Script()
+    for name, _ in (G1, G2):
+        script.truth(1_000, name, "serving")
+    for at in (2_000, 2_020):
+        script.op(at, at + 5, "probe", "route", "t", members=[G1, G2])
+    script.op(2_010, 2_015, "probe", kind, key, value, members=[(name, 0) for name in listed])
+    assert check_agreement(script.story).verdict is verdict
+
+
+@pytest.mark.parametrize(("topics", "verdict"), [(["new"], Verdict.VALID), (["old"], Verdict.VIOLATED)])
+def test_topic_lists_have_the_topics_that_come_and_go(topics: list[str], verdict: Verdict) -> None:
+    script = Script()
+    script.records.append(Truth(1_000 * MS, "fickle/0", 1, "serving", True, "7", ["new"], 1_000))
+    for at in (2_000, 2_020):
+        script.op(at, at + 5, "probe", "topic", "new", "7").op(at, at + 5, "probe", "topic", "old", None)
+    script.op(2_010, 2_015, "probe", "topic-list", "topics", members=[(topic, 0) for topic in topics])
     assert check_agreement(script.story).verdict is verdict

@@ -62,7 +62,7 @@ def test_the_workload_asks_for_what_it_has() -> None:
     everything = set(Cast(WorkloadSpec(), NODES).asks())
     few = set(Cast(WorkloadSpec(pair=False, deputy=False, churn=False, zones=False, mqadmin=False), NODES).asks())
     assert everything - few == {
-        *("roles", "master", "unregister-copy", "zone-route", "cluster", "kv-list"),
+        *("roles", "master", "unregister-copy", "zone-route", "cluster", "topic-list", "kv-list"),
         *("write-perm", "perm", "delete-topic", "topic", "set-config", "config"),
     }
 

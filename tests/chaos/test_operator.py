@@ -89,6 +89,11 @@ def removal(outcome: str = "ok", left: str = "n1 n2") -> Script:
             "drain",
             "n2, which was removed or drained, answered route of c2",
         ),
+        (
+            Script().op(4000, 5000, "operator", "drain", "n2").op(5100, 5110, "operator", "address-list", "n1", "n1 n2 n3"),
+            "drain",
+            "the address list of n1 contains n2",
+        ),
     ],
 )
 def test_what_the_operator_did_is_judged(bad: Script, kind: str, finding: str) -> None:
