@@ -79,6 +79,11 @@ class Configuration:
         self._update()
 
     @property
+    def has_members_entry(self) -> bool:
+        """Whether a MEMBERS entry is in the log, or in what the log was compacted to."""
+        return not self.is_static or any(isinstance(change, dict) for _, change in self._waiting)
+
+    @property
     def last_change(self) -> int:
         """Index of the newest change in the log that is not applied, 0 if there is none."""
         return self._waiting[-1][0] if self._waiting else 0

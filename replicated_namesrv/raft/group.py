@@ -76,7 +76,12 @@ class Group:
         self._is_listed = self._context.node_id in self._configuration.applied
 
     def configuration_changed(self) -> None:
-        """PySyncObj counts by the latest configuration at once. Peers are added and dropped in the next tick."""
+        """PySyncObj counts by the latest configuration at once. Peers are added and dropped in the next tick.
+
+        A MEMBERS entry counts from the append. So the identity file notes it before the entry can be acknowledged. Otherwise a
+        version without these entries could start on this directory, and count by another configuration."""
+        if self._configuration.has_members_entry:
+            self._identity.note_members(self._identity.removed_at)
         self._context.set_voters(places(self._configuration.members) or frozenset(self._context.configured))
         self._replication.places_changed(self._core.set_voters(self._context.voters))
         self._is_due = True
@@ -209,12 +214,12 @@ class Group:
         identity = self._identity
         was_listed, self._is_listed = self._is_listed, self._context.node_id in members
         if self._is_listed:
-            identity.applied_members(0)
+            identity.note_members(0)
             return
         removed_at = log_index if was_listed else identity.removed_at
         if removed_at and removed_at != identity.removed_at:
             self._context.note(f"entry {removed_at} removed this node from the cluster; its disk is unchanged")
-        identity.applied_members(removed_at)
+        identity.note_members(removed_at)
 
     @property
     def removed(self) -> str | None:

@@ -74,9 +74,9 @@ class Identity:
         self.incarnation = incarnation
         self.save()
 
-    def applied_members(self, removed_at: int) -> None:
-        """A MEMBERS entry was applied: durably note that the members are in the log. ``removed_at``: index of the entry if it
-        removed this node; 0: it did not."""
+    def note_members(self, removed_at: int) -> None:
+        """Durably note that the members are in the log. ``removed_at``: index of the applied MEMBERS entry if it removed this
+        node; 0: it did not."""
         if not self.members_in_log or removed_at != self.removed_at:
             self.members_in_log, self.removed_at = True, removed_at
             self.save()
