@@ -639,6 +639,15 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         (DRAIN,),
     ),
     Sabotage(
+        "always-ready",
+        CP,
+        "admin/health.py",
+        "problem = await _problem_of(layer, timeout_s)",
+        "problem = None",
+        "the status of a node always says that it is ready",
+        (ISOLATE,),
+    ),
+    Sabotage(
         "watch-lacks-changes",
         CP,
         "routes/history.py",

@@ -1,12 +1,13 @@
 """The fence: a node without a majority stops serving after ``fenceAfterMs``, and serves again after the fault has ended.
 
-Only the operations of clients are judged. While the fence is due, a running node answers no request, and it keeps no connection
-open: a request to it fails at once, not by a time-out.
+While the fence is due, a running node answers no request of a client, and it keeps no connection open: a request to it fails at
+once, not by a time-out. Its status says that it is not ready, so that balancers do not choose it.
 """
 
 from collections.abc import Iterator
 
 from replicated_namesrv.chaos.checks.story import CheckResult, Op, Promise, Span, Story, despite_slowness, result
+from replicated_namesrv.chaos.records import Status
 
 SLACK_NS = 1_000_000_000
 """Time that a node may take in addition to ``fenceAfterMs``, to answer the requests already decided and to close connections."""
@@ -23,6 +24,12 @@ JUDGED_KINDS = (
     "delete-topic",
     "set-config",
     "config",
+    "roles",
+    "kv-list",
+    "zone-route",
+    "cluster",
+    "topic-list",
+    "member-group",
 )
 
 
@@ -49,12 +56,23 @@ def _judged(story: Story, slack_ns: int) -> CheckResult:
                     wrong.append(f"{when} answered {op.kind} {op.key} of {op.client}")
                 elif op.end_ns - op.start_ns >= timeout_ns:
                     wrong.append(f"{when} kept the connection of {op.client} and did not answer")
+            for status in _statuses(story, node, fenced):
+                looked_at += 1
+                if status.ready:
+                    when = f"{story.ms(status.time_ns)}: {node}, without a majority since {story.ms(cut.start_ns)},"
+                    wrong.append(f"{when} says that it is ready")
         heals = [cut.end_ns for cut in story.without_majority(node) if cut.end_ns < story.judged.end_ns]
         if heals and "final" in story.phases and node in story.final_nodes:
             looked_at += 1
             if not any(op.node == node and op.ok and op.start_ns > heals[-1] for op in story.ops):
                 wrong.append(f"{node} had a majority again at {story.ms(heals[-1])}, and answered nothing after that")
     return result("fence", Promise.CP, looked_at, wrong, due=due)
+
+
+def _statuses(story: Story, node: str, fenced: Span) -> list[Status]:
+    """The answers with the status of ``node`` that began and ended within ``fenced``."""
+    found = [one for one in story.statuses if one.node == node and one.answered]
+    return [one for one in found if fenced.start_ns <= one.asked_ns and one.time_ns < fenced.end_ns]
 
 
 def _asked(story: Story, node: str, fenced: Span) -> Iterator[Op]:

@@ -379,6 +379,11 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
         .op(6000, 7500, "c1", "get", "k", outcome="indeterminate")
         .op(9000, 9010, "c1", "route", "t", members=[]),
     ),
+    "nor does its status say that it is ready": (
+        check_fence,
+        without_majority().stands(5400, "n1", 1, "a").op(9000, 9010, "c1", "route", "t", members=[]),
+        without_majority().stands(6000, "n1", 1, "a").op(9000, 9010, "c1", "route", "t", members=[]),
+    ),
     "and it serves again after the heal": (
         check_fence,
         without_majority().op(9000, 9010, "c1", "route", "t", members=[]),
