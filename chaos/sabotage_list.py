@@ -648,6 +648,15 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         (ISOLATE,),
     ),
     Sabotage(
+        "syncs-do-nothing",
+        CP,
+        "raft/file_storage.py",
+        "os.fdatasync(descriptor)",
+        "pass",
+        "the log is not forced to the disk",
+        ("etcd-14143-unsynced-writes-lost",),
+    ),
+    Sabotage(
         "watch-lacks-changes",
         CP,
         "routes/history.py",
