@@ -103,7 +103,10 @@ class Settings:
     enable_all_topic_list: bool = setting(True, NAMESRV, "Answer GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206).", replicated=True)
     enable_topic_list: bool = setting(True, NAMESRV, "Answer lists of topics by cluster or unit.", replicated=True)
     notify_min_broker_id_changed: bool = setting(
-        False, NAMESRV, "Notify brokers (905) of a new smallest id in a group.", replicated=True
+        False,
+        NAMESRV,
+        "Send NOTIFY_MIN_BROKER_ID_CHANGE (905) to the brokers of a group whose smallest id changed.",
+        replicated=True,
     )
     enable_controller_in_namesrv: bool = setting(
         False, NAMESRV, "Accepted with a warning; the HA controller is not part of this product."
@@ -125,7 +128,9 @@ class Settings:
     server_worker_threads: int = setting(8, NETTY_SERVER, "Accepted, no effect: there is no such thread pool.")
     server_callback_executor_threads: int = setting(0, NETTY_SERVER, "Accepted, no effect: there is no such thread pool.")
     server_selector_threads: int = setting(3, NETTY_SERVER, "Accepted, no effect: there is no such thread pool.")
-    server_oneway_semaphore_value: int = setting(256, NETTY_SERVER, "Maximum number of waiting oneway pushes.")
+    server_oneway_semaphore_value: int = setting(
+        256, NETTY_SERVER, "Maximum number of NOTIFY_MIN_BROKER_ID_CHANGE (905) that wait to be sent."
+    )
     server_async_semaphore_value: int = setting(
         64, NETTY_SERVER, "Accepted, no effect: the server sends no asynchronous requests."
     )
@@ -157,7 +162,7 @@ class Settings:
     client_oneway_semaphore_value: int = setting(65535, NETTY_CLIENT, "Accepted, no effect.")
     client_async_semaphore_value: int = setting(65535, NETTY_CLIENT, "Accepted, no effect.")
     connect_timeout_millis: int = setting(
-        3000, NETTY_CLIENT, "Time limit of a push of code 905 over TLS; without TLS it is 300 ms."
+        3000, NETTY_CLIENT, "Time limit for sending NOTIFY_MIN_BROKER_ID_CHANGE (905) over TLS; without TLS it is 300 ms."
     )
     channel_not_active_interval: int = setting(60000, NETTY_CLIENT, "Accepted, no effect.")
     is_scan_available_name_srv: bool = setting(True, NETTY_CLIENT, "Accepted, no effect.")
@@ -169,7 +174,10 @@ class Settings:
     client_pooled_byte_buf_allocator_enable: bool = setting(False, NETTY_CLIENT, "Accepted, no effect.")
     client_close_socket_if_timeout: bool = setting(True, NETTY_CLIENT, "Accepted, no effect.")
     use_tls: bool = setting(
-        False, NETTY_CLIENT, "Use TLS for pushes of code 905. The default is true if tls.server.mode=enforcing.", name="useTLS"
+        False,
+        NETTY_CLIENT,
+        "Send NOTIFY_MIN_BROKER_ID_CHANGE (905) over TLS. If not set: true with tls.server.mode=enforcing.",
+        name="useTLS",
     )
     socks_proxy_config: str = setting("{}", NETTY_CLIENT, "Accepted, no effect.")
     disable_callback_executor: bool = setting(False, NETTY_CLIENT, "Accepted, no effect.")
@@ -200,18 +208,18 @@ class Settings:
         False, OWN, "Verify client certificates against tls.server.trustCertPath.", name="tls.server.authClient"
     )
     tls_server_trust_cert_path: str = setting("", OWN, "Trusted certificates, PEM.", name="tls.server.trustCertPath")
-    tls_client_key_path: str = setting("", OWN, "Private key for pushes (useTLS), PEM.", name="tls.client.keyPath")
-    tls_client_key_password: str = setting("", OWN, "Password of tls.client.keyPath.", name="tls.client.keyPassword")
-    tls_client_cert_path: str = setting(
-        "", OWN, "Certificate chain that pushes present to brokers, PEM.", name="tls.client.certPath"
+    tls_client_key_path: str = setting(
+        "", OWN, "Private key for connections to brokers (useTLS), PEM.", name="tls.client.keyPath"
     )
+    tls_client_key_password: str = setting("", OWN, "Password of tls.client.keyPath.", name="tls.client.keyPassword")
+    tls_client_cert_path: str = setting("", OWN, "Certificate chain for connections to brokers, PEM.", name="tls.client.certPath")
     tls_client_auth_server: bool = setting(
-        False, OWN, "Verify brokers' certificates against tls.client.trustCertPath.", name="tls.client.authServer"
+        False, OWN, "Verify certificates of brokers against tls.client.trustCertPath.", name="tls.client.authServer"
     )
     tls_client_trust_cert_path: str = setting(
         "",
         OWN,
-        "Certificates that brokers' certificates are verified against, PEM. Empty: those of the system.",
+        "Trusted certificates for tls.client.authServer, PEM. Empty: those of the system.",
         name="tls.client.trustCertPath",
     )
 
@@ -225,11 +233,15 @@ class Settings:
     # Ours
     mode: str = setting("ap", OWN, "ap: independent nodes; cp: nodes replicate every change with Raft.")
     cluster_id: str = setting("namesrv", OWN, "Name of the cluster (cp). Nodes of other clusters are refused.")
-    peers: str = setting("", OWN, "All nodes of the cluster (cp), also this one: name=host:port,name=host:port,… in any order.")
-    join: str = setting("", OWN, "For a new node of a running cluster (cp), instead of peers: name=host:port,… of some members.")
+    peers: str = setting(
+        "", OWN, "The nodes that form a new cluster (cp), also this one: name=host:port,name=host:port,… in any order."
+    )
+    join: str = setting("", OWN, "name=host:port,… of some members of a running cluster (cp), instead of peers.")
     peer_listen: str = setting("", OWN, "HOST:PORT on which this node listens for its peers (cp); empty: its address in peers.")
     peer_dial: str = setting(
-        "", OWN, "name=host:port,… of nodes (also later members): connect to these addresses, not to their peer addresses."
+        "",
+        OWN,
+        "Addresses to connect to, instead of the peer addresses of these nodes: name=host:port,… Later members are allowed.",
     )
     peer_secret_file: str = setting(
         "",
@@ -242,14 +254,14 @@ class Settings:
     peer_tls_key_path: str = setting("", OWN, "Private key of this node for TLS between peers (cp), PEM.")
     peer_tls_key_password: str = setting("", OWN, "Password of peerTlsKeyPath.")
     peer_tls_cert_path: str = setting(
-        "", OWN, "Certificate chain of peerTlsKeyPath, PEM; nodeId is one of its DNS names. Changed files are read again."
+        "", OWN, "Certificate chain of peerTlsKeyPath, PEM. nodeId must be one of its DNS names. Changed files are read again."
     )
     peer_tls_trust_cert_path: str = setting("", OWN, "Authorities that signed all nodes' certificates, PEM.")
     election_timeout_ms: int = setting(
         300,
         OWN,
-        "A node starts an election if it has had no contact with a leader for one to two times this value (cp). At least five "
-        "times peerHeartbeatMs, and longer than a round trip between any two nodes. Set the same value on all nodes.",
+        "A node starts an election if it has had no contact with a leader for one to two times this value (cp). At least 300, at "
+        "least five times peerHeartbeatMs, and longer than a round trip between any two nodes. Set the same value on all nodes.",
     )
     peer_heartbeat_ms: int = setting(50, OWN, "Pause between two heartbeats of the leader to each node (cp).")
     leader_priority: str = setting(
@@ -327,7 +339,7 @@ class Settings:
     )
     health_listen: str = setting("", OWN, "HOST:PORT that serves only /livez and /readyz, for probes; empty: none.")
     trace_endpoint: str = setting("", OWN, "OTLP/HTTP URL of a collector (http://127.0.0.1:4318/v1/traces); empty: no traces.")
-    trace_one_in: int = setting(100, OWN, "One of this number of requests is traced; 1: every request.")
+    trace_one_in: int = setting(100, OWN, "One request in this many is traced; 1: every request.")
     proxy_protocol_from: str = setting(
         "", OWN, "CIDRs, comma-separated, whose PROXY headers are trusted; 0.0.0.0/0,::/0: all, as in Java; empty: none."
     )
@@ -337,12 +349,14 @@ class Settings:
     unit_name_server_addresses: str = setting(
         "", OWN, "Address lists that /rocketmq/nsaddr-UNIT returns: unit=host:port;host:port, separated by commas.", live=True
     )
-    zone: str = setting("", OWN, "Zone of this node, such as its data centre: letters, digits, '.', '_' and '-'. At most 100.")
+    zone: str = setting("", OWN, "Zone of this node, such as its data centre: at most 100 letters, digits, '.', '_' and '-'.")
     zone_aware_addresses: bool = setting(
         False, OWN, "With mode=cp, /rocketmq/nsaddr returns only nodes of this node's zone, unless none of them serves."
     )
     address_server: str = setting(
-        "", OWN, "http://HOST[:PORT]/PATH; with -productEnvName appended it returns the address list for clusterTest."
+        "",
+        OWN,
+        "http://HOST[:PORT]/PATH for clusterTest. The node appends '-' and productEnvName, and gets an address list from there.",
     )
     log_level: str = setting("info", OWN, "debug, info, warning or error.")
     log_format: str = setting("auto", OWN, "human, json or auto (human on a terminal, otherwise JSON).")
@@ -351,7 +365,9 @@ class Settings:
     )
     max_connections: int = setting(20_000, OWN, "Maximum number of open connections; further ones are closed at once.")
     max_connections_per_address: int = setting(
-        0, OWN, "Maximum number of connections from one address that is not in proxyProtocolFrom; 0: maxConnections minus 256."
+        0,
+        OWN,
+        "Maximum number of connections from one address, unless it is in proxyProtocolFrom; 0: maxConnections minus 256.",
     )
     max_pending_per_connection: int = setting(
         1024, OWN, "Unanswered requests of one connection at which the node stops reading from it."
@@ -414,7 +430,7 @@ class Settings:
 
     @property
     def listen_address(self) -> tuple[str, int]:
-        """(host, port) for peers. Port 0: the kernel chooses."""
+        """(host, port) for brokers and clients. Port 0: the kernel chooses."""
         return parse_address("listen", self.listen) if self.listen else (self.bind_address, self.listen_port)
 
     @property

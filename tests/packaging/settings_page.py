@@ -23,13 +23,14 @@ contradicts another one, the node does not start. It prints one line with key, v
 
 A properties file may have been written for RocketMQ. Therefore two kinds of errors in it only cause a warning:
 
-- a malformed value of one of RocketMQ's settings: the default is used;
-- an unknown key: it has no effect, and `mqadmin getNamesrvConfig` shows it. But if the key looks like a misspelt setting of this
-  name server, the node does not start.
+- a malformed value of one of RocketMQ's settings: the default is used. But a boolean that is neither `true` nor `false` counts as
+  `false`;
+- an unknown key: it has no effect, and `mqadmin getNamesrvConfig` shows it. But if the key is similar to a setting of this name
+  server, the node does not start.
 
 The column "When" says when a change takes effect. *start*: at the next start; a change at run time is refused. *live*:
 immediately. *replicated*: immediately, and with `mode=cp` on all nodes. *file*: when the file has changed and the node receives
-SIGHUP; a change over a port is refused.
+SIGHUP; a change at run time in another way is refused.
 """
 
 GROUPS = {
