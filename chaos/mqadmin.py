@@ -10,7 +10,7 @@ read, too.
 Each request is an operation of its own, because a delayed copy looks like a new request. A request of unknown outcome may take
 effect at any later time. The broker whose permission changes does not register changes, because that would restore the
 permission. A topic name is never reused. So the correct state is always known. The probe, which partitions do not affect, reads
-it from the nodes.
+the state that each node has.
 """
 
 import asyncio

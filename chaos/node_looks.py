@@ -1,7 +1,7 @@
 """Two ways to look at a node's registrations and KV entries: at its admin port, or by remoting as any client can.
 
 Remoting works with every name server. A look then consists of several requests, so it can mix two states; the next look corrects
-this. It never uses QUERY_DATA_VERSION (322), because RocketMQ 5 takes that request as a renewal by the broker.
+this. A look never uses ``QUERY_DATA_VERSION`` (322), because RocketMQ 5 takes this request as a renewal by the broker.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The faults that keep a node's process dead or paused. Pure.
 
 Faults can overlap. A node is dead while at least one fault keeps it dead. Otherwise it is paused while at least one fault keeps
-it paused. So the end of one fault never revives a node that another fault still holds.
+it paused. So the end of one fault does not start or resume a node that another fault still keeps dead or paused.
 """
 
 from collections import defaultdict

@@ -1,6 +1,6 @@
 """RunAccess: the identities of a run's brokers and clients, for nodes with ``accessPolicy=enforce``.
 
-Links go through Toxiproxy in plain text, so access keys count without TLS. Keys and secrets are random in each run.
+Links go through Toxiproxy in plain text, so nodes accept access keys without TLS. Keys and secrets are random in each run.
 """
 
 import os

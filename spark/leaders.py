@@ -1,4 +1,4 @@
-"""Leadership over time (M18): how many nodes consider themselves leader, from samples of every node's status. Pure."""
+"""Leadership over time (metric M18): how many nodes consider themselves leader, from samples of every node's status. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """Prometheus metrics, computed at scrape time from the node's counters.
 
-A request costs the server one addition. Names, labels and families are only built here during a scrape, from a few hundred
-numbers at most. ``METRICS`` is the catalogue: name, type, labels, meaning.
+Counting a request costs the server one addition. Names, labels and families are only built here during a scrape, from a few
+hundred numbers at most. ``METRICS`` is the catalogue: name, type, labels, meaning.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
-"""What Raft knows about the contact with each peer, and PeerWatch: when a peer was lost and came back. Pure.
+"""The contact with each peer according to Raft, and PeerWatch: when a peer was lost and came back. Pure.
 
-A node knows only its own contacts. While it is paused, it cannot observe its peers, so a late look judges no peer: the bytes that
-arrived meanwhile may not be read yet.
+PeerWatch looks at the contacts at regular times. A look is late if the node was paused before it. A late look has no result,
+because bytes that arrived during the pause may not be read yet.
 
     look          contact now              before       result     test
     late          any                      any          none       test_paused_node_blames_no_peer

@@ -3,10 +3,10 @@
 aiohttp waits without a time limit until a client has read its answer, and closing a connection waits, too. Therefore:
 
 - A connection is aborted if its client reads no byte of an answer for ``UNREAD_TIMEOUT_S``.
-- If all unread answers together use more than ``UNREAD_BYTES_MAX``, the connection that has had one for the longest time is
-  aborted. An answer counts completely, and ``COPIES`` times, until its last byte is read. Up to ``SMALL_BYTES`` of a connection
-  do not count. Unread answers on the remoting port have a limit of their own (``maxHeldBytes``), so that clients of one port do
-  not cause connections of the other one to be closed.
+- If all unread answers together use more than ``UNREAD_BYTES_MAX``, the connection with the oldest unread answer is aborted. An
+  answer counts completely, and ``COPIES`` times, until its last byte is read. Up to ``SMALL_BYTES`` of a connection do not count.
+  Unread answers on the remoting port have a limit of their own (``maxHeldBytes``), so that clients of one port do not cause
+  connections of the other one to be closed.
 
 A connection counts towards the limits on connections until its socket is closed, not only until aiohttp has ended it.
 """

@@ -2,8 +2,8 @@
 
 The addresses come from ``--admin``, else from NAMESRV_ADMIN, else from the node at 127.0.0.1:9886 and its address list. The admin
 ports of the other nodes in that list are derived: the distance from RocketMQ port to admin port is assumed to be the same on all
-nodes. ``namesrv cluster`` assigns its ports in this way. The HTTP client is the standard library's because it loads in a tenth of
-the time of a larger one.
+nodes. ``namesrv cluster`` assigns its ports in this way. The HTTP client is that of the standard library, because it loads in a
+tenth of the time of a larger one.
 """
 
 import argparse

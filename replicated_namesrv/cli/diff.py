@@ -9,7 +9,7 @@ it.
 RocketMQ's protocol has no request for the names of the KV namespaces. So they come from the admin ports of the servers; each
 namespace that any server has is then compared on all of them. ``ORDER_TOPIC_CONFIG`` and those of ``--namespace`` are always
 compared. A server whose namespaces are unknown is named. RocketMQ's own name servers have no admin port, so they count as
-compared. A server of ours does not, unless ``--namespace`` says what to compare.
+compared. One of our servers with unknown namespaces counts as compared only with ``--namespace``.
 """
 
 import argparse

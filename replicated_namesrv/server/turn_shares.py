@@ -17,9 +17,9 @@ first.
     a command on all nodes of a cluster                       estimated (``consensus.CommandProposer``)
 
 Work that has begun is not interrupted. A registration whose evaluation takes 100 ms is evaluated in slices, and then the address
-waits for up to 400 ms. An address waits for at most ``LIGHT_PART`` times ``DEBT_MAX_NS``. Then one item that waits is done, even
-if the address has new debts by now: streams, such as ``/v1/watch``, never wait, and cause debts all the time. A debt outlives the
-connections of its address.
+waits for up to 400 ms. An address waits for at most ``LIGHT_PART`` times ``DEBT_MAX_NS``. Then one waiting item is processed,
+even if the address has a new debt: streams, such as ``/v1/watch``, never wait, and increase the debt all the time. A debt
+outlives the connections of its address.
 """
 
 import asyncio
