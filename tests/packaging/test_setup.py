@@ -292,6 +292,25 @@ def test_lists_follow_from_the_selected_tests(
     assert set(script.lists_of_tests(paths, quick)) == {"base", "test-light", *more}
 
 
+def test_tests_keep_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each of a thousand processes compiles the sources again. Images of containers often set the variable."""
+    script = load_script()
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr(script, "set_up", lambda names: False)
+    command = []
+
+    def run(program: str, arguments: list[str]) -> None:
+        show = [program, "-c", "import sys; print(sys.dont_write_bytecode)"]
+        command.extend(arguments)
+        assert subprocess.run(show, capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+    monkeypatch.setattr(script, "PYTHON", sys.executable)
+    monkeypatch.setattr(os, "execv", run)
+    monkeypatch.chdir(ROOT)
+    script.test_command(["tests/routes"])
+    assert command[1:3] == ["-m", "pytest"]
+
+
 def test_lists_go_and_java_are_for_machines_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
     script = load_script()
     monkeypatch.setattr(provision, "find_go", lambda: Path("go"))
