@@ -1,6 +1,7 @@
 """The order of a whole test run."""
 
-from tests.support.schedule import group_of, in_order
+from tests.packaging.tree import ROOT
+from tests.support.schedule import OF_SYNTAX_TREES, group_of, in_order
 
 FILES = [f"tests/interop/test_{letter}.py" for letter in "abcd"]
 COMPUTES = [f"tests/simulation/test_s.py::test_{number}" for number in (1, 2)]
@@ -24,3 +25,9 @@ def test_groups() -> None:
     assert group_of("tests/spark/test_x.py::test_y") == group_of("tests/spark/test_z.py::test_y")
     assert group_of("tests/wire/test_x.py::test_y") == "tests/wire/test_x.py"
     assert group_of(COMPUTES[0]) == COMPUTES[0]
+    assert group_of(f"{OF_SYNTAX_TREES[0]}::test_x") == group_of(f"{OF_SYNTAX_TREES[1]}::test_y")
+
+
+def test_one_process_parses_the_sources() -> None:
+    parse = {path for path in (ROOT / "tests" / "packaging").glob("test_*.py") if "sources()" in path.read_text(encoding="utf-8")}
+    assert {path.relative_to(ROOT).as_posix() for path in parse} - {"tests/packaging/test_schedule.py"} == set(OF_SYNTAX_TREES)

@@ -55,6 +55,7 @@ def sources() -> dict[str, ast.Module]:
             if path.suffix == ".py" and path.parts[0] in SOURCES and not (ROOT / path.parts[0] / path.parts[1]).is_symlink()
         }
     finally:
+        gc.freeze()  # the trees stay, and each later collection would look at all their nodes
         gc.enable()
 
 
@@ -63,18 +64,32 @@ def product_sources() -> dict[str, ast.Module]:
     return {name: tree for name, tree in sources().items() if name.split("/")[0] in ("replicated_namesrv", *LINKED)}
 
 
-def imports(file: str) -> Iterator[Import]:
+def statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """All statements, also those inside others. Most nodes of a tree belong to expressions, which contain no statement."""
+    below: list[ast.AST] = [tree]
+    while below:
+        node = below.pop()
+        for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+            inside = getattr(node, field, ())
+            if isinstance(inside, list):  # the body of a lambda is an expression
+                below += inside
+        if isinstance(node, ast.stmt):
+            yield node
+
+
+@cache
+def imports(file: str) -> tuple[Import, ...]:
     """Everything that ``file`` imports, at its top or anywhere below."""
     package = file.removesuffix(".py").split("/")[:-1]
-    for node in ast.walk(sources()[file]):
+    found = []
+    for node in statements(sources()[file]):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Import(file, node.lineno, alias.name)
+            found += [Import(file, node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             module = ".".join(part for part in (base, node.module or "") if part)
-            for alias in node.names:
-                yield Import(file, node.lineno, f"{module}.{alias.name}")
+            found += [Import(file, node.lineno, f"{module}.{alias.name}") for alias in node.names]
+    return tuple(found)
 
 
 def layer(file: str) -> str:

@@ -6,14 +6,20 @@ from pathlib import Path
 ON_ALL_CORES = ("test_fixed_seeds", "test_fresh_seeds")
 """Tests of the simulator that start one process for each core."""
 
+OF_SYNTAX_TREES = tuple(f"tests/packaging/test_{name}.py" for name in ("bans", "change_together", "imports", "modes", "names"))
+"""Files with tests of all sources. Parsing the sources takes 3 s of CPU time."""
+
 
 def group_of(test: str) -> str:
     """The tests that one process runs one after the other: those of a file.
 
-    All files that use Spark are one group, because starting Spark takes as long as many tests. Tests of the simulator only
-    compute, so each is a group of its own.
+    All files that use Spark are one group, because starting Spark takes as long as many tests. The files with tests of syntax
+    trees are one group, so that one process parses the sources. Tests of the simulator only compute, so each is a group of its
+    own.
     """
     path, _, name = test.partition("::")
+    if path in OF_SYNTAX_TREES:
+        return "syntax trees"
     folder = Path(path).parent.name
     return folder if folder == "spark" else test if folder == "simulation" and name else path
 
