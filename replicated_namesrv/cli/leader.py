@@ -11,7 +11,7 @@ from typing import Any
 
 from replicated_namesrv.cli.admin import BAD, GOOD, UNKNOWN, Admin, add_admin_arguments, admin_addresses, admin_of
 from replicated_namesrv.cli.client import print_json
-from replicated_namesrv.cli.status import look_at
+from replicated_namesrv.cli.status import look_at, look_at_cluster
 from replicated_namesrv.errors import NamesrvError
 
 HELP = "show the leader of a cluster, or transfer leadership to another node"
@@ -39,8 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "show" and arguments.to is not None:
         arguments.usage_error("'leader show' takes no NODE; did you mean 'leader transfer'?")
     admin = admin_of(arguments)
-    addresses = admin_addresses(arguments, admin)
-    nodes = look_at(admin, addresses)
+    addresses, nodes = look_at_cluster(admin, admin_addresses(arguments, admin))
     if not any(node["answers"] for node in nodes):
         print("; ".join(f"{node['admin']}: {node['problem']}" for node in nodes), file=sys.stderr)
         return BAD if all(node["refused"] for node in nodes) else UNKNOWN

@@ -46,11 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code."""
     admin = admin_of(arguments)
-    addresses = admin_addresses(arguments, admin)
-    nodes = look_at(admin, addresses)
-    if len(nodes) == 1 and len(nodes[0].get("members") or ()) > 1:  # one node of a CP cluster was given: ask all of them
-        addresses = neighbours(addresses[0], admin.ask(addresses[0], "/v1/status"))
-        nodes = look_at(admin, addresses)
+    addresses, nodes = look_at_cluster(admin, admin_addresses(arguments, admin))
     for look in range(LOOKS):
         report = assess(nodes if look == 0 else look_at(admin, addresses))
         if report.facts["digestsEqual"] is not None or look == LOOKS - 1 or not report.comparable:
@@ -63,6 +59,16 @@ def run(arguments: argparse.Namespace) -> int:
     if not any(node["answers"] for node in report.facts["nodes"]):
         return UNKNOWN
     return BAD if report.facts["problems"] else GOOD
+
+
+def look_at_cluster(admin: Admin, addresses: tuple[str, ...]) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    """The addresses that were asked, and the status of each node. If ``addresses`` is one node of a CP cluster, all nodes that it
+    names are asked: an operator gives the address of any node, and another one may lead."""
+    nodes = look_at(admin, addresses)
+    if len(nodes) == 1 and len(nodes[0].get("members") or ()) > 1:
+        addresses = neighbours(addresses[0], admin.ask(addresses[0], "/v1/status"))
+        nodes = look_at(admin, addresses)
+    return addresses, nodes
 
 
 def look_at(admin: Admin, addresses: tuple[str, ...]) -> list[dict[str, Any]]:

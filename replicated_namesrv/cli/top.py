@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from replicated_namesrv.cli.admin import GOOD, UNKNOWN, Admin, add_admin_arguments, admin_addresses, admin_of, ask_all
 from replicated_namesrv.cli.client import positive, print_table
-from replicated_namesrv.cli.status import assess, look_at
+from replicated_namesrv.cli.status import assess, look_at_cluster
 from replicated_namesrv.errors import NamesrvError
 
 HELP = "show nodes, rates and changes, refreshed until Ctrl-C"
@@ -57,14 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code."""
     admin = admin_of(arguments)
-    addresses = admin_addresses(arguments, admin)
-    # Later frames read only nodes that answered, so that a paused node delays each of them by one time-out, not two.
-    before = read(admin, addresses)
+    addresses, nodes = look_at_cluster(admin, admin_addresses(arguments, admin))
+    # Only nodes that answered are read, so that a paused node delays each frame by one time-out, not two.
+    before = read(admin, tuple(node["admin"] for node in nodes if node["answers"]))
     shown = 0
     while True:
         try:
             time.sleep(arguments.interval)
-            nodes = look_at(admin, addresses)
+            addresses, nodes = look_at_cluster(admin, addresses)
             after = read(admin, tuple(node["admin"] for node in nodes if node["answers"]))
             facts = assess(nodes).facts
         except KeyboardInterrupt:
