@@ -81,6 +81,9 @@ async def test_follower_shows_a_leader_kill_a_pause_and_a_partition(tmp_path: Pa
         await page.goto(console(admin_port(cluster, follower)))
         await shows_leader(page, leader)
         await shows(page, "All 3 nodes answer", ".summary")
+        await page.set_viewport_size({"width": 390, "height": 844})
+        wide = await page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 390, f"with three nodes, whose table is wider than the window, the page has {wide} pixels"
 
         await cluster.kill(leader)
         took_s = await seconds_until(lambda: page.locator(".findings", has_text=f"{leader} does not answer").wait_for())
