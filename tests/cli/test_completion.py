@@ -19,13 +19,26 @@ def completed(*words: str) -> set[str]:
 
 
 def test_bash_completes_commands_options_and_values() -> None:
-    assert completed("namesrv", "") == {*available_commands(), "--help", "--version"}
+    assert completed("namesrv", "") == {*available_commands(), "help"}
+    assert completed("namesrv", "--") == {"--help", "--version"}
     assert completed("namesrv", "sta") == {"status"}
     assert completed("namesrv", "status", "--js") == {"--json"}
     assert completed("namesrv", "leader", "tr") == {"transfer"}
     assert completed("namesrv", "leader", "--to") == {"--token-file"}
     assert completed("namesrv", "cluster", "--mode", "") == {"ap", "cp"}
     assert completed("namesrv", "status", "no-such") == set()
+    assert completed("namesrv", "help", "sta") == {"status"}
+
+
+def test_bash_completes_what_fits_the_place() -> None:
+    assert completed("namesrv", "leader", "") == {"show", "transfer"}, "options are offered after a dash"
+    assert completed("namesrv", "kv", "-n", "host:1", "ex") == {"export"}
+    assert completed("namesrv", "kv", "export", "") == set(), "bash completes files"
+    assert completed("namesrv", "status", "--ca", "") == set(), "bash completes files"
+    assert completed("namesrv", "serve", "--mode", "") == {"ap", "cp"}
+    assert completed("namesrv", "chaos", "su") == {"suite"}
+    assert completed("namesrv", "chaos", "list", "--") == {"--help", "--json"}, "options of other actions are not offered"
+    assert completed("namesrv", "chaos", "suite", "") >= {"smoke", "full"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
