@@ -3,6 +3,7 @@ values are refused with a remedy."""
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -232,6 +233,17 @@ def test_pods_are_hardened_drained_and_apart() -> None:
     assert opened == {port["name"] for port in container["ports"]} - {"health"}
     assert policy["podSelector"]["matchLabels"] == spec["selector"]["matchLabels"]
     assert only(found, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+
+
+def test_alerts_select_the_job_of_the_service_monitor() -> None:
+    """Prometheus names the job after the Service."""
+    found = objects(render(("serviceMonitor.enabled=true",)).stdout)
+    wanted = only(found, "ServiceMonitor")["spec"]["selector"]["matchLabels"].items()
+    services = [each for each in found if each["kind"] == "Service"]
+    (job,) = [each["metadata"]["name"] for each in services if wanted <= each["metadata"]["labels"].items()]
+    selectors = re.findall(r'job=~"([^"]+)"', (ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text(encoding="utf-8"))
+    assert selectors
+    assert [one for one in selectors if not re.fullmatch(one, job)] == [], f"the alerts do not see the job {job}"
 
 
 @pytest.mark.parametrize("mode", ["cp", "ap"])
