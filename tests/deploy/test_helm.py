@@ -217,6 +217,13 @@ def test_names_that_look_like_other_types_stay_texts(word: str, tmp_path: Path) 
         assert {volume["secret"]["secretName"] for volume in pod["volumes"]} == {pod["priorityClassName"]} == {word}
 
 
+@pytest.mark.parametrize("release", ["my.release", "a" * 53])
+def test_services_have_names_that_a_server_accepts(release: str) -> None:
+    found = objects(render((), release=release).stdout)
+    names = [each["metadata"]["name"] for each in found if each["kind"] == "Service"]
+    assert [name for name in names if re.fullmatch("[a-z][-a-z0-9]{0,61}[a-z0-9]", name) and "namesrv" in name] == names
+
+
 def test_pods_are_hardened_drained_and_apart() -> None:
     found = objects(render(()).stdout)
     spec = only(found, "StatefulSet")["spec"]
@@ -321,6 +328,13 @@ def test_a_backup_of_ap_nodes_continues_after_a_node_that_is_down(tmp_path: Path
             "settings.listenPort: the chart sets it, and services and probes depend on it; remove",
         ),
         (("settings.mode=ap",), "settings.mode: the chart sets it"),
+        (
+            ("settings.accessPolicy=enforce",),
+            "settings.accessPolicy: the chart sets it with a value of its own",
+        ),
+        (("settings.ordrMessageEnable=true",), "ordrMessageEnable"),
+        (("image.repository=my image",), "image.repository"),
+        (("image.repository=namesrv:1.0",), "image.repository"),
     ],
 )
 def test_wrong_values_are_refused(values: tuple[str, ...], said: str) -> None:

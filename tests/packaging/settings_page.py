@@ -1,10 +1,14 @@
-"""Builds docs/settings.md from the table of settings: ``python -m tests.packaging.settings_page`` writes it."""
+"""Builds docs/settings.md, and the names of settings in the schema of the Helm chart's values, from the table of settings:
+``python -m tests.packaging.settings_page`` writes both."""
+
+import json
 
 from replicated_namesrv.settings import NAMESRV, NETTY_CLIENT, NETTY_SERVER, NEVER_BY_REMOTING, OWN, ROWS, Row
 from replicated_namesrv.settings_sources import environment_name
 from tests.packaging.tree import ROOT
 
 PAGE = ROOT / "docs" / "settings.md"
+CHART_SCHEMA = ROOT / "deploy" / "helm" / "namesrv" / "values.schema.json"
 
 HEAD = """# Settings
 
@@ -60,6 +64,14 @@ def page() -> str:
     return "\n".join(parts)
 
 
+def chart_schema() -> str:
+    """The schema of the chart's values, in which only names of settings are accepted below ``settings``."""
+    schema = json.loads(CHART_SCHEMA.read_text(encoding="utf-8"))
+    schema["properties"]["settings"]["propertyNames"] = {"enum": sorted(ROWS)}
+    return json.dumps(schema, indent=1) + "\n"
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
-    print(f"wrote {PAGE}")
+    for file, text in ((PAGE, page()), (CHART_SCHEMA, chart_schema())):
+        file.write_text(text, encoding="utf-8")
+        print(f"wrote {file}")

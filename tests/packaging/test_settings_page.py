@@ -6,7 +6,7 @@ import re
 from replicated_namesrv.routes.tables import RouteSettings
 from replicated_namesrv.settings import _RUN_TIME_RANGES, OWN, ROWS
 from replicated_namesrv.settings_checks import _AT_LEAST
-from tests.packaging.settings_page import GROUPS, PAGE, page
+from tests.packaging.settings_page import CHART_SCHEMA, GROUPS, PAGE, chart_schema, page
 from tests.packaging.tree import ROOT, tracked_files
 
 PRODUCT = ("replicated_namesrv", "compat", "chaos", "spark")
@@ -31,6 +31,12 @@ def test_every_setting_has_a_group_and_a_meaning() -> None:
 def test_settings_page_is_the_table_of_settings() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), (
         "stale: run .venv/bin/python -m tests.packaging.settings_page and commit docs/settings.md"
+    )
+
+
+def test_chart_accepts_the_settings_of_the_table_only() -> None:
+    assert CHART_SCHEMA.read_text(encoding="utf-8") == chart_schema(), (
+        f"stale: run .venv/bin/python -m tests.packaging.settings_page and commit {CHART_SCHEMA.name}"
     )
 
 

@@ -1,8 +1,9 @@
+{{/* Also the name of Services, which must not contain dots. */}}
 {{- define "namesrv.fullname" -}}
 {{- if contains "namesrv" .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- .Release.Name | replace "." "-" | trunc 40 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-namesrv" .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- printf "%s-namesrv" (.Release.Name | replace "." "-" | trunc 32 | trimSuffix "-") -}}
 {{- end -}}
 {{- end -}}
 
@@ -86,6 +87,12 @@ capabilities: {drop: [ALL]}
 {{- range $name := list "mode" "nodeId" "clusterId" "peers" "listen" "listenPort" "bindAddress" "adminListen" "healthListen" "peerListen" "dataDir" -}}
 {{- if hasKey $.Values.settings $name -}}
 {{- fail (printf "settings.%s: the chart sets it, and services and probes depend on it; remove it, and use the values mode, replicas and clusterId" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- $values := dict "accessPolicy" "access.policy" "accessFile" "access.secret" "adminTokenFile" "adminTokenSecret" "peerSecretFile" "peerSecret" "peerTlsKeyPath" "tls.peers.secret" "peerTlsCertPath" "tls.peers.secret" "peerTlsTrustCertPath" "tls.peers.secret" "adminTlsKeyPath" "tls.admin.secret" "adminTlsCertPath" "tls.admin.secret" "tls.server.keyPath" "tls.remoting.secret" "tls.server.certPath" "tls.remoting.secret" -}}
+{{- range $name, $value := $values -}}
+{{- if hasKey $.Values.settings $name -}}
+{{- fail (printf "settings.%s: the chart sets it with a value of its own; remove it, and use %s" $name $value) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (eq .Values.tls.remoting.mode "enforcing") (not .Values.tls.remoting.secret) -}}
