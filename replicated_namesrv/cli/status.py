@@ -132,7 +132,11 @@ def assess(nodes: list[dict[str, Any]]) -> Report:
     facts["revision"] = max((node["revision"] for node in answering), default=None)
     comparable = False
     if modes == ["cp"]:
-        comparable = _assess_group(facts, answering, members, problems)
+        started = [node for node in answering if node["term"] is not None]  # a node answers while it reads its disk
+        comparable = bool(started) and _assess_group(facts, started, members, problems)
+        if not started:
+            facts |= {"members": [], "quorum": 1, "serving": 0, "mayFail": 0}
+            problems.append("no node leads")
     return Report(facts | {"nodes": nodes, "problems": problems}, comparable)
 
 
@@ -204,4 +208,5 @@ def _line(node: dict[str, Any], is_group: bool) -> list[object]:
     if not is_group:
         return line
     digest = (node["digest"] or "")[:12]
-    return [*line, node["role"], node["term"], node["commitIndex"], node["appliedIndex"], node["lag"], digest]
+    raft = (node.get(name) for name in ("role", "term", "commitIndex", "appliedIndex", "lag"))
+    return [*line, *("" if value is None else value for value in raft), digest]

@@ -22,6 +22,7 @@ from replicated_namesrv.routes.commands import PutKVConfig
 from replicated_namesrv.routes.state import RouteInfoManager
 from tests.support.authority import Authority
 from tests.support.events import watching
+from tests.support.json_outputs import check_document
 from tests.support.nodes import clean_environment, command, http, run_command
 from tests.support.operated import Operated, Output, operated, run
 from tests.support.ports import free_port
@@ -316,6 +317,17 @@ def test_a_node_without_a_majority_knows_no_leader_and_proves_no_equality() -> N
     facts = assess([alone]).facts
     assert (facts["leader"], facts["digestsEqual"], facts["mayFail"], facts["serving"]) == (None, None, 0, 0)
     assert "no node leads" in facts["problems"]
+
+
+def test_a_node_that_reads_its_disk_has_no_term_yet() -> None:
+    unknown = dict.fromkeys(("role", "leader", "term", "commitIndex", "appliedIndex", "members", "quorum", "digest"))
+    starting = row("c", "", ready=False, problem="not ready: service") | unknown
+    facts = assess([row("a", "11"), row("b", "11"), starting]).facts
+    assert (facts["leader"], facts["serving"], facts["digestsEqual"]) == ("a", 2, True)
+    check_document("status", facts)
+    alone = assess([starting]).facts
+    assert (alone["leader"], alone["serving"], alone["problems"]) == (None, 0, ["c: not ready: service", "no node leads"])
+    check_document("status", alone)
 
 
 async def test_the_leader_is_shown_and_hands_over(tmp_path: Path) -> None:
