@@ -8,7 +8,9 @@ LAG_ENTRIES = 1_000
 """A follower that lags by more entries than this is reported as a problem."""
 LOOP_LAG_MS = 500
 QUOTA_SHARE = 0.9
-DIGEST_SHOWN = 12
+REFUSES = " refuses this node: "
+"""Part of the error of a connection that a peer has refused (raft/transport.py)."""
+REFUSED_REMEDY = "If it was removed, stop it or add it again (namesrv members add). Otherwise correct what the peer names."
 
 
 class NodeProblem(NamedTuple):
@@ -55,7 +57,12 @@ def _unanswered(view: NodeView) -> NodeProblem:
 
 def _service(status: dict[str, Any]) -> Iterable[NodeProblem]:
     replication = status.get("replication") or {}
-    if replication.get("fenced"):
+    if replication.get("role") == "removed":
+        remedy = "Stop its process, or add it again (namesrv members add)."
+        yield NodeProblem("bad", "It was removed from the cluster and does not serve.", remedy)
+    elif refusal := refusal_by_peers(status):
+        yield NodeProblem("bad", f"It does not serve: {refusal}.", REFUSED_REMEDY)
+    elif replication.get("fenced"):
         yield NodeProblem(
             "bad",
             "It is fenced: it reaches no leader that has a majority, so brokers and clients use other nodes.",
@@ -76,6 +83,17 @@ def _service(status: dict[str, Any]) -> Iterable[NodeProblem]:
         yield NodeProblem(
             "warn", f"It is {lag} entries behind.", "Check its CPU and disk; it catches up by itself when they suffice."
         )
+
+
+def refusal_by_peers(status: dict[str, Any]) -> str | None:
+    """Why a peer refuses a node that does not serve: for example, the node was removed while it did not run. None: it serves, or
+    no peer has refused it."""
+    replication = status.get("replication") or {}
+    if status["ready"] and not replication.get("fenced"):
+        return None
+    peers = ((replication.get("raft") or {}).get("transport") or {}).get("peers") or {}
+    errors = (str(peer.get("error") or "") for peer in peers.values())
+    return next((error.partition(": ")[2] for error in errors if REFUSES in error), None)
 
 
 def _silence(view: NodeView) -> Iterable[NodeProblem]:

@@ -8,6 +8,7 @@ import argparse
 import time
 from typing import Any, NamedTuple
 
+from replicated_namesrv.admin.diagnosis import REFUSED_REMEDY, refusal_by_peers
 from replicated_namesrv.cli.admin import (
     BAD,
     GOOD,
@@ -86,6 +87,8 @@ def _row(address: str, answer: Any) -> dict[str, Any]:
     problem = raft.get("problem") or (None if answer["ready"] else f"not ready: {answer['failedLayer']}")
     if replication.get("role") == "removed":
         problem = "it was removed from the cluster and does not serve; stop its process, or add it again (namesrv members add)"
+    elif refusal := refusal_by_peers(answer):
+        problem = f"does not serve: {refusal}. {REFUSED_REMEDY}"
     elif replication.get("fenced"):
         problem = "fenced: it reaches no leader that has a majority"
     return {

@@ -308,3 +308,9 @@ async def test_members_are_added_moved_promoted_and_removed_and_all_nodes_are_on
         await shows(page, "All 3 nodes answer", ".summary")
         members = await cluster.admin(await cluster.leader(), "/v1/members")
         assert sorted(one["nodeId"] for one in members["members"]) == cluster.names, json.dumps(members)
+
+        await page.goto(console(moved.plan.admin[1]))  # it knows that it was removed, and nothing of the cluster since then
+        await shows(page, "n4 was removed from the cluster", ".summary")
+        await shows(page, "It was removed from the cluster and does not serve", ".findings")
+        await shows(page, "members add", ".findings .remedy")
+        assert await page.locator(".summary, .findings", has_text="No node leads").count() == 0

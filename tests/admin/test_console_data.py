@@ -44,6 +44,10 @@ def test_vendored_files_are_those_that_were_recorded() -> None:
         assert f"vendor/{name}" in CONSOLE_FILES
 
 
+REFUSED = {"error": "TransportError: n1 refuses this node: n2 is not a member here: it was removed"}
+"""A peer in the transport's status of a node that was removed while it did not run."""
+
+
 def standing(**fields: Any) -> dict[str, Any]:
     return {"term": 3, "role": "follower", "commitIndex": 9, "appliedIndex": 9, "digest": "d", "fenced": False, **fields}
 
@@ -66,6 +70,12 @@ def view(name: str, error: str | None = None, **fields: Any) -> NodeView:
             "Restore the network",
         ),
         (view("n1", replication=standing(fenced=True)), "It is fenced", "restore the network"),
+        (
+            view("n2", replication=standing(fenced=True, raft={"transport": {"peers": {"n3": {"error": ""}, "n1": REFUSED}}})),
+            "It does not serve: n1 refuses this node: n2 is not a member here: it was removed.",
+            "members add",
+        ),
+        (view("n2", replication=standing(fenced=True, role="removed")), "It was removed from the cluster", "members add"),
         (view("n1", replication=standing(raft={"problem": "the disk hangs"})), "The disk hangs.", "docs/operations.md"),
         (
             view("n1", ready=False, layers=[{"name": "disk", "ok": False, "problem": "no sync for 6 s"}]),

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -153,6 +154,24 @@ async def test_grow_to_five_remove_the_leader_and_replace_a_dead_node(tmp_path: 
         again = await nodes.members("add", "n6", nodes.peer["n6"])
         assert again.code == 1
         assert "n6 is a member already" in again.err
+
+
+@pytest.mark.slow
+async def test_status_says_why_a_node_that_was_removed_while_it_was_down_does_not_serve(tmp_path: Path) -> None:
+    async with founded(tmp_path) as nodes:
+        leader = await nodes.leader()
+        gone = next(name for name in nodes.running if name != leader)
+        await nodes.kill(gone)
+        removed = await nodes.members("remove", gone)
+        assert removed.code == 0, removed
+        await nodes.start(gone)
+
+        async def is_explained() -> bool:
+            shown = (await run("status", "--admin", nodes.admin[gone])).out
+            said = re.search(rf"problem: {gone}: does not serve: n\d refuses this node: {gone} is not a member here", shown)
+            return said is not None and "members add" in shown
+
+        await eventually(is_explained, "the reason why the node does not serve")
 
 
 @pytest.mark.slow

@@ -10,10 +10,14 @@ const sinceFetch = () => performance.now() - live.at;
 const aged = (node) => (node.ageMs === null ? null : node.ageMs + sinceFetch());
 const isStale = (node) => live.error !== null || !node.answers; // also the facts of all nodes while the node of this page does not answer
 
+// A removed node learns nothing more of the cluster.
+const isRemoved = ({ nodes, asked }) => nodes.some((node) => node.nodeId === asked && node.replication?.role === "removed");
+
 export function summary(cluster) {
   const silent = cluster.nodes.filter((node) => !node.answers);
   const lines = [];
-  if (cluster.mode === "cp") {
+  if (isRemoved(cluster)) lines.push(html`<strong class="bad">${cluster.asked} was removed from the cluster</strong> and does not know its present state.`);
+  else if (cluster.mode === "cp") {
     lines.push(cluster.leader
       ? html`<strong>${cluster.leader} leads</strong> in term ${count(cluster.term)}.`
       : html`<strong class="bad">No node leads.</strong>`);
@@ -37,6 +41,7 @@ function agreement({ nodes, kvNodes, brokersDiffer, topicsDiffer, kvDiffer }) {
 function standing(node) {
   if (!node.answers) return html`<span class="bad">${node.ageMs === null ? "has not answered yet" : "does not answer"}</span>`;
   if (live.error) return html`<span class="warn">was ${node.replication?.fenced ? "fenced" : node.status.ready ? "ready" : "not ready"}</span>`;
+  if (node.replication?.role === "removed") return html`<span class="bad">removed</span>`;
   if (node.replication?.fenced) return html`<span class="bad">fenced</span>`;
   return node.status.ready ? html`<span class="good">ready</span>` : html`<span class="bad">not ready</span>`;
 }
@@ -97,7 +102,7 @@ const UNEQUAL = { level: "bad", problem: "Nodes at the same log position have di
 // Problems of the whole cluster, then those of each node. What does not work comes before what may soon not work.
 export function problems(cluster) {
   const { mode, leader, digestsEqual, nodes } = cluster;
-  return [...(mode === "cp" && !leader ? [NO_LEADER] : []), ...(digestsEqual === false ? [UNEQUAL] : []),
+  return [...(mode === "cp" && !leader && !isRemoved(cluster) ? [NO_LEADER] : []), ...(digestsEqual === false ? [UNEQUAL] : []),
     ...nodes.flatMap((node) => node.findings.map((finding) => ({ node, ...finding })))].sort((a, b) => (a.level === "warn") - (b.level === "warn"));
 }
 
