@@ -68,6 +68,13 @@ def handed_over(at: float, elected: float) -> Script:
     return dead(1000).fault(at, at + 10, variant=None, name="hand-over").elected(elected, "n2")
 
 
+def late_copy() -> Script:
+    """A copy of registration 1 has no answer. Then the broker registers 2, a client reads it, and the broker leaves."""
+    script = Script().truth(1000, "g1/0", "serving").op(1100, None, "g1/0", "register-copy", "g1/0", "1", node="n2")
+    script.truth(2000, "g1/0", "serving", version=2).op(2100, 2110, "c1", "route", "t", members=[("g1/0", 2)])
+    return script.truth(3000, "g1/0", "stopping", version=2)
+
+
 def without_majority() -> Script:
     """From 3000 to 8000 the first node has no links to the other two, but to all its clients. Its fence is due from 5500 on."""
     script = Script().fault(3000, 8000, ["n1>n2", "n1>n3", "n2>n1", "n3>n1"], [["n2", "n3"], ["n1"]])
@@ -360,6 +367,11 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
         .op(4800, 4810, "c1", "route", "t", members=BOTH)
         .op(4900, 4910, "c1", "route", "t", members=BOTH[:1]),
         handed_over(2000, 2050).fault(1500, 1900).op(4900, 4910, "c1", "route", "t", members=BOTH),
+    ),
+    "a copy that arrives after its broker left may be older than what was read": (
+        check_sessions,
+        late_copy().op(4000, 4010, "c1", "route", "t", members=[("g1/0", 1)]),
+        late_copy().op(2500, 2510, "c1", "route", "t", members=[("g1/0", 1)]),
     ),
     "a node without a majority answers nothing": (
         check_fence,

@@ -186,9 +186,8 @@ async def test_a_restarted_node_without_majority_says_how_to_read_its_disk(tmp_p
 async def test_the_recovered_state_is_that_of_the_node_that_wrote_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = partial(RaftConfig, compact_entries=50, compact_margin_entries=5, segment_bytes=4_000)
-    monkeypatch.setattr(replicated_node, "RaftConfig", small)
-    async with operated(tmp_path, 1) as one:
+    monkeypatch.setattr(replicated_node, "RaftConfig", partial(RaftConfig, segment_bytes=4_000))
+    async with operated(tmp_path, 1, snapshotEntries="100") as one:
         for number in range(300):
             await put_kv(one.admin_ports[0], f"N/k{number % 7}", str(number).encode())
         digest = one.nodes[0].service.state.digest()
