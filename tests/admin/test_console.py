@@ -326,6 +326,13 @@ async def test_a_time_has_the_date_of_the_browser(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+async def test_an_unknown_page_is_the_first_one(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as (_, port), browser_page() as page:
+        await page.goto(console(port, "nonsense/x"))
+        await page.wait_for_function("document.title.startsWith('Cluster · ') && document.querySelector('.summary')")
+
+
+@pytest.mark.slow
 async def test_many_topics_are_painted_searched_and_paged(tmp_path: Path) -> None:
     async with running_node(tmp_path, nodeId="first") as (node, port), browser_page() as page:
         propose(node, registration("broker-a", {f"topic-{i:05d}": QUEUES for i in range(TOPICS)}))

@@ -92,7 +92,7 @@ function App() {
   const { cluster, stream, error } = useLive();
   const [id, title, List, One] = PAGES.find(([each]) => each === page) ?? PAGES[0];
   const own = cluster?.nodes.find((node) => node.nodeId === cluster.asked);
-  useEffect(() => { document.title = `${name || title} · ${cluster?.asked ?? "name server"}`; }, [title, name, cluster?.asked]);
+  useEffect(() => { document.title = `${(One && name) || title} · ${cluster?.asked ?? "name server"}`; }, [title, name, cluster?.asked]);
   const Page = name && One ? One : List;
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
     <header><p class="title">Name server <strong><bdi>${cluster?.asked}</bdi></strong></p>
