@@ -76,10 +76,18 @@ async def one_node(folder: Path, **flags: str) -> AsyncIterator[tuple[ServingNod
 @pytest.mark.slow
 async def test_follower_shows_a_leader_kill_a_pause_and_a_partition(tmp_path: Path) -> None:
     async with replicated_processes(tmp_path) as cluster, browser_page() as page:
-        leader = await cluster.leader()
+
+        async def shown_leader() -> str | None:
+            """The leader, when the page of another node names it. On a busy machine leadership may change before the page is
+            there."""
+            leader = await cluster.leader()
+            await page.goto(console(admin_port(cluster, cluster.others(leader)[0])))
+            await page.locator(".summary").first.wait_for()
+            return leader if f"{leader} leads" in await page.locator(".summary").first.inner_text() else None
+
+        leader = await eventually(shown_leader, "a leader that the page of another node names")
+        assert leader is not None
         follower, third = cluster.others(leader)
-        await page.goto(console(admin_port(cluster, follower)))
-        await shows_leader(page, leader)
         await shows(page, "All 3 nodes answer", ".summary")
         await page.set_viewport_size({"width": 390, "height": 844})
         wide = await page.evaluate("document.documentElement.scrollWidth")
