@@ -53,9 +53,9 @@ class Followers:
         self._term_led = self._core.term
 
     @property
-    def has_led(self) -> bool:
-        """Whether this node has led since its start."""
-        return self._term_led > 0
+    def term_led(self) -> int:
+        """The last term that this node has led since its start; 0: none."""
+        return self._term_led
 
     def connected(self, peer: str) -> None:
         """Our connection to ``peer`` was established."""

@@ -353,9 +353,13 @@ class Core:
         self.tick()
         self._raft.conf.leaderFallbackTimeout = seconds
 
-    def cut_uncommitted(self) -> None:
-        """Remove all entries after the commit index from the log. Only for a node that does not lead."""
-        self._raft.cut_from(self.commit_index + 1)
+    def cut_uncommitted(self, term: int) -> None:
+        """Remove from the log the first entry after the commit index that is of ``term`` or an earlier one, and all after it.
+        Only for a node that does not lead."""
+        for index in range(self.commit_index + 1, self._log.last_index + 1):
+            if (self._log.term_at(index) or 0) <= term:
+                self._raft.cut_from(index)
+                return
 
     def force_compaction(self) -> None:
         self._raft.forceLogCompaction()

@@ -581,9 +581,9 @@ class RaftNode(NodeViews):
         self.context.note(f"{reason}. This node continues without a vote until it has caught up")
         if self.peers and self._role != "follower":
             self.core.observe_term(self.peers[0], self.core.term + 1)
-        if self.followers.has_led and self.defences.own_entries_cut:
+        if self.followers.term_led and self.defences.own_entries_cut:
             # if the memory went back, too, this process appended other entries with the index and term of committed ones
-            self.core.cut_uncommitted()
+            self.core.cut_uncommitted(self.followers.term_led)
         self._give_up_incarnation()
         if self.stopped:
             return

@@ -230,3 +230,21 @@ def test_a_proposal_in_the_queue_of_the_image_is_not_applied_again() -> None:
     assert image.node.counters["rejoined"] == 1
     assert isinstance(outcomes_of_the_image[0], Indeterminate)
     assert [host.machine.commands for host in world.hosts.values()] == [[b"X=1", b"X=2"]] * 3
+
+
+def test_entries_of_a_later_leader_are_kept() -> None:
+    """A process that led gives up its incarnation, because its directory was copied. It has acknowledged an entry of the next
+    leader, which is committed by that; only entries of its own terms can be others than the committed ones."""
+    world = World()
+    world.start_all()
+    former = world.elect()
+    commit(world, former, b"a")
+    former.transfer_leadership(None, lambda done: None)
+    world.run_until(lambda: world.leader not in (None, former))
+    assert world.leader is not None
+    world.run(1)
+    world.propose(world.leader.node_id, b"b")
+    world.run_until(lambda: former.log.last_index > former.commit_index)
+    last = former.log.last_index
+    former.rejoin("a copy of its directory is in use")
+    assert former.log.last_index == last
