@@ -8,8 +8,6 @@ LAG_ENTRIES = 1_000
 """A follower that lags by more entries than this is reported as a problem."""
 LOOP_LAG_MS = 500
 QUOTA_SHARE = 0.9
-REFUSES = " refuses this node: "
-"""Part of the error of a connection that a peer has refused (raft/transport.py)."""
 REFUSED_REMEDY = "If it was removed, stop it or add it again (namesrv members add). Otherwise correct what the peer names."
 
 
@@ -92,8 +90,7 @@ def refusal_by_peers(status: dict[str, Any]) -> str | None:
     if status["ready"] and not replication.get("fenced"):
         return None
     peers = ((replication.get("raft") or {}).get("transport") or {}).get("peers") or {}
-    errors = (str(peer.get("error") or "") for peer in peers.values())
-    return next((error.partition(": ")[2] for error in errors if REFUSES in error), None)
+    return next((peer["refusal"] for peer in peers.values() if peer.get("refusal")), None)  # versions before 0.2.0 lack it
 
 
 def _silence(view: NodeView) -> Iterable[NodeProblem]:

@@ -34,6 +34,10 @@ class TransportError(RaftError):
     """The transport cannot be started as configured; the text says what to change."""
 
 
+class PeerRefusalError(TransportError):
+    """A peer refuses this node. The text has the peer and its reason."""
+
+
 class UnknownCommandError(RaftError):
     """A state machine raises it from ``apply`` for a command of a newer version. The node stops before the command counts as
     applied, and continues from there when it runs the newer version. The ``version`` of a proposal prevents this during a

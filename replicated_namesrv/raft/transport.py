@@ -86,7 +86,7 @@ from typing import cast
 
 from replicated_namesrv.listening import stop_listening
 from replicated_namesrv.raft.peer_tls import Tls, TlsFiles
-from replicated_namesrv.raft.raft_errors import MalformedError, TransportError
+from replicated_namesrv.raft.raft_errors import MalformedError, PeerRefusalError, TransportError
 from replicated_namesrv.raft.raft_messages import Message, decode, encode
 
 LENGTH = struct.Struct("<I")
@@ -460,7 +460,7 @@ class _Dialled(_Frames):
         elif frame.startswith(REFUSED) and not self.authenticated:  # D2
             reason = f"{self.peer} refuses this node: {frame[len(REFUSED) :].decode(errors='replace')}"
             if not self.ready.done():
-                self.ready.set_exception(TransportError(reason))
+                self.ready.set_exception(PeerRefusalError(reason))
                 self.ready.exception()
             raise MalformedError(reason)
         elif self.authenticated:  # D5
@@ -492,6 +492,8 @@ class PeerState:
 
     connected: bool = False
     error: str = ""
+    refusal: str = ""
+    """Why the peer refused the last connection; empty: it did not."""
     connections: int = 0
     sent_messages: int = 0
     waiting: list[bytes] = field(default_factory=list)
@@ -656,15 +658,16 @@ class PeerTransport:
             try:
                 connection = await self._dial(peer)
                 pause = DIAL_PAUSE_MIN_SECONDS
-                state.connected, state.error = True, ""
+                state.connected, state.error, state.refusal = True, "", ""
                 state.connections += 1
                 self._dialled[peer] = connection
                 self._on_connected(peer)
                 await connection.closed
             except TimeoutError:
-                state.error = f"TimeoutError: no peer answered at this address within {DIAL_SECONDS:g} s"
+                state.error, state.refusal = f"TimeoutError: no peer answered at this address within {DIAL_SECONDS:g} s", ""
             except (OSError, ssl.SSLError, TransportError, ValueError) as error:  # ValueError: a name that cannot be a host
                 state.error = f"{type(error).__name__}: {error}"
+                state.refusal = str(error) if isinstance(error, PeerRefusalError) else ""
             finally:
                 if connection is not None:
                     connection.abort()
@@ -750,6 +753,7 @@ class PeerTransport:
                     "sealed": self._is_sealed(peer),
                     "silent_s": self._silent_seconds(peer),
                     "error": s.error,
+                    "refusal": s.refusal,
                     "connections": s.connections,
                     "sent": s.sent_messages,
                 }

@@ -44,7 +44,7 @@ def test_vendored_files_are_those_that_were_recorded() -> None:
         assert f"vendor/{name}" in CONSOLE_FILES
 
 
-REFUSED = {"error": "TransportError: n1 refuses this node: n2 is not a member here: it was removed"}
+REFUSED = {"refusal": "n1 refuses this node: n2 is not a member here: it was removed"}
 """A peer in the transport's status of a node that was removed while it did not run."""
 
 
@@ -71,7 +71,7 @@ def view(name: str, error: str | None = None, **fields: Any) -> NodeView:
         ),
         (view("n1", replication=standing(fenced=True)), "It is fenced", "restore the network"),
         (
-            view("n2", replication=standing(fenced=True, raft={"transport": {"peers": {"n3": {"error": ""}, "n1": REFUSED}}})),
+            view("n2", replication=standing(fenced=True, raft={"transport": {"peers": {"n3": {"refusal": ""}, "n1": REFUSED}}})),
             "It does not serve: n1 refuses this node: n2 is not a member here: it was removed.",
             "members add",
         ),

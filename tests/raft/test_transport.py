@@ -448,12 +448,14 @@ def test_a_second_process_of_a_node_is_turned_away_and_both_sides_say_so() -> No
                 b.send("a")
                 await until(lambda: "another process speaks as b" in copy.transport.peers["a"].error, "the copy learns why")
                 assert any("another process speaks as b" in warning for warning in a.warnings)
+                assert "another process speaks as b" in copy.transport.peers["a"].refusal
                 assert not copy.connected("a")
                 before = len(a.received)
                 b.send("a")
                 await until(lambda: len(a.received) > before, "the first process is still heard")
                 await b.transport.stop()
                 await until(lambda: copy.connected("a"), "the copy is let in")
+                assert copy.transport.peers["a"].refusal == ""
 
     asyncio.run(scenario())
 
