@@ -65,16 +65,25 @@ def run(arguments: argparse.Namespace) -> int:
 def look_at_cluster(admin: Admin, addresses: tuple[str, ...]) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
     """The addresses that were asked, and the status of each node. If ``addresses`` is one node of a CP cluster, all nodes that it
     names are asked: an operator gives the address of any node, and another one may lead."""
-    nodes = look_at(admin, addresses)
+    answers = _ask(admin, addresses)
+    nodes = _rows(addresses, answers)
     if len(nodes) == 1 and len(nodes[0].get("members") or ()) > 1:
-        addresses = neighbours(addresses[0], admin.ask(addresses[0], "/v1/status"))
-        nodes = look_at(admin, addresses)
+        addresses = neighbours(addresses[0], answers[0])
+        if others := addresses[1:]:
+            nodes += _rows(others, _ask(admin, others))
     return addresses, nodes
 
 
 def look_at(admin: Admin, addresses: tuple[str, ...]) -> list[dict[str, Any]]:
     """The status of each node, one row each."""
-    answers = ask_all(addresses, lambda address: admin.ask(address, "/v1/status"))
+    return _rows(addresses, _ask(admin, addresses))
+
+
+def _ask(admin: Admin, addresses: tuple[str, ...]) -> list[Any]:
+    return ask_all(addresses, lambda address: admin.ask(address, "/v1/status"))
+
+
+def _rows(addresses: tuple[str, ...], answers: list[Any]) -> list[dict[str, Any]]:
     return [_row(address, answer) for address, answer in zip(addresses, answers, strict=True)]
 
 
