@@ -14,7 +14,7 @@ The groups g1, g2 and so on are in the zones of ``ZONES`` in turn, and the other
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from replicated_namesrv.chaos.checks.story import KEPT, NEVER_NS, CheckResult, Op, Promise, Story, result
 from replicated_namesrv.chaos.clients import LIST_IS_DISABLED
@@ -28,10 +28,10 @@ NEAR_NS = 1_000_000_000
 
 def check_agreement(story: Story) -> CheckResult:
     """The answers of a node to other queries contain what its routes show."""
-    routes: defaultdict[str | None, list[Op]] = defaultdict(list)
+    routes: defaultdict[str | None, defaultdict[str, list[Op]]] = defaultdict(lambda: defaultdict(list))
     for op in story.of_kind("route", "topic"):
         if op.ok and op.client == "probe":
-            routes[op.node].append(_as_route(op))
+            routes[op.node][op.key].append(_as_route(op))
     asked = list(story.of_kind("zone-route", "cluster", "topic-list", "member-group"))
     wrong: list[str] = []
     looked_at = 0
@@ -65,14 +65,14 @@ def _as_route(op: Op) -> Op:
     return op._replace(members=() if op.value is None else (Member("fickle/0", op.value),))
 
 
-def _always(story: Story, read: Op, routes: Sequence[Op]) -> set[tuple[str, str, str]]:
+def _always(story: Story, read: Op, routes: Mapping[str, Sequence[Op]]) -> set[tuple[str, str, str]]:
     """The (topic, broker, registration) that the same node listed before and after ``read`` in the same route. For the part of a
     route in a zone, only this route counts. Each of the two routes was read just before or after ``read``, or at the end of the
     run."""
     found: set[tuple[str, str, str]] = set()
     final_ns = story.phases["final"].start_ns if "final" in story.phases else NEVER_NS
-    for topic in {read.key} if read.kind == "zone-route" else {op.key for op in routes}:
-        mine = [op for op in routes if op.key == topic]
+    for topic in [read.key] if read.kind == "zone-route" else routes:
+        mine = routes.get(topic, ())
         before = max((op for op in mine if op.end_ns < read.start_ns), key=lambda op: op.end_ns, default=None)
         after = min((op for op in mine if op.start_ns > read.end_ns), key=lambda op: op.start_ns, default=None)
         if before is None or after is None or (before.start_ns < final_ns and after.end_ns - before.start_ns > NEAR_NS):

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from replicated_namesrv.chaos.checks.real_time import kv_writes, overtaken, read_writes
 from replicated_namesrv.chaos.checks.registration_history import late_copies
-from replicated_namesrv.chaos.checks.story import CheckResult, Op, Promise, Story, result
+from replicated_namesrv.chaos.checks.story import NEVER_NS, CheckResult, Op, Promise, Story, result
 from replicated_namesrv.verify.attribution import NEVER, KeyEvent, attributed, by_value, writes_of
 from replicated_namesrv.verify.session_guarantees import OLDEST, SessionAccess, Version, accesses_by_time, session_verdicts
 
@@ -56,12 +56,15 @@ def _event(op: Op) -> KeyEvent:
 def _broken_routes(story: Story, ops: Sequence[Op]) -> Iterator[str]:
     """Left out: answers with a registration of which a copy may have arrived late, after the broker left. The cluster may accept
     the copy then, although the broker had registered a newer version in its life."""
-    late = {(name, one.copy.value, one.end_ns) for name, copies in late_copies(story).items() for one in copies}
+    left_ns: dict[tuple[str, str | None], int] = {}
+    for name, copies in late_copies(story).items():
+        for late in copies:
+            left_ns[name, late.copy.value] = min(late.end_ns, left_ns.get((name, late.copy.value), NEVER_NS))
     by_op = {op.op: op for op in ops if op.kind == "route"}
     accesses: defaultdict[tuple[str, str], dict[int, SessionAccess]] = defaultdict(dict)
     for op in by_op.values():
         for name, told in op.members:
-            if any((name, told) == (broker, version) and op.end_ns > left_ns for broker, version, left_ns in late):
+            if op.end_ns > left_ns.get((name, told), NEVER_NS):
                 continue
             version = Version(int(told), int(told))
             accesses[op.key, name][op.op] = SessionAccess(op.op, op.client, op.start_ns, op.end_ns, True, version)
