@@ -233,8 +233,8 @@ def test_a_proposal_in_the_queue_of_the_image_is_not_applied_again() -> None:
 
 
 def test_entries_of_a_later_leader_are_kept() -> None:
-    """A process that led gives up its incarnation, because its directory was copied. It has acknowledged an entry of the next
-    leader, which is committed by that; only entries of its own terms can be others than the committed ones."""
+    """A process that led gives up its incarnation, because its directory was copied. Its log has an entry of the next leader,
+    which may be committed. Only entries of terms up to the last one that it led can be others than the committed ones."""
     world = World()
     world.start_all()
     former = world.elect()
