@@ -23,8 +23,9 @@ class MachineLoad:
         now = {pid: found for pid in (os.getpid(), *self._pids()) if (found := _schedstat(pid)) is not None}
         for pid, (ran_ns, waited_ns) in now.items():
             before_ran_ns, before_waited_ns = self._last.get(pid, (0, 0))
-            self._ran_ns += ran_ns - before_ran_ns
-            self._waited_ns += waited_ns - before_waited_ns
+            # the times of a thread that has ended are no longer in the sum
+            self._ran_ns += max(ran_ns - before_ran_ns, 0)
+            self._waited_ns += max(waited_ns - before_waited_ns, 0)
         self._last = now
 
     def take(self) -> float | None:
@@ -35,9 +36,16 @@ class MachineLoad:
 
 
 def _schedstat(pid: int) -> tuple[int, int] | None:
-    """(nanoseconds run, nanoseconds waited for a core) of a process's first thread, in which our event loops run."""
+    """(nanoseconds run, nanoseconds waited for a core) of all threads of a process. The first thread of a JVM does no work."""
+    ran_ns = waited_ns = 0
     try:
-        ran_ns, waited_ns, _ = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
         return None
-    return int(ran_ns), int(waited_ns)
+    for thread in threads:
+        try:
+            ran, waited, _ = (thread / "schedstat").read_text(encoding="ascii").split()
+        except (OSError, ValueError):
+            continue
+        ran_ns, waited_ns = ran_ns + int(ran), waited_ns + int(waited)
+    return (ran_ns, waited_ns) if ran_ns else None

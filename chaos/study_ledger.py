@@ -23,8 +23,10 @@ from replicated_namesrv.files import write_atomically
 PLAN_FILE, LEDGER_FILE, ATTEMPTS = "plan.toml", "ledger.jsonl", "attempts"
 NAME_FILE = "name.txt"
 REPEATS_MAX = 2
-"""How often a run is repeated if its verdict is unknown or the run failed."""
-JUDGED = ("valid", "violated")
+"""How often a run is repeated if it failed."""
+FAILED = "failed"
+"""Verdict of an attempt that made no complete trace. Every other attempt counts, also if its verdict is unknown: if we repeated
+runs because of what was measured in them, the figures would lack the worst runs."""
 
 Entry = Mapping[str, Any]
 """One line of the ledger."""
@@ -77,7 +79,7 @@ class StudyLedger:
 
 def is_done(attempts: Sequence[Entry]) -> bool:
     """Whether a run needs no further attempt."""
-    return bool(attempts) and (attempts[-1]["verdict"] in JUDGED or len(attempts) > REPEATS_MAX)
+    return bool(attempts) and (attempts[-1]["verdict"] != FAILED or len(attempts) > REPEATS_MAX)
 
 
 def next_run(plan: StudyPlan, attempts: Mapping[str, Sequence[Entry]], running: set[str], elsewhere: set[str]) -> StudyRun | None:

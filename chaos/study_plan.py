@@ -124,8 +124,6 @@ class StudyPlan:
     arm: tuple[Arm, ...]
     timers: str
     """Which timers are shorter than in production, and what follows from it."""
-    slowdown_max: float = 6.0
-    """A valid run whose processes were slowed more than this counts as unknown: its times are those of a busy machine."""
     cuts: tuple[str, ...] = CUTS
     """Cut variants. Scenarios whose faults cut no link have one variant."""
     options: Variation = field(default_factory=Variation)

@@ -22,7 +22,7 @@ RUN_COLUMNS = (
     *("run", "arm", "scenario", "nodes", "seed", "cut", "levels", "attempt", "verdict", "reason", "started", "took_s", "load1"),
     *("slowdown", "stall_s", "jobs", "commit", "source_sha256", "manifest_sha256", "trace_sha256", "analysis_sha256"),
 )
-COUNTED = ("valid", "violated")
+COUNTED = ("valid", "violated", "unknown")
 """Verdicts of the runs whose figures count. An unknown verdict means that the machine was too busy to judge the run."""
 DIGITS = 5
 

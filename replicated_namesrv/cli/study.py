@@ -32,8 +32,8 @@ examples:
 
 A plan is a TOML file (chaos/studies; copy one). A study has a folder with its plan, its ledger (ledger.jsonl, one line for each
 attempt of a run) and the compressed trace of each run. It can be stopped at any time, also by kill -9. Then only the runs in
-progress are made again. Runs whose verdict is unknown, and failed runs, are repeated at most twice. After four failed attempts in
-a row, the study stops.
+progress are made again. A run counts whatever its verdict is. Only a run that made no complete trace
+is repeated, at most twice. After four such attempts in a row, the study stops.
 
 Exit 0: done, or stopped by --hours. 1: a run broke a promise of its mode. 2: wrong usage, or nothing to publish.
 """
@@ -175,7 +175,11 @@ def _make(arguments: argparse.Namespace, folder: Path, plan: "StudyPlan", say: C
         counted = ", ".join(f"{count} {verdict}" for verdict, count in end.counts.items()) or "none"
         print(f"{end.made} attempts made. Runs that are done: {counted}. {end.left} runs are left.")
         print(f"next: namesrv study {'publish' if end.complete else 'resume'} {folder}")
-    return EXIT_VIOLATED if end.counts.get("violated") else 0
+        if end.violated:
+            print(
+                f"runs that broke a promise: {len(end.violated)} ({', '.join(end.violated[:3])} ...); see 'violated' in the ledger"
+            )
+    return EXIT_VIOLATED if end.violated else 0
 
 
 def _publish(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:

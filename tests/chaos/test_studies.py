@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from replicated_namesrv.chaos import checks as checks_package
 from replicated_namesrv.chaos.records import Phase, TraceWriter
 from replicated_namesrv.chaos.study_ledger import (
     REPEATS_MAX,
@@ -24,7 +25,15 @@ from replicated_namesrv.chaos.study_ledger import (
     published_runs,
 )
 from replicated_namesrv.chaos.study_plan import StudyPlan, available_studies, load_study, study_file
-from replicated_namesrv.chaos.study_session import FAILURES_MAX, SessionOptions, StudySession, outlook, run_slowdown
+from replicated_namesrv.chaos.study_session import (
+    FAILURES_MAX,
+    OF_FRESH_READS,
+    SessionOptions,
+    StudySession,
+    broken_promises,
+    outlook,
+    run_slowdown,
+)
 from replicated_namesrv.errors import SettingError, StorageError
 from tests.support.json_outputs import check_output
 
@@ -146,14 +155,16 @@ def entry(run: str, verdict: str) -> dict[str, Any]:
     return {"run": run, "verdict": verdict, "folder": f"attempts/{run}"}
 
 
-def test_each_run_is_made_once_and_unknown_ones_are_repeated_in_their_block_at_most_twice(tmp_path: Path) -> None:
+def test_each_run_is_made_once_and_failed_ones_are_repeated_in_their_block_at_most_twice(tmp_path: Path) -> None:
     plan = planned(tmp_path, SMALL)
     unlucky = plan.runs[2].key
     attempts: dict[str, list[dict[str, Any]]] = {}
     order = []
     while (run := next_run(plan, attempts, set(), set())) is not None:
         order.append(run.key)
-        attempts.setdefault(run.key, []).append(entry(run.key, "unknown" if run.key == unlucky else "violated"))
+        attempts.setdefault(run.key, []).append(
+            entry(run.key, "failed" if run.key == unlucky else ("unknown", "violated")[len(order) % 2])
+        )
     keys = [run.key for run in plan.runs]
     assert order == [*keys[:4], *[unlucky] * REPEATS_MAX, *keys[4:]]
     half = {key: attempts[key] for key in keys[:24]}
@@ -162,8 +173,8 @@ def test_each_run_is_made_once_and_unknown_ones_are_repeated_in_their_block_at_m
 
 def test_ledger_keeps_whole_lines_and_drops_a_torn_one(tmp_path: Path) -> None:
     ledger = StudyLedger(tmp_path)
+    ledger.append(entry("a", "failed"))
     ledger.append(entry("a", "unknown"))
-    ledger.append(entry("a", "valid"))
     ledger.append(entry("b", "failed"))
     with (tmp_path / "ledger.jsonl").open("ab") as file:
         file.write(b'{"run": "c", "verd')
@@ -236,7 +247,6 @@ def test_the_slowdown_of_a_run_is_that_of_its_judged_phases(tmp_path: Path) -> N
 QUICK = (
     HEAD
     + """scenarios = ["quick.toml"]
-slowdown_max = 1000
 nodes = [1]
 seeds = 3
 [[arm]]
@@ -267,17 +277,28 @@ def study(*words: str, cwd: Path) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.slow
-def test_a_valid_run_of_a_busy_machine_is_unknown_and_repeated(tmp_path: Path) -> None:
-    (tmp_path / "quick.toml").write_text(QUICK_SCENARIO)
-    path = tmp_path / "busy.toml"
-    path.write_text(QUICK.replace("slowdown_max = 1000", "slowdown_max = 0.5").replace("seeds = 3", "seeds = 1"))
+def test_a_run_with_an_unknown_verdict_counts_and_is_not_repeated(tmp_path: Path) -> None:
+    (tmp_path / "quick.toml").write_text(QUICK_SCENARIO.replace("operations_during_min = 1", "operations_during_min = 100000"))
+    path = tmp_path / "idle.toml"
+    path.write_text(QUICK.replace("seeds = 3", "seeds = 1"))
     lines: list[str] = []
     end = StudySession(tmp_path / "study", create(tmp_path / "study", path), SessionOptions(keep_traces=True), lines.append).run()
-    assert (end.made, end.left, end.counts) == (1 + REPEATS_MAX, 0, {"unknown": 1})
-    entries = StudyLedger(tmp_path / "study").entries
-    assert all("at most 0.5" in one["reason"] for one in entries)
-    assert [one["attempt"] for one in entries] == [1, 2, 3]
-    assert [path.name for path in sorted((tmp_path / "study").glob("attempts/*/*/*/trace.jsonl"))] == ["trace.jsonl"] * 3
+    assert (end.made, end.left, end.counts, end.violated) == (1, 0, {"unknown": 1}, ())
+    (entry,) = StudyLedger(tmp_path / "study").entries
+    assert "enough to judge: unknown" in entry["reason"]
+    assert len(list((tmp_path / "study").glob("attempts/*/*/*/trace.jsonl"))) == 1
+
+
+def test_stale_reads_do_not_break_the_promises_of_fresh_ones() -> None:
+    checks = [{"check": name, "promised": True, "verdict": "violated"} for name in (*OF_FRESH_READS, "no ghosts")]
+    assert broken_promises({"read_consistency": "stale", "checks": checks}) == ["no ghosts"]
+    assert broken_promises({"read_consistency": "lease", "checks": checks}) == [*OF_FRESH_READS, "no ghosts"]
+    assert broken_promises({"read_consistency": "stale", "checks": [{**checks[-1], "promised": False}]}) == []
+
+
+def test_the_names_of_the_checks_of_fresh_reads_exist() -> None:
+    source = "".join(path.read_text() for path in Path(str(checks_package.__file__)).parent.glob("*.py"))
+    assert all(f'"{name}"' in source for name in OF_FRESH_READS)
 
 
 @pytest.mark.slow
