@@ -176,9 +176,8 @@ def _make(arguments: argparse.Namespace, folder: Path, plan: "StudyPlan", say: C
         print(f"{end.made} attempts made. Runs that are done: {counted}. {end.left} runs are left.")
         print(f"next: namesrv study {'publish' if end.complete else 'resume'} {folder}")
         if end.violated:
-            print(
-                f"runs that broke a promise: {len(end.violated)} ({', '.join(end.violated[:3])} ...); see 'violated' in the ledger"
-            )
+            named = ", ".join(end.violated[:3])
+            print(f"{len(end.violated)} runs broke a promise ('violated' in the ledger says which), for example {named}")
     return EXIT_VIOLATED if end.violated else 0
 
 
