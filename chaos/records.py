@@ -29,6 +29,8 @@ READ_ONLY, READ_WRITE = "4", "6"
 CRASH, KILLED = "crash", "killed"
 """Names of faults that the scenario did not plan. ``crash: how``: a node ended by itself. ``killed: how``: another program ended
 it."""
+READER_SUFFIX = "-reader"
+"""End of the name of a client that names a read level in its requests. Its name begins with the level."""
 LINE_BYTES_MAX = 4 << 20
 
 

@@ -26,6 +26,7 @@ from replicated_namesrv.chaos.mqadmin import Mqadmin
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.recorded_brokers import CLUSTER_NAME, DEPUTY, PAIR, ChaosBroker, Clock
 from replicated_namesrv.chaos.recorder import OK, Ended, Recorder
+from replicated_namesrv.chaos.records import READER_SUFFIX
 from replicated_namesrv.chaos.scenario import WorkloadSpec
 from replicated_namesrv.client.broker import BrokerAgent, BrokerOptions, Heartbeat
 from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVersion
@@ -98,7 +99,7 @@ class Cast:
         self.clients = {f"pinned-{node}": "pinned" for node in nodes}
         self.clients |= {f"failover-{number + 1}": "failover" for number in range(spec.failover_clients)}
         self.clients |= {f"kv-{number + 1}": "failover" for number in range(spec.kv_clients)}
-        self.clients |= {"sender": "cache", **{f"{level}-reader": "failover" for level in WEAK_LEVELS}, "probe": "probe"}
+        self.clients |= {"sender": "cache", **{level + READER_SUFFIX: "failover" for level in WEAK_LEVELS}, "probe": "probe"}
         if spec.mqadmin:
             self.clients["mqadmin"] = "mqadmin"
         self.kv_keys = [f"key-{number + 1}" for number in range(spec.kv_keys)]
@@ -272,7 +273,7 @@ class Workload:
         """Start all loops; they run until ``end``. ``steady_s``: time until the faults begin."""
         spec, topics = self._spec, self._cast.all_topics()
         for client in self.clients.values():
-            level = client.name.removesuffix("-reader") if client.name.endswith("-reader") else None
+            level = client.name.removesuffix(READER_SUFFIX) if client.name.endswith(READER_SUFFIX) else None
             if client.kind in ("pinned", "failover") and not client.name.startswith("kv-"):
                 self._spawn(self._pace(spec.lookups_per_s, client.rng, _Lookups(client, topics, level).once))
         for loop in self._kv:

@@ -5,15 +5,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from replicated_namesrv.chaos.records import READER_SUFFIX
 from replicated_namesrv.spark.run_records import RunRecords
 from replicated_namesrv.spark.timeline import Timeline
 
 ANY = "any"
-"""Entity of clients that choose their node themselves."""
-FAILOVER, PINNED, EACH, PROBE = "failover", "pinned", "each", "probe"
+"""All kinds of operations together, or an unknown node."""
+FAILOVER, PINNED, EACH, PROBE, OTHER = "failover", "pinned", "each", "probe", "other"
 ACCESS = (FAILOVER, PINNED, EACH, PROBE)
 """How a client chooses nodes. FAILOVER: it asks the next node if one does not answer. PINNED: it asks one node only. EACH: it
-sends a write to each node in turn. PROBE: it asks all nodes at the same time, at long intervals."""
+sends a write to each node in turn. PROBE: it asks all nodes at the same time, at long intervals.
+
+Clients of any other kind are OTHER, and have no figures of their own: a cache of routes asks rarely by design, and a reader names
+a level that is the run's own level only in some modes."""
 
 Row = dict[str, Any]
 
@@ -78,6 +82,8 @@ def _access(clients: Mapping[str, str], row: Row) -> str:
         return PROBE
     if kind == PINNED:
         return PINNED
+    if kind != FAILOVER or row["client"].endswith(READER_SUFFIX):
+        return OTHER
     return FAILOVER if row["node"] is None else EACH
 
 
@@ -104,11 +110,12 @@ def probes(records: RunRecords, done: Iterable[ClientOperation]) -> list[Row]:
 
 
 def gaps(timeline: Timeline, done: Sequence[ClientOperation]) -> list[Row]:
-    """Rows of GAPS (M17): time from one success to the next of the same kind of client and operation at the same node, from the
-    beginning of ``steady`` to that of ``final``.
+    """Rows of GAPS (M17): time from one success to the next, from the beginning of ``steady`` to that of ``final``.
 
-    ``entity`` is the node of a client that asks this node, or ``any`` for clients that choose their node. A gap that overlaps the
-    phase ``fault`` belongs to this phase. Its side is the side of its node when the gap or the fault began, whichever was later.
+    A client that chooses its node is an ``entity`` of its own, with all its kinds of operations together (``any``): it waits,
+    even if other clients are answered. For all others the entity is the node that they ask, and each kind of operation counts
+    alone. A gap that overlaps the phase ``fault`` belongs to this phase. Its side is the side of its node when the gap or the
+    fault began, whichever was later.
     """
     steady, whole, fault = timeline.span("steady"), timeline.span("steady", "fault", "heal"), timeline.span("fault")
     if steady is None or whole is None:
@@ -117,13 +124,14 @@ def gaps(timeline: Timeline, done: Sequence[ClientOperation]) -> list[Row]:
     groups: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
     for op in done:
         if op.phase not in (None, "final"):
-            entity = ANY if op.access == FAILOVER else op.node or ANY
-            ends = groups[op.level, op.kind, op.access, entity]
+            is_own = op.access == FAILOVER
+            kind, entity = (ANY, op.client) if is_own else (op.kind, op.node or ANY)
+            ends = groups[op.level, kind, op.access, entity]
             if op.ok and op.end_ns is not None and begin_ns <= op.end_ns <= last_ns:
                 ends.append(op.end_ns)
     rows = []
     for (level, kind, access, entity), ends in groups.items():
-        node = None if entity == ANY else entity
+        node = None if access == FAILOVER or entity == ANY else entity
         for start_ns, end_ns in pairwise(sorted([begin_ns, *ends, last_ns])):
             phase, moment_ns = "steady", start_ns
             if fault is not None and start_ns < fault.end_ns and end_ns > fault.start_ns:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple, TypeVar
 
-from replicated_namesrv.spark.client_operations import EACH, FAILOVER, PINNED, PROBE, ClientOperation
+from replicated_namesrv.spark.client_operations import ACCESS, ANY, EACH, FAILOVER, PINNED, PROBE, ClientOperation
 from replicated_namesrv.spark.survival import Survival
 from replicated_namesrv.verify.divergence import DivergenceSegment
 
@@ -106,8 +106,8 @@ CATALOGUE = {
     "mistake_duration": Metric("M16", "from a mistaken drop until the broker is listed again, mean", "s", True),
     "mistake_recurrence": Metric("M16", "between two mistakes of a node about one broker, mean", "s", False),
     **{
-        f"{access}_{name}": Metric("M17", f"{title} {_WHO[access]}, for the worst kind of operation and node", "s", True)
-        for access in (FAILOVER, PINNED)
+        f"{access}_{name}": Metric("M17", f"{title} {_WHO[access]}, for the worst {worst}", "s", True)
+        for access, worst in ((FAILOVER, "client"), (PINNED, "kind of operation and node"))
         for name, title in (
             ("unavailable_longest", "longest time without a success"),
             ("unavailable_total", "time in gaps longer than an operation's deadline,"),
@@ -288,7 +288,8 @@ def of_operations(done: Iterable[ClientOperation], deadline_ms: int) -> Iterator
         if op.kind in ASKED and op.phase not in (None, "final"):
             place = op.level, str(op.phase), op.side
             groups.add(place, op)
-            by_access[op.access].add(place, op)
+            if op.access in ACCESS:
+                by_access[op.access].add(place, op)
 
     def yields(found: list[ClientOperation]) -> Values:
         in_time = [op.ok and op.end_ns is not None and op.end_ns - op.start_ns <= deadline_ms * NS_PER_MS for op in found]
@@ -313,10 +314,10 @@ def of_operations(done: Iterable[ClientOperation], deadline_ms: int) -> Iterator
 
 
 def of_gaps(gaps: Iterable[Row], deadline_ms: int) -> Iterator[Row]:
-    """Rows of M17 for the worst kind and node: for clients that fail over, and for clients that know one node."""
+    """Rows of M17: for the worst client that fails over, and for the worst kind and node of clients that know one node."""
     by_access: defaultdict[str, Grouped[Row]] = defaultdict(Grouped)
     for row in gaps:
-        if row["kind"] in ASKED and row["access"] in (FAILOVER, PINNED):
+        if row["kind"] in (*ASKED, ANY) and row["access"] in (FAILOVER, PINNED):
             by_access[row["access"]].add((row["level"], row["phase"], row["side"]), row)
 
     def values(found: list[Row]) -> Values:

@@ -10,7 +10,7 @@ from replicated_namesrv.chaos.checks.order import stale_kv_reads
 from replicated_namesrv.chaos.checks.seen_removals import removals
 from replicated_namesrv.chaos.checks.story import ALIVE, Op, Story
 from replicated_namesrv.chaos.checks.timing import convergence_s, divergence_segments, longest_gap
-from replicated_namesrv.chaos.records import Election, Send
+from replicated_namesrv.chaos.records import READER_SUFFIX, Election, Send
 from replicated_namesrv.verify.divergence import divergence_of
 
 
@@ -69,7 +69,7 @@ def figures(story: Story) -> Figures:
     diverged = divergence_of(divergence_segments(story))
     removed = removals(story)
     sends = [record for record in story.trace.records if isinstance(record, Send)]
-    clients = [name for name, kind in story.kinds.items() if kind == "failover" and not name.endswith("-reader")]
+    clients = [name for name, kind in story.kinds.items() if kind == "failover" and not name.endswith(READER_SUFFIX)]
     ops_of = {client: [op for op in story.ops if op.client == client] for client in clients}
     gaps = [longest_gap(story, client, ops) for client, ops in ops_of.items() if ops]
     newest, shared = _Newest(story), sharing(story)

@@ -325,18 +325,19 @@ def classes(run: Run, kind: str, second: int) -> Iterator[tuple[str, str, str, d
 
 
 def gaps(run: Run) -> Iterator[tuple[tuple[str, str, str, str], str, str, int]]:
-    """M17: time between successes of one kind of client and operation at one node: who, phase, side, how long."""
+    """M17: times between successes of a client that fails over, or of a kind of operation at a node: who, phase, side, gap."""
     groups: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
     begin, last = run.marks["steady"], run.marks["final"]
     fault, heal = run.marks.get("fault", FOREVER), run.marks.get("heal", FOREVER)
     for op in run.ops:
         if op.phase in JUDGED:
             ends = [op.end] if op.end is not None and op.outcome == "ok" and begin <= op.end <= last else []
-            groups[op.level, op.kind, op.access, op.bound or "any"].extend(ends)
+            who = ("any", op.access, op.client) if op.access == "failover" else (op.kind, op.access, op.bound or "any")
+            groups[op.level, *who].extend(ends)
     for who, ends in groups.items():
         for start, end in pairwise(sorted([begin, *ends, last])):
             phase = "fault" if start < heal and end > fault else "heal" if start >= heal else "steady"
-            node = None if who[3] == "any" else who[3]
+            node = None if who[2] == "failover" or who[3] == "any" else who[3]
             yield who, phase, run.side_of(node, max(start, fault) if phase == "fault" else start), end - start
 
 
