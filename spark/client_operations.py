@@ -10,7 +10,9 @@ from replicated_namesrv.spark.run_records import RunRecords
 from replicated_namesrv.spark.timeline import Timeline
 
 ANY = "any"
-"""All kinds of operations together, or an unknown node."""
+"""An unknown node."""
+ASKED = ("put", "get", "delete", "route")
+"""Kinds of operations that clients request. Requests that brokers send on their own are not included."""
 FAILOVER, PINNED, EACH, PROBE, OTHER = "failover", "pinned", "each", "probe", "other"
 ACCESS = (FAILOVER, PINNED, EACH, PROBE)
 """How a client chooses nodes. FAILOVER: it asks the next node if one does not answer. PINNED: it asks one node only. EACH: it
@@ -112,7 +114,7 @@ def probes(records: RunRecords, done: Iterable[ClientOperation]) -> list[Row]:
 def gaps(timeline: Timeline, done: Sequence[ClientOperation]) -> list[Row]:
     """Rows of GAPS (M17): time from one success to the next, from the beginning of ``steady`` to that of ``final``.
 
-    A client that chooses its node is an ``entity`` of its own, with all its kinds of operations together (``any``): it waits,
+    A client that chooses its node is an ``entity`` of its own, with all that it requests together (``all``): it waits,
     even if other clients are answered. For all others the entity is the node that they ask, and each kind of operation counts
     alone. A gap that overlaps the phase ``fault`` belongs to this phase. Its side is the side of its node when the gap or the
     fault began, whichever was later.
@@ -124,14 +126,15 @@ def gaps(timeline: Timeline, done: Sequence[ClientOperation]) -> list[Row]:
     groups: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
     for op in done:
         if op.phase not in (None, "final"):
-            is_own = op.access == FAILOVER
-            kind, entity = (ANY, op.client) if is_own else (op.kind, op.node or ANY)
-            ends = groups[op.level, kind, op.access, entity]
+            if op.access in (FAILOVER, EACH) and op.kind in ASKED:
+                ends = groups[op.level, "all", FAILOVER, op.client]
+            else:
+                ends = groups[op.level, op.kind, op.access, op.node or ANY]
             if op.ok and op.end_ns is not None and begin_ns <= op.end_ns <= last_ns:
                 ends.append(op.end_ns)
     rows = []
     for (level, kind, access, entity), ends in groups.items():
-        node = None if access == FAILOVER or entity == ANY else entity
+        node = None if kind == "all" or entity == ANY else entity
         for start_ns, end_ns in pairwise(sorted([begin_ns, *ends, last_ns])):
             phase, moment_ns = "steady", start_ns
             if fault is not None and start_ns < fault.end_ns and end_ns > fault.start_ns:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from replicated_namesrv.spark.run_figures import ASKED
+from replicated_namesrv.spark.client_operations import ASKED
 from replicated_namesrv.spark.truth import REGISTRATIONS
 
 BINS_MAX = 400

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple, TypeVar
 
-from replicated_namesrv.spark.client_operations import ACCESS, ANY, EACH, FAILOVER, PINNED, PROBE, ClientOperation
+from replicated_namesrv.spark.client_operations import ACCESS, ASKED, EACH, FAILOVER, PINNED, PROBE, ClientOperation
 from replicated_namesrv.spark.survival import Survival
 from replicated_namesrv.verify.divergence import DivergenceSegment
 
@@ -277,10 +277,6 @@ def of_look_ups(look_ups: Iterable[Row]) -> Iterator[Row]:
     return groups.figures(values)
 
 
-ASKED = ("put", "get", "delete", "route")
-"""Kinds of operations that clients request. Requests that brokers send on their own are not included."""
-
-
 def of_operations(done: Iterable[ClientOperation], deadline_ms: int) -> Iterator[Row]:
     """Rows of M12 for all clients and for each kind of client, and of M20 for each kind of operation."""
     groups, by_access = Grouped[ClientOperation](), defaultdict[str, Grouped[ClientOperation]](Grouped)
@@ -317,7 +313,7 @@ def of_gaps(gaps: Iterable[Row], deadline_ms: int) -> Iterator[Row]:
     """Rows of M17: for the worst client that fails over, and for the worst kind and node of clients that know one node."""
     by_access: defaultdict[str, Grouped[Row]] = defaultdict(Grouped)
     for row in gaps:
-        if row["kind"] in (*ASKED, ANY) and row["access"] in (FAILOVER, PINNED):
+        if row["kind"] in (*ASKED, ALL) and row["access"] in (FAILOVER, PINNED):
             by_access[row["access"]].add((row["level"], row["phase"], row["side"]), row)
 
     def values(found: list[Row]) -> Values:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from replicated_namesrv.spark.charts import COLOURS, FOREIGN_COLOURS, STYLE, Figure, render
-from replicated_namesrv.spark.study_data import Estimate, StudyData
+from replicated_namesrv.spark.study_data import Estimate, StudyData, Where, everywhere
 from replicated_namesrv.spark.study_decision import FREQUENCIES, HOUR, ROUND_TRIPS_MS, ModeDecision, described_s
 from replicated_namesrv.spark.study_results import COARSER, PRIMARY_FIGURES, StudyFigure
 from replicated_namesrv.spark.survival import Survival
@@ -56,7 +56,7 @@ def forest(data: StudyData, arm: str, other: str) -> Figure:
         for axis, figure in zip(axes, PRIMARY_FIGURES, strict=True):
             factor = 100.0 if figure.unit == "share" else 1.0
             for place, scenario in enumerate(rows):
-                _row(axis, place, data.difference(arm, other, figure, scenario), factor, scenario is None)
+                _row(axis, place, data.difference(arm, other, figure, _of(scenario)), factor, scenario is None)
             axis.axvline(0, color="#444", linewidth=0.8, zorder=0)
             axis.set_title(_SHORT_TITLES[figure.metric])
             good = "less" if figure.less_is_better else "more"
@@ -68,10 +68,15 @@ def forest(data: StudyData, arm: str, other: str) -> Figure:
 
     return _painted(
         f"forest-{arm}-{other}", f"{arm} minus {other}, paired",
-        "Each pale point is a pair of runs with one schedule. A diamond is their mean. The bar is its 95 % interval, which "
-        "exists from five replicates.",
+        "Each pale point is a pair of runs with one schedule. A diamond is their mean. The bar is its 95 % interval. It exists "
+        "if there are five replicates: seeds or, in the last row, scenarios.",
         (12.5, 1.6 + 0.36 * len(rows)), len(PRIMARY_FIGURES), paint,
     )  # fmt: skip  # items grouped by line
+
+
+def _of(scenario: str | None) -> Where:
+    """Selects the blocks of a scenario. None: all blocks."""
+    return everywhere if scenario is None else lambda block: block.scenario == scenario
 
 
 def _row(axis: Axes, place: int, found: Estimate | None, factor: float, is_whole: bool) -> None:
@@ -103,14 +108,16 @@ def detection(data: StudyData) -> Figure | None:
                 xs, ys = zip(*steps, strict=True)
                 axis.plot(xs, [100 * y for y in ys], dash, color=colour, label=label, drawstyle="steps-post")
         axis.set(
-            xlabel="time since the broker's death (s)",
+            xlabel="time since the broker's death, in units of its time-out",
             ylabel="nodes that still list the broker (%)",
             ylim=(0, 102),
             xlim=(0, None),
         )
         axis.legend(fontsize=8)
 
-    return _painted("detection", "How soon nodes notice a dead broker", "Kaplan-Meier estimates.", (7.5, 4.0), 1, paint)
+    return _painted(
+        "detection", "How soon nodes notice a broker that died silently", "Kaplan-Meier estimates.", (7.5, 4.0), 1, paint
+    )
 
 
 GAPS = (

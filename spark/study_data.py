@@ -5,8 +5,8 @@
 
 import csv
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,20 +14,36 @@ from typing import Any, NamedTuple
 
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.files import write_atomically
-from replicated_namesrv.spark.study_results import DETECTION, FIGURES, StudyFigure, StudyResult, StudyTrace
+from replicated_namesrv.spark.study_results import DETECTION, FIGURES, VISIBILITY, StudyFigure, StudyResult, StudyTrace
 from replicated_namesrv.spark.summary import REPLICATES_MIN, Interval, interval, sign_test
+from replicated_namesrv.spark.survival import reached_ms, turnbull
 
 RUNS_FILE, FIGURES_FILE = "runs.csv", "figures.csv"
 RUN_COLUMNS = (
     *("run", "arm", "scenario", "nodes", "seed", "cut", "levels", "attempt", "verdict", "reason", "started", "took_s", "load1"),
-    *("slowdown", "stall_s", "jobs", "commit", "source_sha256", "manifest_sha256", "trace_sha256", "analysis_sha256"),
+    *("slowdown", "stall_s", "jobs", "violated", "operations", "commit", "source_sha256", "manifest_sha256", "trace_sha256"),
+    "analysis_sha256",
 )
-COUNTED = ("valid", "violated", "unknown")
-"""Verdicts of the runs whose figures count. An unknown verdict means that the machine was too busy to judge the run."""
 DIGITS = 5
 
-BlockKey = tuple[str, str, str, str, str]
-"""Scenario, nodes, seed, cut variant, levels."""
+
+class BlockKey(NamedTuple):
+    """The schedule that the runs of a block have in common."""
+
+    scenario: str
+    nodes: str
+    seed: str
+    cut: str
+    levels: str
+
+
+Where = Callable[[BlockKey], bool]
+"""Selects blocks."""
+
+
+def everywhere(block: BlockKey) -> bool:
+    """Selects all blocks."""
+    return True
 
 
 class PlanFacts(NamedTuple):
@@ -51,7 +67,7 @@ class Estimate(NamedTuple):
     interval: Interval
     values: tuple[float, ...]
     replicates: int
-    """Number of scenarios or, for one scenario, of values."""
+    """Number of scenarios or, if these are too few, of seeds."""
     chance: float | None = None
     """p-value of a sign test, if the mean is one of differences. None: too few replicates, or no differences."""
 
@@ -67,79 +83,102 @@ class StudyData:
     """Rows of figures.csv by run."""
 
     @cached_property
-    def counted(self) -> list[str]:
-        """Runs whose figures count."""
-        return [run for run, row in self.runs.items() if row["verdict"] in COUNTED and run in self.figures]
-
-    @cached_property
     def _by_arm(self) -> dict[str, dict[BlockKey, str]]:
+        made: dict[BlockKey, dict[str, str]] = defaultdict(dict)
+        for run, row in self.runs.items():
+            if run in self.figures:
+                made[self.block(run)][row["arm"]] = run
         found: dict[str, dict[BlockKey, str]] = {arm: {} for arm in self.plan.arms}
-        for run in self.counted:
-            found[self.runs[run]["arm"]][self.block(run)] = run
+        for block, own in made.items():
+            if own.keys() == set(self.plan.arms):
+                for arm, run in own.items():
+                    found[arm][block] = run
         return found
 
     def block(self, run: str) -> BlockKey:
         """The block of a run."""
-        row = self.runs[run]
-        return row["scenario"], row["nodes"], row["seed"], row["cut"], row["levels"]
+        return BlockKey(*(self.runs[run][name] for name in BlockKey._fields))
 
     def runs_of(self, arm: str) -> dict[BlockKey, str]:
-        """The runs of an arm that count, by block."""
+        """The runs of an arm that count, by block. Blocks in which another arm has no figures do not count, because means over
+        different blocks cannot be compared.
+        """
         return self._by_arm[arm]
 
-    def values(self, arm: str, column: str, scenario: str | None = None, level: str | None = None) -> dict[BlockKey, float]:
+    @cached_property
+    def seeds(self) -> int:
+        """Number of seeds with a block that counts."""
+        return len({block.seed for block in self.runs_of(self.plan.arms[0])})
+
+    def values(self, arm: str, column: str, where: Where = everywhere) -> dict[BlockKey, float]:
         """A figure of the runs of an arm."""
         return {
             block: float(text)
             for block, run in self.runs_of(arm).items()
-            if (scenario is None or block[0] == scenario)
-            and (level is None or level in block[4].split(";"))
-            and (text := self.figures[run].get(column, ""))
+            if where(block) and (text := self.figures[run].get(column, ""))
         }
 
-    def estimate(self, arm: str, figure: StudyFigure, scenario: str | None = None, level: str | None = None) -> Estimate | None:
+    def estimate(self, arm: str, figure: StudyFigure, where: Where = everywhere) -> Estimate | None:
         """The mean of a figure over the runs of an arm. None: no run has it."""
-        return estimate(self.values(arm, figure.column, scenario, level), figure.unit)
+        return estimate(self.values(arm, figure.column, where), figure.unit)
 
-    def difference(
-        self, arm: str, other: str, figure: StudyFigure, scenario: str | None = None, level: str | None = None
-    ) -> Estimate | None:
+    def difference(self, arm: str, other: str, figure: StudyFigure, where: Where = everywhere) -> Estimate | None:
         """The mean of ``arm`` minus ``other`` over the blocks in which both have the figure."""
-        own, others = (self.values(name, figure.column, scenario, level) for name in (arm, other))
+        own, others = (self.values(name, figure.column, where) for name in (arm, other))
         return estimate({block: own[block] - others[block] for block in own if block in others}, "difference")
 
     def detections(self, arm: str) -> list[tuple[float, bool]]:
-        """Times until deaths were detected, for ``survival.Survival``."""
+        """Times until silent deaths were detected, as multiples of the broker's time-out, for ``survival.Survival``."""
         times = [text for run in self.runs_of(arm).values() for text in self.figures[run].get(DETECTION, "").split()]
         return [(float(text.rstrip("+")), not text.endswith("+")) for text in times]
 
+    def visible_ms(self, arm: str, share: float) -> float | None:
+        """The age after which all reads see this share of the KV writes (Turnbull's estimate). None: it is not reached."""
+        whole: Counter[tuple[int, int]] = Counter()
+        for run in self.runs_of(arm).values():
+            for text in self.figures[run].get(VISIBILITY, "").split():
+                first, after, writes = map(int, text.split(":"))
+                whole[first, after] += writes
+        return reached_ms(turnbull(whole), share) if whole else None
+
 
 def estimate(values: Mapping[BlockKey, float], unit: str) -> Estimate | None:
-    """The mean, and its interval from at least REPLICATES_MIN replicates: scenarios or, within one scenario, runs."""
+    """The mean, and its interval from at least REPLICATES_MIN replicates.
+
+    The replicates are the scenarios, because runs of one scenario resemble each other. If there are fewer than REPLICATES_MIN
+    scenarios, the replicates are the seeds: runs with the same seed have parts of their schedule in common. The interval is then
+    one for these scenarios only."""
     if not values:
         return None
-    numbers, scenarios = list(values.values()), [block[0] for block in values]
-    count = len(set(scenarios))
-    replicates = count if count > 1 else len(numbers)
-    chance = sign_test(numbers, scenarios) if unit == "difference" else None
-    return Estimate(math.fsum(numbers) / len(numbers), interval(numbers, scenarios, unit), tuple(numbers), replicates, chance)
+    numbers, scenarios = list(values.values()), [block.scenario for block in values]
+    clusters = scenarios if len(set(scenarios)) >= REPLICATES_MIN else [block.seed for block in values]
+    replicates = len(set(clusters))
+    mean = math.fsum(numbers) / len(numbers)
+    if replicates < REPLICATES_MIN:
+        return Estimate(mean, (None, None), tuple(numbers), replicates)
+    chance = sign_test(numbers, clusters) if unit == "difference" else None
+    return Estimate(mean, interval(numbers, clusters, unit), tuple(numbers), replicates, chance)
 
 
 def rows_of(traces: Sequence[StudyTrace], results: Sequence[StudyResult]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     """Rows of runs.csv and figures.csv."""
     runs, figures = [], []
     for trace, result in zip(traces, results, strict=True):
-        entry = {**trace.entry, "levels": ";".join(trace.entry["levels"]), "analysis_sha256": result.code}
-        runs.append({name: _text(entry.get(name)) for name in RUN_COLUMNS})
+        runs.append(_run_row({**trace.entry, "analysis_sha256": result.code}))
         numbers = {name: f"{value:.{DIGITS}g}" for name, value in result.figures.items()}
-        figures.append({"run": result.run, **numbers, DETECTION: result.detection})
+        figures.append({"run": result.run, **numbers, DETECTION: result.detection, VISIBILITY: result.visibility})
     return runs, figures
 
 
 def rows_without_result(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Rows of runs.csv for runs that failed."""
-    found = ({**entry, "levels": ";".join(entry["levels"])} for entry in entries)
-    return [{name: _text(entry.get(name)) for name in RUN_COLUMNS} for entry in found]
+    return [_run_row(entry) for entry in entries]
+
+
+def _run_row(entry: Mapping[str, Any]) -> dict[str, str]:
+    lists = {name: ";".join(entry.get(name) or ()) for name in ("levels", "violated")}
+    row = {**entry, **lists, "operations": entry.get("figures", {}).get("operations")}
+    return {name: _text(row.get(name)) for name in RUN_COLUMNS}
 
 
 def _text(value: Any) -> str:
@@ -148,7 +187,7 @@ def _text(value: Any) -> str:
 
 def write_data(folder: Path, runs: Iterable[Mapping[str, str]], figures: Iterable[Mapping[str, str]]) -> None:
     """Add rows to the tables in ``folder``. A row replaces an earlier row of the same run."""
-    columns = {RUNS_FILE: RUN_COLUMNS, FIGURES_FILE: ("run", *(figure.column for figure in FIGURES), DETECTION)}
+    columns = {RUNS_FILE: RUN_COLUMNS, FIGURES_FILE: ("run", *(figure.column for figure in FIGURES), DETECTION, VISIBILITY)}
     for name, rows in ((RUNS_FILE, runs), (FIGURES_FILE, figures)):
         merged = _read(folder / name) | {row["run"]: row for row in rows}
         lines = _Lines()
@@ -180,35 +219,35 @@ def _read(path: Path) -> dict[str, Mapping[str, str]]:
 
 
 def described(found: Estimate | None, unit: str, *, signed: bool = False) -> str:
-    """A mean as text, with its interval, or with its values if there are too few for an interval."""
+    """A mean as text, with its interval, or with the values themselves if there are too few replicates for an interval.
+
+    ``signed``: it is a difference, so a share has percentage points."""
     if found is None:
         return "-"
-    factor, digits_unit = (100.0, " %") if unit == "share" else (1.0, f" {unit}" if unit in ("s", "ms") else "")
-    low, high = found.interval
+    names = {"share": " points" if signed else " %", "s": " s", "ms": " ms"}
+    factor, name = 100.0 if unit == "share" else 1.0, names.get(unit, "")
+    shown = [number(value * factor, signed=signed) for value in (found.mean, *sorted(found.values))]
+    text = shown[0] + name
     if len(found.values) > 1 and min(found.values) == max(found.values):
-        return f"{number(found.mean * factor, signed=signed)}{digits_unit} in all {len(found.values)}"
-    text = f"{number(found.mean * factor, signed=signed)}{digits_unit}"
+        return f"{text} in all {len(found.values)}"
+    low, high = found.interval
     if low is not None and high is not None:
         return f"{text} [{number(low * factor, signed=signed)}, {number(high * factor, signed=signed)}]"
-    if found.replicates < REPLICATES_MIN and len(found.values) < REPLICATES_MIN:
-        return f"{text} ({', '.join(number(value * factor, signed=signed) for value in sorted(found.values))})"
-    return text
+    if len(found.values) <= VALUES_MAX:
+        return f"{text} ({', '.join(shown[1:])})"
+    return f"{text} ({shown[1]} to {shown[-1]} in {len(found.values)})"
+
+
+VALUES_MAX = 6
+"""If there is no interval, at most this many values are shown; if there are more, their range is."""
 
 
 def number(value: float, *, signed: bool = False) -> str:
-    """A number as text: two significant digits, three between 90 and 100. Values below 0.005 are 0."""
+    """A number as text: two significant digits, more between 90 and 100. Values below 0.005 are 0."""
     sign = "+" if signed and value > 0 else ""
     if abs(value) < 0.005:
         return "0"
     if 90 < abs(value) < 100:
-        return sign + f"{value:.1f}".removesuffix(".0")
+        digits = 1 if abs(value) < 99.9 else 2
+        return sign + f"{min(max(value, -99.99), 99.99):.{digits}f}".removesuffix(".0")
     return sign + (f"{value:,.0f}" if abs(value) >= 10 else f"{float(f'{value:.2g}'):g}")
-
-
-def batches(data: StudyData) -> Iterator[tuple[str, int, int]]:
-    """For each arm: runs of the plan that are done, and those that count."""
-    done: dict[str, int] = defaultdict(int)
-    for row in data.runs.values():
-        done[row["arm"]] += 1
-    for arm in data.plan.arms:
-        yield arm, done[arm], len(data.runs_of(arm))

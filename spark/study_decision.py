@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replicated_namesrv.spark.study_data import StudyData
-from replicated_namesrv.spark.summary import CONFIDENCE, REPLICATES_MIN
+from replicated_namesrv.spark.summary import REPLICATES_MIN, tail_share
 
 DEADLINE_S = 3.0
 """RocketMQ's client waits this long for a name server (``MQClientConfig``: 3,000 ms)."""
@@ -54,6 +54,10 @@ class ModeDecision(NamedTuple):
     inputs: DecisionInputs
     resamples: tuple[DecisionInputs, ...]
     scenarios: tuple[str, ...]
+    pairs: int
+    """Number of pairs of runs with all inputs."""
+    pairs_left_out: int
+    """Number of pairs under a fault without some input, for example because no look-up was answered during the fault."""
 
     def threshold_s(self, share: float, round_trip_ms: float) -> tuple[float, float | None, float | None]:
         """The threshold and its interval."""
@@ -61,7 +65,7 @@ class ModeDecision(NamedTuple):
         if not self.resamples:
             return centre, None, None
         drawn = sorted(one.threshold_s(share, round_trip_ms) for one in self.resamples)
-        place = int((1 - CONFIDENCE) / 2 * len(drawn))
+        place = int(tail_share(len(self.scenarios)) * len(drawn))
         return centre, drawn[place], drawn[-1 - place]
 
 
@@ -73,12 +77,13 @@ def decide(data: StudyData, cp: str, ap: str) -> ModeDecision | None:
         "route_latency_median steady",
     )
     own, other = ([data.values(arm, name) for name in names] for arm in (cp, ap))
-    for block in own[0]:
-        if block[0] == BASELINE or not all(block in values for values in (*own, *other)):
+    blocks = [block for block in data.runs_of(cp) if block.scenario != BASELINE and block in data.runs_of(ap)]
+    for block in blocks:
+        if not all(block in values for values in (*own, *other)):
             continue
         answered, harvest = ([(values[place][block] - values[place + 1][block]) for values in (own, other)] for place in (0, 2))
         slower_s = (own[4][block] - other[4][block]) / 1000
-        rows[block[0]].append((answered[1] - answered[0], harvest[0] - harvest[1], slower_s))
+        rows[block.scenario].append((answered[1] - answered[0], harvest[0] - harvest[1], slower_s))
     if not rows:
         return None
     scenarios = sorted(rows)
@@ -87,7 +92,9 @@ def decide(data: StudyData, cp: str, ap: str) -> ModeDecision | None:
     if len(scenarios) >= REPLICATES_MIN:
         drawn = np.random.default_rng(1).integers(0, len(scenarios), (RESAMPLES, len(scenarios)))
         resamples = [DecisionInputs(*map(float, one)) for one in means[drawn].mean(axis=1)]
-    return ModeDecision(DecisionInputs(*map(float, means.mean(axis=0))), tuple(resamples), tuple(scenarios))
+    pairs = sum(map(len, rows.values()))
+    centre = DecisionInputs(*map(float, means.mean(axis=0)))
+    return ModeDecision(centre, tuple(resamples), tuple(scenarios), pairs, len(blocks) - pairs)
 
 
 def described_s(seconds: float | None) -> str:
@@ -102,18 +109,16 @@ def described_s(seconds: float | None) -> str:
     return f"{_two(seconds)} s"
 
 
+def described_cost(decision: ModeDecision, share: float, round_trip_ms: float) -> str:
+    """The threshold as text, with its interval."""
+    centre, low, high = decision.threshold_s(share, round_trip_ms)
+    return described_s(centre) if low is None else f"{described_s(centre)} [{described_s(low)}, {described_s(high)}]"
+
+
 def _two(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{float(f'{value:.2g}'):g}"
 
 
 def table(decision: ModeDecision, round_trips: Sequence[float] = ROUND_TRIPS_MS) -> list[list[str]]:
     """Rows: a frequency of faults, then the threshold for each round trip."""
-    rows = []
-    for name, share in FREQUENCIES:
-        cells = []
-        for round_trip in round_trips:
-            centre, low, high = decision.threshold_s(share, round_trip)
-            bounds = "" if low is None else f" [{described_s(low)}, {described_s(high)}]"
-            cells.append(f"{described_s(centre)}{bounds}")
-        rows.append([name, *cells])
-    return rows
+    return [[name, *(described_cost(decision, share, one) for one in round_trips)] for name, share in FREQUENCIES]

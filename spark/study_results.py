@@ -18,6 +18,7 @@ import pyarrow as pa
 from replicated_namesrv.chaos.records import MANIFEST_FILE, TRACE_FILE
 from replicated_namesrv.files import write_atomically
 from replicated_namesrv.spark import observations, truth
+from replicated_namesrv.spark.curves import KV
 from replicated_namesrv.spark.judge_job import code_version
 from replicated_namesrv.spark.lines import Lines, read, split
 from replicated_namesrv.spark.looks import Looks
@@ -82,7 +83,11 @@ FIGURES = (
     StudyFigure("queues_orphaned", ALL, "queues that no consumer would read", "share", True),
 )
 DETECTION = "detection"
-"""Column with the times of detection in seconds: one for each death and node. A plus sign: not detected by then."""
+"""Column with the times of detection of brokers that died silently, as multiples of their time-out: one for each death and node.
+A plus sign: not detected by then."""
+VISIBILITY = "visibility"
+"""Column with the numbers of KV writes by the cells in which they became visible to all reads (``survival.Spans``):
+``first:after:writes``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,7 @@ class StudyResult(NamedTuple):
     run: str
     figures: dict[str, float]
     detection: str
+    visibility: str
     code: str
 
 
@@ -138,19 +144,34 @@ def computed(trace: StudyTrace) -> StudyResult:
     about, clients = read_manifest(LocalFiles(), str(trace.folder / MANIFEST_FILE))
     lines = read(split(content))
     records = RunRecords(about, clients, lines.events, _looks(lines))
-    figures = _figures(records)
+    tables = judged_run(records)
+    figures = _figures(tables["per_run"], about["read_consistency"])
     for factor in COARSER:
         share = coarse_divergence(records, factor)
         if share is not None:
             figures[f"divergence_share_every_{factor}"] = share
     figures |= {name: trace.entry["figures"][name] for name in ("queues_doubled", "queues_orphaned")}
-    spans, states = truth.truth_spans(records), observations.states(records)
-    detections = truth.observed_detections(spans, truth.Listings(records, states))
-    times = " ".join(
-        f"{row['observed_ns'] / 1e9:.2f}+" if row["detected_ns"] is None else f"{row['detected_ns'] / 1e9:.2f}"
-        for row in detections
+    return StudyResult(trace.entry["run"], figures, _detection(records, trace.folder), _visibility(tables, about), code_version())
+
+
+def _detection(records: RunRecords, folder: Path) -> str:
+    """Times of detection. Brokers that closed their connections are left out: a node notices these at once."""
+    manifest = json.loads((folder / MANIFEST_FILE).read_bytes())
+    timeout_ns = {broker["broker"]: broker["timeout_ms"] * 1_000_000 for broker in manifest.get("brokers", ())}
+    spans = [span for span in truth.truth_spans(records) if span.state == truth.SILENT]
+    rows = truth.observed_detections(spans, truth.Listings(records, observations.states(records)))
+    found = ((row, timeout_ns[row["broker"]]) for row in rows)
+    return " ".join(
+        f"{row['observed_ns'] / limit_ns:.3f}+" if row["detected_ns"] is None else f"{row['detected_ns'] / limit_ns:.3f}"
+        for row, limit_ns in found
     )
-    return StudyResult(trace.entry["run"], figures, times, code_version())
+
+
+def _visibility(tables: dict[str, pa.Table], about: Row) -> str:
+    """The cells in which KV writes became visible, at the run's own read level."""
+    rows = tables["curve_visibility"].to_pylist()
+    own = [row for row in rows if row["about"] == KV and row["level"] == about["read_consistency"]]
+    return " ".join(f"{row['first']}:{row['after']}:{row['writes']}" for row in own)
 
 
 def _content(trace: StudyTrace) -> bytes:
@@ -171,11 +192,10 @@ def _looks(lines: Lines) -> pa.Table:
     return looks.table()
 
 
-def _figures(records: RunRecords) -> dict[str, float]:
-    """FIGURES at the run's own read level. Figures without read levels have the level ``all``."""
-    own = records.about["read_consistency"]
+def _figures(per_run: pa.Table, own: str) -> dict[str, float]:
+    """FIGURES at the run's ``own`` read level. Figures without read levels have the level ``all``."""
     found: dict[tuple[str, str], dict[str, float]] = {}
-    for row in judged_run(records)["per_run"].to_pylist():
+    for row in per_run.to_pylist():
         if row["side"] == ALL and row["level"] in (own, ALL):
             found.setdefault((row["metric"], row["phase"]), {})[row["level"]] = row["value"]
     values = {figure.column: found.get((figure.metric, figure.phase), {}) for figure in FIGURES}

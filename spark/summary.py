@@ -43,7 +43,7 @@ def _draws(count: int) -> Reals:
 
 
 @lru_cache(maxsize=256)
-def _tail(count: int) -> float:
+def tail_share(count: int) -> float:
     """The percentile for an interval, expanded as much as Student's distribution is wider than the normal one."""
     normal = NormalDist()
     z, free = normal.inv_cdf((1 + CONFIDENCE) / 2), count - 1
@@ -85,7 +85,7 @@ def interval(values: Sequence[float], clusters: Sequence[Hashable] | None = None
         return ends.get(float(values[0]), (None, None))
     drawn = _draws(count)
     means = (drawn @ sums) / (drawn @ counts)
-    tail = _tail(count)
+    tail = tail_share(count)
     low, high = np.quantile(means, (tail, 1 - tail))
     return float(low), float(high)
 
@@ -282,7 +282,7 @@ def _age_interval(drawn: Reals | None, share: float, count: int) -> Interval:
         return None, None
     ages = [reached_ms(shares, share) for shares in drawn]
     ordered = sorted(math.inf if age is None else age for age in ages)
-    place = int(_tail(count) * len(ordered))
+    place = int(tail_share(count) * len(ordered))
     low, high = ordered[place], ordered[-1 - place]
     return None if low == math.inf else low, None if high == math.inf else high
 

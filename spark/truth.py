@@ -15,7 +15,9 @@ from replicated_namesrv.spark.timeline import FOREVER_NS
 SERVING = ("serving", "exposed", "safe")
 """States in which a broker is alive and has registered."""
 BETWEEN = ("starting", "stopping")
-DEAD = ("dead", "silent")
+SILENT = "silent"
+"""State of a broker that died and left its connections open."""
+DEAD = ("dead", SILENT)
 REGISTRATIONS = "brokers"
 """Key of the observations of registrations."""
 

@@ -332,12 +332,13 @@ def gaps(run: Run) -> Iterator[tuple[tuple[str, str, str, str], str, str, int]]:
     for op in run.ops:
         if op.phase in JUDGED:
             ends = [op.end] if op.end is not None and op.outcome == "ok" and begin <= op.end <= last else []
-            who = ("any", op.access, op.client) if op.access == "failover" else (op.kind, op.access, op.bound or "any")
-            groups[op.level, *who].extend(ends)
+            is_own = op.access in ("failover", "each") and op.kind in ASKED
+            own = ("all", "failover", op.client) if is_own else (op.kind, op.access, op.bound or "any")
+            groups[op.level, *own].extend(ends)
     for who, ends in groups.items():
         for start, end in pairwise(sorted([begin, *ends, last])):
             phase = "fault" if start < heal and end > fault else "heal" if start >= heal else "steady"
-            node = None if who[2] == "failover" or who[3] == "any" else who[3]
+            node = None if who[1] == "all" or who[3] == "any" else who[3]
             yield who, phase, run.side_of(node, max(start, fault) if phase == "fault" else start), end - start
 
 

@@ -179,7 +179,7 @@ def of_clients(access: str, measure: Callable[[Any], Any]) -> Callable[[Run], En
 
 def gaps(access: str, measure: Callable[[int], int]) -> Callable[[Run], Entries]:
     def entries(run: Run) -> Entries:
-        found = [gap for gap in oracle.gaps(run) if gap[0][1] in (*oracle.ASKED, "any") and gap[0][2] == access]
+        found = [gap for gap in oracle.gaps(run) if gap[0][1] in (*oracle.ASKED, "all") and gap[0][2] == access]
         return [(who[0], phase, side, (who, measure(gap))) for who, phase, side, gap in found]
 
     return entries

@@ -1,5 +1,6 @@
 """``namesrv study publish``: the figures of runs, the published data, the model of the decision, and the page."""
 
+import csv
 import gzip
 import hashlib
 import json
@@ -8,6 +9,7 @@ import random
 import re
 import shutil
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -26,6 +28,7 @@ from replicated_namesrv.spark.sources import InputError, read_manifest
 from replicated_namesrv.spark.storage import LocalFiles
 from replicated_namesrv.spark.study_data import (
     RUN_COLUMNS,
+    BlockKey,
     Estimate,
     PlanFacts,
     StudyData,
@@ -208,7 +211,7 @@ def made_data(values: dict[tuple[str, str, int], dict[str, float]], verdict: str
     return StudyData(FACTS, runs, figures)
 
 
-def test_differences_are_of_pairs_and_unknown_runs_do_not_count() -> None:
+def test_differences_are_of_pairs_in_complete_blocks() -> None:
     harvest = PRIMARY_FIGURES[1]
     values = {("ap", "s1", 1): 0.5, ("cp-linearizable", "s1", 1): 0.75, ("ap", "s1", 2): 0.25, ("cp-linearizable", "s2", 2): 1.0}
     data = made_data({place: {"harvest fault": value} for place, value in values.items()})
@@ -217,18 +220,31 @@ def test_differences_are_of_pairs_and_unknown_runs_do_not_count() -> None:
     assert (found.mean, found.values, found.interval) == (0.25, (0.25,), (None, None))
     alone = data.estimate("ap", harvest)
     assert alone is not None
-    assert alone.mean == 0.375
-    assert data.estimate("ap", harvest, "s2") is None
-    assert made_data({("ap", "s1", 1): {"harvest fault": 1.0}}, "unknown").estimate("ap", harvest) is None
+    assert alone.mean == 0.5, "the blocks of seed 2 have one arm only"
+    assert data.estimate("ap", harvest, lambda block: block.scenario == "s2") is None
 
 
-def test_scenarios_are_the_replicates_and_few_replicates_have_no_interval() -> None:
+def test_a_run_counts_whatever_its_verdict_is_if_its_block_is_complete() -> None:
+    harvest = PRIMARY_FIGURES[1]
+    both = {("ap", "s1", 1): {"harvest fault": 0.5}, ("cp-linearizable", "s1", 1): {"harvest fault": 1.0}}
+    alone = {("ap", "s1", 2): {"harvest fault": 0.0}}
+    for verdict in ("valid", "violated", "unknown"):
+        found = made_data(both | alone, verdict).estimate("ap", harvest)
+        assert found is not None
+        assert found.values == (0.5,), "the block of seed 2 has no run in CP"
+
+
+def test_scenarios_or_seeds_are_the_replicates_and_few_replicates_have_no_interval() -> None:
     rng = random.Random(3)
-    one = {("s", "3", str(seed), "", ""): rng.random() for seed in range(6)}
-    few = {("s" if seed < 30 else "z", "3", str(seed), "", ""): rng.random() for seed in range(60)}
-    many = {(f"s{seed % 6}", "3", str(seed), "", ""): rng.random() for seed in range(60)}
-    found = [estimate(values, "share") for values in (one, few, many)]
-    assert [each and (each.replicates, each.interval[0] is not None) for each in found] == [(6, True), (2, False), (6, True)]
+
+    def drawn(scenarios: int, seeds: int) -> dict[BlockKey, float]:
+        cells = product(range(scenarios), range(seeds), ("3", "5"))
+        return {BlockKey(f"s{scenario}", nodes, str(seed), "", ""): rng.random() for scenario, seed, nodes in cells}
+
+    found = [estimate(drawn(*shape), "share") for shape in ((1, 6), (1, 4), (2, 10), (2, 4), (6, 2))]
+    assert [each and (each.replicates, each.interval[0] is not None) for each in found] == [
+        (6, True), (4, False), (10, True), (4, False), (6, True),
+    ]  # fmt: skip  # items grouped by line
 
 
 @pytest.mark.parametrize(
@@ -238,8 +254,8 @@ def test_scenarios_are_the_replicates_and_few_replicates_have_no_interval() -> N
         (Estimate(0.5, (0.25, 0.75), (0.5,) * 3 + (0.4,) * 3, 6), "share", "50 % [25, 75]"),
         (Estimate(0.5, (None, None), (0.7, 0.3), 2), "share", "50 % (30, 70)"),
         (Estimate(0.0, (0.0, 0.39), (0.0,) * 30, 6), "share", "0 % in all 30"),
-        (Estimate(2.5, (None, None), tuple(map(float, range(8))), 2), "s", "2.5 s"),
-        (Estimate(-0.123, (-0.2, 0.05), (1.0, 2.0), 6), "share", "-12 % [-20, +5]"),
+        (Estimate(3.5, (None, None), tuple(map(float, range(8))), 2), "s", "3.5 s (0 to 7 in 8)"),
+        (Estimate(-0.123, (-0.2, 0.05), (1.0, 2.0), 6), "share", "-12 points [-20, +5]"),
     ],
 )
 def test_estimates_as_text(found: Estimate | None, unit: str, text: str) -> None:
@@ -248,7 +264,7 @@ def test_estimates_as_text(found: Estimate | None, unit: str, text: str) -> None
 
 def test_numbers_do_not_pretend() -> None:
     shown = [number(value) for value in (0.0004, 0.0123, 1.26, 12.6, 99.96, 97.26, 12345.0, -3.14)]
-    assert shown == ["0", "0.012", "1.3", "13", "100", "97.3", "12,345", "-3.1"]
+    assert shown == ["0", "0.012", "1.3", "13", "99.96", "97.3", "12,345", "-3.1"]
 
 
 def test_cp_is_cheaper_exactly_above_the_threshold() -> None:
@@ -297,10 +313,10 @@ def test_inputs_of_the_decision_are_means_over_scenarios_of_what_the_fault_adds(
 def test_each_level_of_a_factor_has_its_rows() -> None:
     base = made_data({("ap", "s1", seed): {"harvest fault": seed / 10} for seed in range(1, 5)})
     runs = {run: {**row, "levels": "3 s;x" if row["seed"] < "3" else "6 s;x"} for run, row in base.runs.items()}
-    facts = FACTS._replace(factors=(("time-out", ("3 s", "6 s")),))
+    facts = FACTS._replace(arms=("ap",), factors=(("time-out", ("3 s", "6 s")),))
     text = page(StudyData(facts, runs, base.figures))
     rows = [line for line in text.splitlines() if line.startswith("| brokers that should") and " s |" in line]
-    assert [row.split(" | ")[1:3] for row in rows] == [["3 s", "15 % (10, 20)"], ["6 s", "35 % (30, 40)"]]
+    assert [row.rstrip(" |").split(" | ")[1:3] for row in rows] == [["3 s", "15 % (10, 20)"], ["6 s", "35 % (30, 40)"]]
 
 
 def links(text: str) -> Iterator[str]:
@@ -331,7 +347,8 @@ def test_publish_from_a_small_recorded_set(study: Path, tmp_path: Path, capsys: 
     (study / "ledger.jsonl").write_text(json.dumps({**more, "verdict": "violated"}) + "\n")
     assert run_command("study", ["publish", str(study), "--to", str(to)]) == 0
     assert (to / "small" / "figures.csv").read_text().splitlines() == before
-    assert sum(",violated," in row for row in (to / "small" / "runs.csv").read_text().splitlines()) == 1
+    with (to / "small" / "runs.csv").open(newline="") as rows:
+        assert [row["run"] for row in csv.DictReader(rows) if row["verdict"] == "violated"] == [more["run"]]
     assert "8 of" in capsys.readouterr().out
 
 
@@ -345,7 +362,7 @@ def test_data_survive_writing_and_reading(tmp_path: Path) -> None:
     rows = [{"run": "b", "arm": "ap", "scenario": "s1", "nodes": "3", "seed": "1", "cut": "", "levels": "", "verdict": "valid"}]
     write_data(tmp_path, rows, [{"run": "b", "harvest fault": "0.5", "detection": "1.00 2.50+ 3.00"}])
     write_data(tmp_path, [{**rows[0], "run": "a", "seed": "2"}], [{"run": "a", "harvest fault": "1"}])
-    data = read_data(tmp_path, FACTS)
+    data = read_data(tmp_path, FACTS._replace(arms=("ap",)))
     assert list(data.runs) == ["a", "b"]
     assert data.values("ap", "harvest fault") == {("s1", "3", "2", "", ""): 1.0, ("s1", "3", "1", "", ""): 0.5}
     assert data.detections("ap") == [(1.0, True), (2.5, False), (3.0, True)]
