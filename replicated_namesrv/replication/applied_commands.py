@@ -1,11 +1,11 @@
 """AppliedCommands: performs the effects of applied commands, and reports registrations and removals to ``BrokerLiveness``.
 
-In every row, this node's records about the connections and contacts of ended registrations are dropped.
-
 when                                   effects are performed
 replay of the log known at the start   none
 entry of the term that this node leads all: pushes to clients, ended registrations
 any other entry                        ended registrations, so that this node closes their connections
+
+In all three rows, this node's records about the connections and contacts of ended registrations are dropped.
 """
 
 import asyncio

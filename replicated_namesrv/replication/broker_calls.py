@@ -1,22 +1,24 @@
 """BrokerCalls: requests of brokers to this node, and their outcomes.
 
 A registration that is a no-op on this node is a renewal: if the leader accepts it, it is answered and not written to the log.
-Otherwise this node asks the leader whether a copy of it is in progress or was already applied. If so, this node catches up and
-checks again. Only an admitted copy is proposed. So one change that n nodes receive is one entry of the log. The change may have
+If it would change something, or the leader refuses the renewal, this node asks the leader whether a copy of it is in progress or
+was already applied. If so, this node catches up and checks again. If not, the leader admits this copy, and this node proposes it.
+So one change that n nodes receive is one entry of the log. The change may have
 to wait. Therefore its arrival counts as a contact, like a ``BROKER_HEARTBEAT`` (904), if the broker is registered with this name
 and id.
 
-The rules of the state refuse some registrations without a change, for example one of a deposed master, or one with a single topic
-of an unknown broker. Such a registration is not written to the log. It is answered after a read index is confirmed, like a
-linearizable read. ``UNREGISTER_BROKER`` (104) waits for the registrations that came before it over its connection.
+The rules of the state refuse some registrations without a change, for example one of a former master (with an older stateVersion
+than the present one), or one with a single topic of an unknown broker. Such a registration is not written to the log. It is
+answered after a read index is confirmed, like a linearizable read. ``UNREGISTER_BROKER`` (104) waits for the registrations that
+came before it over its connection.
 
     row  UNREGISTER_BROKER over a connection                           removes
-    D1   whose last registration of the broker has ended               nothing; the answer is success. A later one may be in force
+    D1   whose last registration of the broker has ended               nothing; success. A later registration may be in force
     D2   whose last registration of the broker is in force             the broker, if the leader agrees (``departures.py``)
     D3   without any registration of the broker                        the registration in force, if the leader agrees
     D4   whose first registration of the broker is in progress, and    nothing; the connection is closed
          then fails
-    D5   opened over 1 s before another connection of the broker       nothing; the connection is detached and closed
+    D5   opened more than 1 s before another one of the broker         nothing; the connection is detached and closed
 """
 
 import asyncio

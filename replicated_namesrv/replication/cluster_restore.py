@@ -5,9 +5,9 @@ A backup may be larger than a command, and reading it may take longer than an el
 current state, on all nodes at the same log index. The received pieces are part of the replicated state, and so of its snapshots
 and digests.
 
-If the restoring node dies, its restore would block the next one. Therefore a command in the log abandons it. The next restore
-proposes this command, or the leader does after ``IDLE_MS_MAX`` without a piece. Until then the pieces are in every state and
-snapshot.
+If the restoring node dies, its pieces stay in every state and snapshot. The BEGIN of the next restore replaces them. If that
+BEGIN is refused because the cluster is not fresh, its sender proposes ABANDON, which drops the pieces. If no piece arrives for
+``IDLE_MS_MAX``, the leader does.
 
 Only a fresh cluster, without brokers, topics and KV entries, accepts a backup, because restoring over data would undo
 acknowledged writes. BEGIN and FINISH are refused by a cluster that is not fresh. Revisions continue far above those of the backup

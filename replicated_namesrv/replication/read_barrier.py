@@ -7,13 +7,15 @@ stale read is answered at once with its age.
 
 In the tables the first row that matches decides. *Level* is what the request names; *default* is ``readConsistency``. *Stale*
 means: an answer with its age, or StaleReadError if it is older than ``maxStalenessMs``. Each row has one test, named after it, in
-``tests/replication/test_read_barrier.py``, and one branch here, marked with it.
+``tests/replication/test_read_barrier.py``, and its branch here is marked with it. A node that was removed from the cluster
+answers no read, before all rows.
 
 A read arrives:
 
     row  caught up  fenced  level   default  policy       outcome                reason
     R1   no         -       -       -        -            UnavailableError       the state may be of any age
-    R2   yes        -       lease   -        -            lease, if it holds     no other node can have confirmed a newer write
+    R2   yes        -       lease,  -        -            lease                  no other node can have confirmed a newer write
+                            held
     R3   yes        -       stale   -        -            stale                  the request asks for it
     R4   yes        -       none    stale    -            stale                  the setting asks for it
     R5   yes        yes     none    other    serve-stale  stale                  the policy: an old answer rather than none
@@ -31,8 +33,8 @@ A read waits:
     W5   fence                                        none   serve-stale  stale             as R5
     W6   fence                                        named  serve-stale  UnavailableError  as R6
 
-A tick, or a *confirmation* of any read index that this node requested. *Silence* is the time in which this process ran since the
-last confirmation. *Index waits* means: a confirmed read index is not processed yet.
+A tick comes, or a read index that this node requested is confirmed (*confirmation*). *Silence* is the time in which this process
+ran since the last confirmation. *Index waits* means: a confirmed read index is not processed yet.
 
     row  caught up  fenced  event         silence          outcome   reason
     F1   no         -       tick          -                none      it does not serve yet

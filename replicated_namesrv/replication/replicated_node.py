@@ -6,12 +6,12 @@
       writes         consensus.py          proposals of commands
       settings       config_updates.py     shared settings: log; this node's: its file
       live brokers   liveness/             called by broker_calls and applied_commands
-    consensus.py     the only user of Raft
+    consensus.py     the interface to Raft
     route_machine.py the replicated state; applied_commands.py performs the effects of commands
 
-If a node receives no confirmed read index, it lets requests wait for ``fenceAfterMs`` and then fences itself: its owner stops
-listening and closes every connection, so that RocketMQ's clients and brokers use another name server at once. It serves again
-when it receives a confirmed read index.
+If a node receives no read index, it lets requests wait for ``fenceAfterMs`` and then fences itself. With ``noQuorumPolicy=fence``
+the server then stops listening and closes every connection, so that RocketMQ's clients and brokers use another name server at
+once. It serves again when the node receives a read index.
 """
 
 import asyncio

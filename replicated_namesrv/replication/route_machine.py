@@ -2,20 +2,20 @@
 
 Each rule is decided here, from state and command alone, so that all nodes decide alike:
 
-- A registration with an older data version than the stored one is a *late copy* and has no effect, unless the node that
-  received it found that the broker repeats it. Such a registration names the revision up to which stored versions may be
-  replaced (``liveness/copies.py``).
+- A registration with an older data version than the stored one is a *late copy* and has no effect, unless the node that received
+  it found that the broker repeats it. A repeated registration contains the revision up to which stored versions may be replaced
+  (``liveness/copies.py``).
 - A registration with the stored data version but other content is a late copy if it was received before the stored content was
   registered. Otherwise its content is newer: a broker may split a registration into several with the same data version.
-- A registration names the revision at which it was received. If the broker was unregistered after that, it does not bring the
+- A registration contains the revision at which it was received. If the broker was unregistered after that, it does not bring the
   broker back. If another address took over its name and id after that, it does not take them back.
-- Removals are proposed by the leader alone and name its term. A new leader's first command is LEAD; a removal that comes after
+- Removals are proposed by the leader alone and contain its term. A new leader's first command is LEAD; a removal that comes after
   another leader's LEAD is void. So once a leader has applied its own LEAD it knows every removal that can still happen.
-- A removal by ``UNREGISTER_BROKER`` (104) names the epoch of the registration to remove. If its sender knew of no registration,
-  the removal names ``NO_REGISTRATION`` and removes no broker. It has no effect if the address is registered by now, in any
-  cluster. Otherwise it settles the group (``settle_group``): a group without members is dropped, and a group with members but
-  without master loses its write permission if it enables an acting master.
-- An expiry names, besides the epoch, the number of commands that the leader had applied (``serial``). A registration or a
+- A removal by ``UNREGISTER_BROKER`` (104) contains the epoch of the registration to remove. If its sender knew of no
+  registration, the removal contains ``NO_REGISTRATION`` and removes no broker. It has no effect if the address is registered by
+  now, in any cluster. Otherwise it settles the group (``settle_group``): a group without members is dropped, and a group with
+  members but without master becomes read-only if its brokers have ``enableActingMaster``.
+- An expiry contains, besides the epoch, the number of commands that the leader had applied (``serial``). A registration or a
   cleared suspicion after that number keeps the broker, even with the same epoch.
 - SUSPECT records for how many thirds of its time-out the leader has had no contact with a broker (``liveness/silence.py``). It
   names term, epoch and serial as an expiry does. The suspicion of a broker is cleared by a registration that is not ignored, and

@@ -1,4 +1,4 @@
-"""Commands as bytes, for a log that outlives the process, and the JSON lines that they share with snapshots.
+"""Commands as bytes, for a log that outlives the process, and the JSON format that commands and snapshots share.
 
 A command is one byte of format version and a JSON array: kind (RocketMQ's request code), stamped time, fields in the order of
 the command's class. Queue settings, which thousands of topics have in common, are written once each and referred to by number.

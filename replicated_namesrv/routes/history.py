@@ -1,8 +1,9 @@
 """History: the changes by revision, for watchers.
 
 Every command that changes the state is one change with one revision. So a watcher that has seen revision r needs exactly the
-changes after r, and a change is sent as a whole or not at all. The description depends only on the command, the state after it
-and the command's time. So nodes that apply the same commands send the same bytes, and a watcher may continue at another node.
+changes after r, and a change is sent as a whole or not at all. The description of a change depends only on the command, the state
+after it and the command's time. So nodes that apply the same commands send the same bytes, and a watcher may continue at another
+node.
 
 The history is bounded in bytes. A request for changes before ``oldest`` raises an error. So a watcher notices that it missed
 changes.

@@ -6,14 +6,13 @@ same state. For the same reason a state may exceed its limits, if an earlier ver
 add nothing are still accepted then: brokers stay registered, and everything can be removed.
 
 ``Quotas`` is the only place that grants bytes and numbers of objects. Each command has *needs*: for each bound, the amount in use
-and the amount that the command adds. Grants of commands that are not applied yet count as used. A bound outside the state, such
-as disk space, can add needs.
+and the amount that the command adds. Grants of commands that are not applied yet count as used. Limits outside the state,
+such as free disk space, are checked in the same way.
 
-Numbers of objects are limited so that the work of a command is bounded by its size and the topics that it concerns. The needs of
-a command name its new objects. So an object counts once, even if several commands in progress add it: brokers that return at the
-same time often have the same topics. Each node knows its own grants only. So each node of a cluster may add objects up to the
-whole bound (``RESTORED_FACTOR``).
-"""
+Numbers of objects are limited so that the work of a command is bounded by its size and the topics that it concerns. For objects,
+the needs contain the names of the new objects, not only their number. So an object counts once, even if several commands in
+progress add it: brokers that return at the same time often have the same topics. Each node knows its own grants only. So the
+nodes together can exceed the bound, at most by the factor ``RESTORED_FACTOR``."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping

@@ -1,7 +1,7 @@
 """SharedDict: a dictionary that changes while snapshots and lists read its earlier content.
 
-While the dictionary is read, its entries stay as they are, and changes are stored beside them. So a change costs only what it
-changes. The changes are moved to the entries after the last reader has finished.
+While the dictionary is read, its entries stay as they are, and changes are stored beside them. So the cost of a change
+depends only on the entries that it changes. The changes are moved to the entries after the last reader has finished.
 """
 
 from collections.abc import Collection, ItemsView, Iterator, Mapping, ValuesView

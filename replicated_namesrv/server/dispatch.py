@@ -1,11 +1,12 @@
 """Turns a request frame into an answer frame: handlers, waiting requests, errors (``NettyRemotingAbstract``).
 
 A handler returns an ``Answer`` or a ``Deferred`` one. Everything else is the same for all codes. Responses are dropped. Oneway
-requests are executed and not answered. Unknown codes get an error. An exception of a handler is answered with its code, or with
-1. If too many requests wait, further ones are answered with code 2.
+requests are executed and not answered. Unknown codes get an error. An exception of a handler is answered with the code of the
+exception, or with 1. If too many requests wait, further ones are answered with code 2.
 
-If a route query fails with UnavailableError, the connection is closed instead: a client uses another name server only when its
-connection breaks, and stays connected to one that answers with an error code.
+If a request fails because the state cannot be confirmed, the connection is closed instead: a client uses another name server only
+when its connection breaks, and stays connected to one that answers with an error code. With ``noQuorumPolicy=serve-stale`` this
+applies only to route queries that name no level.
 """
 
 import time

@@ -1,8 +1,8 @@
 """Idle connections: one coarse timer for all of them instead of one timer each.
 
-A connection records the tick of its last read or write (one assignment) and is in the slot of the earliest tick at which it
-could be idle. When that tick comes, it is either idle or moves to the slot of its last activity. So each connection is checked
-about once per idle time, independent of its traffic. It is closed at most one tick late (the Java server's
+A connection records the tick of its last read or write (one assignment) and is in the slot of the earliest tick at which it could
+be idle. When that tick comes, the connection is either idle or moves to the slot of its last activity. So each connection is
+checked about once per idle time, independent of its traffic. It is closed at most one tick late (the Java server's
 ``IdleStateHandler`` ALL_IDLE is exact to the millisecond, but no client depends on that).
 
 Time in which this process did not run (SIGSTOP, a suspended machine) is not silence of brokers and clients and does not count.

@@ -2,10 +2,9 @@
 (``notifyMinBrokerIdChanged``).
 
 A push is oneway and only lets brokers learn of a change sooner: they also poll. A push is dropped and counted, and never retried,
-if it cannot be delivered in time: 300 ms, or ``connectTimeoutMillis`` with TLS (``useTLS``). Each recipient has its own short
-queue and connection. Its pushes arrive in order, and an unreachable recipient delays no other. (RocketMQ drops the remaining
-recipients of a notification instead.) Connections are kept while they are used.
-"""
+if the connection takes longer than 300 ms (``connectTimeoutMillis`` with TLS, ``useTLS``), or if the push before it is still
+unsent. Each recipient has its own short queue and connection. Its pushes arrive in order, and an unreachable recipient delays no
+other. (RocketMQ drops the remaining recipients of a notification instead.) Connections are kept while they are used."""
 
 import asyncio
 import ssl

@@ -2,7 +2,8 @@
 
 Two bounded caches, each with half of ``routeCacheBytes``:
 
-*Bodies*, by (topic, dialect): the JSON of a route while its topic's revision is the same. All requests share one body.
+*Bodies*, by topic and form of the JSON (RocketMQ's, standard, or filtered by zone): the JSON of a route while its topic's
+revision is the same. All requests share one body.
 
 *Prepared answers*, by everything in a request frame except its opaque. If two frames differ only in the number that was proven to
 be the opaque (``wire.header.opaque_is_certain``), they are equal requests. So the second is answered without decoding: the answer

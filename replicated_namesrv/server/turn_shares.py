@@ -3,9 +3,9 @@
 All work for an address counts as its debt. The debt shrinks by a quarter of the time that passes. When it reaches ``SHARE_NS``,
 further frames, HTTP requests, registrations and late answers of the address wait, in order, until the debt is paid. So while
 other addresses cause work, one address uses at most about a quarter of the loop, even with many connections and requests: after a
-millisecond of work it waits for three. A turn has time for other addresses, for peers and for timers. The process is then
-also idle for a part of the time. This shortens the waits of other hosts, because the kernel's scheduler wakes a process later if
-the process always runs.
+millisecond of work it waits for three. A turn has time for other addresses, for peers and for timers. Because the address waits,
+the process is also idle for a part of the time. This shortens the waits of other hosts, because the kernel's scheduler wakes a
+process later if the process always runs.
 
 An address is alone if no other one waits, and none has connected or caused work for ``ALONE_AFTER_NS``. It can use the whole
 processor: its debts are forgotten, and after ``ALONE_NS`` of work it only waits for the next turn, in which peers and timers come
@@ -18,8 +18,8 @@ first.
 
 Work that has begun is not interrupted. A registration whose evaluation takes 100 ms is evaluated in slices, and then the address
 waits for up to 400 ms. An address waits for at most ``LIGHT_PART`` times ``DEBT_MAX_NS``. Then one waiting item is processed,
-even if the address has a new debt: streams, such as ``/v1/watch``, never wait, and increase the debt all the time. A debt
-outlives the connections of its address.
+even if the address still has a debt. Without this rule, an address with a stream (``/v1/watch``) could wait for ever, because a
+stream never waits and increases the debt all the time. A debt outlives the connections of its address.
 """
 
 import asyncio

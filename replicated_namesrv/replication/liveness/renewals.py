@@ -3,7 +3,7 @@
 The leader judges a renewal when its LEAD is applied and a read index is confirmed that was requested after the renewal arrived.
 The read index proves three facts: this node was the leader when the renewal arrived, its state includes everything acknowledged
 before, and only removals that it knows can still happen. One read index serves all renewals that arrived before its request, and
-there is at most one request per JUDGING_INTERVAL_MS.
+there is at most one request per JUDGING_INTERVAL_MS, unless a report is urgent.
 
     row  registration in the state  removal     group         suspected     the renewal is              test
     R1   none, or another epoch     -           -             -             refused: DIFFERS            test_unknown_epoch
