@@ -120,6 +120,8 @@ class Membership:
         """When each peer greeted last."""
         self._introductions: dict[str, Introduction] = {}
         """The last accepted introduction of each peer."""
+        self.is_settled = False
+        """Whether the last introduction changed nothing: both processes had accepted each other before it, and do after it."""
         self._newest_received: dict[str, tuple[int, int]] = {}
         """For each peer: (process, sequence) of its newest introduction, which this node echoes."""
         self._sequence = 0
@@ -404,6 +406,7 @@ class Membership:
 
     def on_introduction(self, peer: str, said: Introduction) -> None:
         """``peer`` reports its process, and its judgement of ours (``Standing``)."""
+        self.is_settled = False
         if peer in self._foreign or peer not in self._greetings:
             return  # without its greeting, ``peer`` would count as one of protocol 0. It is greeted again, and repeats this.
         self._due_at = None
@@ -436,9 +439,12 @@ class Membership:
         if standing is not record.standing:
             record.standing = standing
             self._report(peer, said, standing)
-        if self._judged[peer] != before or said.standing == Standing.PENDING:
+        is_same = self._judged[peer] == before and said.standing != Standing.PENDING
+        if not is_same:
             self._answer(peer, now)
-        self._on_own_standing(peer, said)
+        own_before = self.own_standings.get(peer)
+        is_fine = self._on_own_standing(peer, said)
+        self.is_settled = is_same and is_fine and standing is own_before is self.own_standings.get(peer) is Standing.ACCEPTED
 
     def _answer(self, peer: str, now: float) -> None:
         """``peer`` waits for an introduction: send it at once, or with the next regular one if there were too many."""
@@ -477,8 +483,9 @@ class Membership:
                 f"{memory.term}. It rejoins without a vote"
             )
 
-    def _on_own_standing(self, peer: str, said: Introduction) -> None:
-        """Process the standing that ``peer`` gives to a process of this node. Only a report about this very process counts."""
+    def _on_own_standing(self, peer: str, said: Introduction) -> bool:
+        """Process the standing that ``peer`` gives to a process of this node. Only a report about this very process counts.
+        Returns False if the disk or the machine of this process was reset."""
         about_us = said.echo_process == self.process and said.destination == self.identity.incarnation
         standing = Standing(said.standing) if about_us and said.standing in _STANDINGS else Standing.PENDING
         if standing is Standing.ACCEPTED and said.echo_sequence < self._confirmed_from.get(peer, 0):
@@ -496,7 +503,7 @@ class Membership:
             )
         if about_us and self._was_reset(peer, said.echo_sequence):
             self._regressed(f"{peer} has received an introduction that this process did not send: its machine was reset")
-            return
+            return False
         if about_us or (self._defences.earlier_reports and self._config.authenticated_peers):
             self._reported = self._reported.merged(Memory(said.remembered_number, said.remembered_term, said.remembered_index))
         if standing is Standing.REGRESSED or (about_us and self._lacks_data()):
@@ -505,6 +512,8 @@ class Membership:
                 f"{self._reported.term}, of this data directory; it was opened with {self.opened.number} records, term "
                 f"{self.opened.term}, entry {self.opened.acknowledged}, and has {self._log.durable_number} records now"
             )
+            return False
+        return True
 
     def _was_reset(self, peer: str, echoed: int) -> bool:
         """Whether ``peer`` echoes a number that this process has not sent to it. Then its machine was reset, memory included."""

@@ -24,7 +24,15 @@ from replicated_namesrv.raft.interfaces import FOREVER, Observer, Outcome, ReadO
 from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import TransportError
-from replicated_namesrv.raft.raft_messages import ApplicationData, Message, ReadAck, ReadProbe, ReadReply, ReadRequest
+from replicated_namesrv.raft.raft_messages import (
+    ApplicationData,
+    Introduction,
+    Message,
+    ReadAck,
+    ReadProbe,
+    ReadReply,
+    ReadRequest,
+)
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.transport import PeerTransport, TransportSettings
 
@@ -273,6 +281,8 @@ class RaftService:
 
     def _on_message(self, peer: str, message: Message) -> None:
         self.node.on_message(peer, message)
+        if isinstance(message, Introduction) and self.node.membership.is_settled:
+            return  # nothing is to be done, and each peer sends several introductions a second
         if not isinstance(message, READ_MESSAGES) or not self.node.leader_change_notified:
             self.kick()
         elif not isinstance(message, ReadAck) or not self.node.reads.waits_for_acks:

@@ -236,3 +236,13 @@ def test_membership_accepts_a_process_that_echoes_its_introduction(leader: Leade
     assert membership.known == {}
     membership.on_introduction("b", theirs._replace(sequence=2, echo_process=ours.process, echo_sequence=ours.sequence + 1))
     assert membership.known == {"b": 1}
+    settled = []
+    again = theirs._replace(echo_process=ours.process, standing=Standing.ACCEPTED)
+    for sequence, process, standing in (
+        (3, 7, Standing.ACCEPTED), (4, 7, Standing.ACCEPTED), (5, 7, Standing.ACCEPTED),
+        (6, 7, Standing.CONTESTED), (7, 7, Standing.ACCEPTED), (8, 7, Standing.ACCEPTED), (9, 8, Standing.ACCEPTED),
+    ):  # fmt: skip  # items grouped by line
+        echo = membership._sent["b"][-1]
+        membership.on_introduction("b", again._replace(sequence=sequence, process=process, echo_sequence=echo, standing=standing))
+        settled.append(membership.is_settled)
+    assert settled == [False, True, True, False, False, True, False], "the service ticks after the others"
