@@ -195,7 +195,7 @@ def _publish(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     from replicated_namesrv.spark.study_data import read_data
     from replicated_namesrv.spark.study_page import write_page
 
-    data = read_data(arguments.to / plan.name, _facts(plan))
+    data = read_data(arguments.to / plan.name, plan_facts(plan))
     page = write_page(arguments.to, data)
     if arguments.json:
         found = {"study": plan.name, "page": str(page), "added": added, "done": len(data.runs), "runs": len(plan.runs)}
@@ -221,7 +221,8 @@ def _add_results(arguments: argparse.Namespace, plan: "StudyPlan", ledger: "Stud
     return len(done)
 
 
-def _facts(plan: "StudyPlan") -> "PlanFacts":
+def plan_facts(plan: "StudyPlan") -> "PlanFacts":
+    """What the page of a study says about its plan."""
     from replicated_namesrv.spark.study_data import PlanFacts
 
     return PlanFacts(

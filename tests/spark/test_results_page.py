@@ -1,36 +1,32 @@
-"""The page of results agrees with the tables in its folder, and shows figures that exist."""
+"""The pages in docs/results are those that ``namesrv study publish`` writes from the data beside them."""
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
+from replicated_namesrv.chaos.study_plan import load_study, study_file
+from replicated_namesrv.cli.study import plan_facts
+from replicated_namesrv.spark.study_data import read_data
+from replicated_namesrv.spark.study_page import MAIN_PAGE, MAIN_STUDY, page
+
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
-
-spec = importlib.util.spec_from_file_location("refresh", FOLDER / "refresh.py")
-assert spec is not None
-assert spec.loader is not None
-refresh = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(refresh)
+PAGES = [path.name for path in sorted(FOLDER.glob("*.md"))]
 
 
-def test_numbers_of_the_page_are_those_of_the_tables() -> None:
-    page = (FOLDER / "README.md").read_text("utf-8")
-    assert page == refresh.page(), "the page was changed by hand: change README.template.md and run docs/results/refresh.py"
-    assert "{{" not in page
-    links = re.findall(r"\]\((?!http|#)([^)#]+)\)", page)
-    assert len(links) > 10
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_says_what_the_data_say(name: str) -> None:
+    study = MAIN_STUDY if name == MAIN_PAGE else Path(name).stem
+    data = read_data(FOLDER / study, plan_facts(load_study(study_file(study))))
+    others = [Path(other).stem for other in PAGES if other not in (MAIN_PAGE, name)]
+    text = (FOLDER / name).read_text("utf-8")
+    assert text == page(data, others), f"write the page of {study} again with 'namesrv study publish'"
+    links = re.findall(r"\]\((?!http|#)([^)#]+)\)", text)
+    assert len(links) > 5
     assert [link for link in links if not (FOLDER / link).exists()] == []
+    pictures = {path.name for path in (FOLDER / study).glob("*.svg")}
+    assert pictures == {Path(link).name for link in links if link.endswith(".svg")}
 
 
-@pytest.mark.parametrize("question", ["ap fresh_read", "ap fresh_reads in nowhere", "visible ap KV 98", "how", "ap"])
-def test_what_the_tables_do_not_have_is_refused(question: str) -> None:
-    with pytest.raises(refresh.PageError):
-        refresh.Numbers().answer(question)
-
-
-def test_a_report_that_is_none_changes_nothing(tmp_path: Path) -> None:
-    before = (FOLDER / "README.md").read_bytes()
-    assert "is not a report" in (refresh.main([str(tmp_path)]) or "")
-    assert (FOLDER / "README.md").read_bytes() == before
+def test_there_is_a_page_of_the_main_study() -> None:
+    assert MAIN_PAGE in PAGES
