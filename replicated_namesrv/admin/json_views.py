@@ -181,7 +181,7 @@ async def topics(request: web.Request) -> web.Response:
             "revision": state.topic_revisions[topic],
         }
 
-    # revision of the rows, read now: building the rows yields to other tasks, which may change the state
+    # the rows show this revision or a later one: building them yields to other tasks, which may change the state
     revision = state.revision
     page = await cut(list(state.topic_revisions), wanted, lambda topic: (row(topic) or {wanted.sort: 0})[wanted.sort])
     rows = await build_rows(page.keys, row)
@@ -195,7 +195,7 @@ async def brokers(request: web.Request) -> web.Response:
     state, freshness = await state_for(request)
     by_key = {_broker_key(registration): registration for registration in state.registrations()}
     suspected = context.service.suspected_since()
-    # revision of the rows, read now: building the rows yields to other tasks, which may change the state
+    # the registrations are those of this revision: building the rows yields to other tasks, which may change the state
     revision = state.revision
 
     def rank(key: str) -> float:
@@ -332,15 +332,23 @@ async def kv(request: web.Request) -> web.Response:
     else:
         index = state.kv_index
         page = Page.of(index.page(wanted.after, wanted.limit + 1, only), wanted.limit, index.count(only))
-    revision = state.revision
+    # in one turn of the loop, so that all values are those of one revision; building the rows yields to other tasks
+    revision, values = state.revision, {name: _kv_value(state, name) for name in page.keys}
 
     def row(name: str) -> dict[str, Any] | None:
         namespace, key = entry_of(name)
-        view = state.kv_view(namespace)
-        return {"namespace": namespace, "key": key, "value": view[key]} if view and key in view else None
+        found = values[name]
+        return None if found is None else {"namespace": namespace, "key": key, "value": found[0]}
 
     rows, following = await sized_rows(page, row, lambda built: len(built["value"] or ""))
     return json_response({"entries": rows, "next": following, "total": page.total, "revision": revision}, headers=freshness)
+
+
+def _kv_value(state: RouteInfoManager, name: str) -> tuple[str | None] | None:
+    """The value of an entry, which may be None. None: the entry does not exist."""
+    namespace, key = entry_of(name)
+    view = state.kv_view(namespace)
+    return (view[key],) if view and key in view else None
 
 
 async def kv_namespaces(request: web.Request) -> web.Response:

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
+from replicated_namesrv.admin import paging
 from replicated_namesrv.process import ServingNode
 from replicated_namesrv.routes.commands import PutKVConfig
 from tests.support.nodes import http, running_node
@@ -47,6 +48,32 @@ async def test_pages_miss_and_repeat_nothing(tmp_path: Path, namespace: str | No
         assert sorted(found) == sorted(wanted), "all, each once"
         if namespace == "a":
             assert found == sorted(found)
+
+
+async def test_all_values_of_a_page_are_those_of_its_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every value changes in each turn of the loop, and each row is built in another turn."""
+    monkeypatch.setattr(paging, "SLICE_S", 0.0)
+    async with running_node(tmp_path) as (node, port):
+        state, is_done = node.service.state, False
+        names = [f"key-{number}" for number in range(20)]
+
+        async def change_all() -> None:
+            while not is_done:
+                for name in names:
+                    state.apply(PutKVConfig("a", name, str(state.revision // len(names))), 0)
+                await asyncio.sleep(0)
+
+        for name in names:
+            state.apply(PutKVConfig("a", name, "0"), 0)
+        changing = asyncio.create_task(change_all())
+        try:
+            for _ in range(5):
+                answer = (await http(port, "/v1/kv")).json
+                assert len({row["value"] for row in answer["entries"]}) == 1, answer
+                assert int(answer["entries"][0]["value"]) == answer["revision"] // len(names) - 1
+        finally:
+            is_done = True
+            await changing
 
 
 def work_of_a_page(folder: Path, count: int) -> Work:
