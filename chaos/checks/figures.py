@@ -84,7 +84,7 @@ def figures(story: Story) -> Figures:
         lookups_missing=sum(newest.lacks(op) for op in answered),
         lookups_ghost=sum(_lists_gone(story, op) for op in answered),
         writes_unknown=sum(op.outcome == "indeterminate" for op in story.of_kind("put", "delete")),
-        longest_gap_s=round(max(((gap.end_ns - gap.start_ns) / 1e9 for gap in gaps), default=0.0), 3),
+        longest_gap_s=round(max((gap.length_ns / 1e9 for gap in gaps), default=0.0), 3),
         convergence_s=None if (converged := convergence_s(story)) is None else round(converged, 3),
         sends=len(sends),
         misrouted=sum(send.broker is not None and not send.reachable for send in sends),

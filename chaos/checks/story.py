@@ -317,13 +317,18 @@ class Story:
         sends_per_s = float(self.manifest["scenario"]["workload"]["sends_per_s"])
         return max(STALL_S, min(COVERED_S, SENDS / sends_per_s))
 
+    @property
+    def writes_to_all(self) -> bool:
+        """Whether a KV write goes to every name server in turn, until one does not answer."""
+        return bool(self.manifest["scenario"]["workload"].get("kv_writes", "one") == "all")
+
     @cached_property
     def pace(self) -> float:
         """Share of the planned operations that clients began in ``steady``. Each client waits for an answer before the next
         operation.
         """
         span, workload = self.phases.get("steady", Span(0, 0)), self.manifest["scenario"]["workload"]
-        per_write = len(self.founders) if workload.get("kv_writes", "one") == "all" else 1
+        per_write = len(self.founders) if self.writes_to_all else 1
         kv_per_s = workload["kv_per_s"] * (1 + per_write) / 2  # / 2, because half of the operations are reads
         rates: dict[str, float] = {name: kv_per_s for name in self.kinds if name.startswith("kv-")}
         rates |= {name: workload["lookups_per_s"] for name in self.kinds if name.startswith(("pinned-", "failover-"))}

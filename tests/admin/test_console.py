@@ -247,6 +247,8 @@ async def test_actions_preview_and_ask_for_confirmation(tmp_path: Path) -> None:
         button = page.get_by_role("button", name="Transfer leadership")
         assert await button.get_attribute("aria-disabled") == "true"
         await shows(page, "Independent nodes have no leader", ".why")
+        await page.goto(console(port, "nowhere"))
+        await shows(page, "There is no page at this address.", "main")
 
 
 async def test_flapping_broker_is_named_on_the_first_page(tmp_path: Path) -> None:

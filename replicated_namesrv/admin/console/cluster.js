@@ -194,9 +194,13 @@ async function drain() {
   return `Drained: ${plural(done.moved + done.cut, "connection was", "connections were")} closed${done.cut ? `, ${count(done.cut)} of them with an unanswered request` : ""}. Others that serve: ${done.othersServing.join(", ") || "not known"}.`;
 }
 
+// Why an action of the leader cannot be done at this node; null if it can.
+const notHere = (cluster) => (isRemoved(cluster) ? `${cluster.asked} was removed from the cluster.` : !cluster.leader ? "No node leads."
+  : cluster.leader !== cluster.asked ? `Only the leader can: open the console of ${cluster.leader}.` : null);
+
 // The members with their addresses and progress, and what can be done with each. In CP the leader knows the progress.
 function Nodes({ cluster }) {
-  const { asked, leader, mode } = cluster;
+  const { asked, leader, mode } = cluster, elsewhere = notHere(cluster);
   const { data, error, at } = useData(mode !== "cp" ? null : leader && leader !== asked ? `v1/nodes/${encodeURIComponent(leader)}/members` : "v1/members", 2000);
   const nodes = useRef(cluster.nodes); // while a dialog is open its row stays, also that of a member that was removed
   if (!dialogIsOpen()) nodes.current = cluster.nodes;
@@ -204,21 +208,20 @@ function Nodes({ cluster }) {
   const others = rows.filter(({ node }) => node.nodeId !== asked && node.status?.listen && node.answers).map(({ node }) => node.status.advertisedAddress);
   const serves = ({ node, member }) => (!node.answers ? (member?.serves ? `did less than 4 s ago, says ${leader ?? asked}` : html`<span class="bad">not known</span>`)
     : node.status.drained ? html`<span class="warn">drained</span>` : node.status.listen ? "yes" : html`<span class="bad">no</span>`);
-  const cannot = ({ nodeId, answers, replication, peer }) => (nodeId === leader ? "It leads." : !leader ? "No node leads." : leader !== asked ? `Only the leader can: open the console of ${leader}.`
-    : !answers ? "It does not answer." : peer?.silent ? "Nothing arrives from it over Raft." : replication?.fenced ? "It is fenced." : null);
+  const cannot = ({ nodeId, answers, replication, peer }) => (nodeId === leader ? "It leads." : elsewhere ?? (!answers ? "It does not answer." : peer?.silent ? "Nothing arrives from it over Raft." : replication?.fenced ? "It is fenced." : null));
   const transfer = ({ node }) => html`<${Action} label="Transfer leadership" needs="operate" title=${`Transfer leadership to ${node.nodeId}`} disabled=${cannot(node)} done=${poll}
     preview=${html`<p>${asked} stops leading, and ${node.nodeId} becomes the leader. Requests wait for some milliseconds.</p>`}
     run=${() => change("POST", `v1/leader/transfer?to=${encodeURIComponent(node.nodeId)}`)} />`;
   // A member that leads hands leadership over before it is removed.
   const remove = ({ node: { nodeId }, member }) => html`<${Action} label="Remove" needs="operate" title=${`Remove ${nodeId} from the cluster`} confirm=${nodeId} done=${poll}
-    disabled=${!leader ? "No node leads." : nodeId === leader ? "It leads. Transfer leadership first." : leader !== asked ? `Only the leader can: open the console of ${leader}.` : null}
+    disabled=${nodeId === leader ? "It leads. Transfer leadership first." : elsewhere}
     preview=${html`<p>${nodeId}, ${member.role === "observer" ? "an observer" : "a voter"} at ${member.peerAddress}, stops serving brokers and clients and keeps its disk. ${rest(nodeId)} To return, it must be added again.</p>`}
     run=${() => change("POST", `v1/members/${encodeURIComponent(nodeId)}/remove`)} />`;
   const rest = (without) => {
     const voters = rows.filter(({ node, member }) => member && member.role !== "observer" && node.nodeId !== without).length;
     return `${plural(voters, "voter remains", "voters remain")}, of which ${count(Math.floor((voters - 1) / 2))} may fail.`;
   };
-  const promote = ({ node: { nodeId } }) => html`<${Action} label="Promote" needs="operate" title=${`Make ${nodeId} a voter`} disabled=${leader === asked ? null : leader ? `Only the leader can: open the console of ${leader}.` : "No node leads."} done=${poll}
+  const promote = ({ node: { nodeId } }) => html`<${Action} label="Promote" needs="operate" title=${`Make ${nodeId} a voter`} disabled=${elsewhere} done=${poll}
     preview=${html`<p>${nodeId} votes from then on. A majority then needs ${plural(Math.floor((rows.filter(({ member }) => member && member.role !== "observer").length + 1) / 2) + 1, "voter")}.</p>`}
     run=${() => change("POST", `v1/members/${encodeURIComponent(nodeId)}/promote`)} />`;
   // A new leader does not know what a node has on its disk before the node has answered it.
@@ -251,8 +254,8 @@ function changeMember(action, text, suffix = "") {
   return change("POST", `v1/members/${encodeURIComponent(name)}/${action}?address=${encodeURIComponent(address)}${suffix}`);
 }
 
-function MemberOperations({ cluster: { leader, asked } }) {
-  const disabled = !leader ? "No node leads." : leader !== asked ? `Only the leader can: open the console of ${leader}.` : null;
+function MemberOperations({ cluster }) {
+  const disabled = notHere(cluster);
   const input = { label: "NAME=HOST:PORT of its peer port", rows: 1, value: "" };
   return html`<${Action} label="Add a voter" needs="operate" title="Add a voter" disabled=${disabled} input=${input} done=${poll} run=${async (text) => changeMember("add", text)}
       preview=${html`<p>The node receives the state without a vote, and becomes a voter when it keeps up. Start it before, on an empty disk, with <code>join</code>.</p>`} />

@@ -18,8 +18,8 @@ const PAGES = [
 function State() {
   const { cluster, error, failingSince, at } = useLive();
   if (error && error.status === 0) {
-    const age = at ? `; what is shown is ${duration(performance.now() - at)} old` : "";
-    return html`<span class="badge bad" role="alert">this node does not answer for ${duration(performance.now() - failingSince)}${age}</span>`;
+    const age = at ? `; what is shown is ${duration(performance.now() - at)} old` : "", silent = performance.now() - failingSince;
+    return html`<span class="badge bad" role="alert">this node does not answer${silent < 1000 ? "" : ` for ${duration(silent)}`}${age}</span>`;
   }
   if (!cluster || error) return null;
   const found = problems(cluster), warnings = found.filter(({ level }) => level === "warn").length, wrong = found.length - warnings;
@@ -87,10 +87,14 @@ function Unstreamed() {
   return stream === "connecting" && refusal && html`<p class="warn" role="status">Changes are not shown at once: ${refusal}</p>`;
 }
 
+function NoPage() {
+  return html`<${Problem} error=${{ message: "There is no page at this address", remedy: "Choose a page above." }} />`;
+}
+
 function App() {
   const { page, name } = useRoute();
   const { cluster, stream, error } = useLive();
-  const [id, title, List, One] = PAGES.find(([each]) => each === page) ?? PAGES[0];
+  const [id, title, List, One] = PAGES.find(([each]) => each === page) ?? [page, "No such page", NoPage];
   const own = cluster?.nodes.find((node) => node.nodeId === cluster.asked);
   useEffect(() => { document.title = `${(One && name) || title} · ${cluster?.asked ?? "name server"}`; }, [title, name, cluster?.asked]);
   const Page = name && One ? One : List;
