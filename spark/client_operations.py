@@ -114,20 +114,21 @@ def probes(records: RunRecords, done: Iterable[ClientOperation]) -> list[Row]:
 def gaps(timeline: Timeline, done: Sequence[ClientOperation]) -> list[Row]:
     """Rows of GAPS (M17): time from one success to the next, from the beginning of ``steady`` to that of ``final``.
 
-    A client that chooses its node is an ``entity`` of its own, with all that it requests together (``all``): it waits,
-    even if other clients are answered. For all others the entity is the node that they ask, and each kind of operation counts
-    alone. A gap that overlaps the phase ``fault`` belongs to this phase. Its side is the side of its node when the gap or the
-    fault began, whichever was later.
+    A client that chooses its node is an ``entity`` of its own, with all that it requests together (``all``): it waits, even if
+    other clients are answered. Its access is OTHER if it also writes to each node, because it then waits for nodes that it names.
+    For all others the entity is the node that they ask, and each kind of operation counts alone. A gap that overlaps the phase
+    ``fault`` belongs to this phase. Its side is the side of its node when the gap or the fault began, whichever was later.
     """
     steady, whole, fault = timeline.span("steady"), timeline.span("steady", "fault", "heal"), timeline.span("fault")
     if steady is None or whole is None:
         return []
     begin_ns, last_ns = steady.start_ns, whole.end_ns
+    writers = {op.client for op in done if op.access == EACH}
     groups: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
     for op in done:
         if op.phase not in (None, "final"):
-            if op.access in (FAILOVER, EACH) and op.kind in ASKED:
-                ends = groups[op.level, "all", FAILOVER, op.client]
+            if op.access == FAILOVER and op.kind in ASKED:
+                ends = groups[op.level, "all", OTHER if op.client in writers else FAILOVER, op.client]
             else:
                 ends = groups[op.level, op.kind, op.access, op.node or ANY]
             if op.ok and op.end_ns is not None and begin_ns <= op.end_ns <= last_ns:

@@ -329,11 +329,13 @@ def gaps(run: Run) -> Iterator[tuple[tuple[str, str, str, str], str, str, int]]:
     groups: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
     begin, last = run.marks["steady"], run.marks["final"]
     fault, heal = run.marks.get("fault", FOREVER), run.marks.get("heal", FOREVER)
+    writers = {op.client for op in run.ops if op.access == "each"}
     for op in run.ops:
         if op.phase in JUDGED:
             ends = [op.end] if op.end is not None and op.outcome == "ok" and begin <= op.end <= last else []
-            is_own = op.access in ("failover", "each") and op.kind in ASKED
-            own = ("all", "failover", op.client) if is_own else (op.kind, op.access, op.bound or "any")
+            is_own = op.access == "failover" and op.kind in ASKED
+            access = "other" if op.client in writers else "failover"
+            own = ("all", access, op.client) if is_own else (op.kind, op.access, op.bound or "any")
             groups[op.level, *own].extend(ends)
     for who, ends in groups.items():
         for start, end in pairwise(sorted([begin, *ends, last])):
