@@ -329,7 +329,7 @@ def gaps(run: Run) -> Iterator[tuple[tuple[str, str, str, str], str, str, int]]:
     groups: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
     begin, last = run.marks["steady"], run.marks["final"]
     fault, heal = run.marks.get("fault", FOREVER), run.marks.get("heal", FOREVER)
-    writers = {op.client for op in run.ops if op.access == "each"}
+    writers = {op.client for op in run.ops if op.access == "each" and op.phase not in ("settle", "end")}
     for op in run.ops:
         if op.phase in JUDGED:
             ends = [op.end] if op.end is not None and op.outcome == "ok" and begin <= op.end <= last else []
