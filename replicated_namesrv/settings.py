@@ -234,7 +234,7 @@ class Settings:
     mode: str = setting("ap", OWN, "ap: independent nodes; cp: nodes replicate every change with Raft.")
     cluster_id: str = setting("namesrv", OWN, "Name of the cluster (cp). Nodes of other clusters are refused.")
     peers: str = setting(
-        "", OWN, "The nodes that form a new cluster (cp), also this one: name=host:port,name=host:port,… in any order."
+        "", OWN, "The nodes that form a new cluster (cp), this one included: name=host:port,name=host:port,… in any order."
     )
     join: str = setting("", OWN, "name=host:port,… of some members of a running cluster (cp), instead of peers.")
     peer_listen: str = setting("", OWN, "HOST:PORT on which this node listens for its peers (cp); empty: its address in peers.")
@@ -287,7 +287,7 @@ class Settings:
         "fence", OWN, "What a node without a majority does (cp). fence: stop serving; serve-stale: answer from its own state."
     )
     connection_loss_grace_ms: int = setting(
-        500, OWN, "A broker that has lost all its connections is removed if it opens none within this time (cp)."
+        500, OWN, "A broker that closed all its connections is removed if it opens none within this time (cp)."
     )
     late_copy_ms: int = setting(
         10_000,
@@ -341,17 +341,22 @@ class Settings:
     trace_endpoint: str = setting("", OWN, "OTLP/HTTP URL of a collector (http://127.0.0.1:4318/v1/traces); empty: no traces.")
     trace_one_in: int = setting(100, OWN, "One request in this many is traced; 1: every request.")
     proxy_protocol_from: str = setting(
-        "", OWN, "CIDRs, comma-separated, whose PROXY headers are trusted; 0.0.0.0/0,::/0: all, as in Java; empty: none."
+        "", OWN, "Proxies whose PROXY headers are trusted: CIDRs, comma-separated; 0.0.0.0/0,::/0: all, as in Java; empty: none."
     )
     name_server_addresses: str = setting(
-        "", OWN, "Address list host:port;host:port that /rocketmq/nsaddr returns; empty: only this node.", live=True
+        "",
+        OWN,
+        "Address list host:port;host:port that /rocketmq/nsaddr returns; empty: this node (ap), the nodes that serve (cp).",
+        live=True,
     )
     unit_name_server_addresses: str = setting(
         "", OWN, "Address lists that /rocketmq/nsaddr-UNIT returns: unit=host:port;host:port, separated by commas.", live=True
     )
     zone: str = setting("", OWN, "Zone of this node, such as its data centre: at most 100 letters, digits, '.', '_' and '-'.")
     zone_aware_addresses: bool = setting(
-        False, OWN, "With mode=cp, /rocketmq/nsaddr returns only nodes of this node's zone, unless none of them serves."
+        False,
+        OWN,
+        "With mode=cp and no nameServerAddresses, /rocketmq/nsaddr returns only nodes of this node's zone, unless none serves.",
     )
     address_server: str = setting(
         "",
