@@ -3,8 +3,8 @@
 A registration that is a no-op on this node is a renewal: if the leader accepts it, it is answered and not written to the log.
 If it would change something, or the leader refuses the renewal, this node asks the leader whether a copy of it is in progress or
 was already applied. If so, this node catches up and checks again. If not, the leader admits this copy, and this node proposes it.
-So one change that n nodes receive is one entry of the log. The change may have to wait. Therefore its arrival counts as a contact,
-like a ``BROKER_HEARTBEAT`` (904), if the broker is registered with this name and id.
+So one change that n nodes receive is one entry of the log. The change may have to wait. Therefore its arrival counts as a
+contact, like a ``BROKER_HEARTBEAT`` (904), if the broker is registered with this name and id.
 
 The rules of the state refuse some registrations without a change, for example one of a former master (with an older stateVersion
 than the present one), or one with a single topic of an unknown broker. Such a registration is not written to the log. It is
