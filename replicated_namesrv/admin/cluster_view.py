@@ -119,7 +119,8 @@ async def other_view(request: web.Request) -> web.Response:
     node = request.app[OTHER_NODES].named(name)
     if view not in VIEWS or node is None:
         return json_error(404, f"there is no view {view} of a node {name}", f"GET /v1/cluster names the nodes; views: {VIEWS}")
-    query = f"?{request.query_string}" if request.query_string else ""
+    raw = request.rel_url.raw_query_string
+    query = f"?{raw}" if raw else ""
     try:
         return json_response(await request.app[OTHER_NODES].ask(node, f"/v1/{view}{query}", request.headers.get("Authorization")))
     except NodeAnswerError as error:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -528,3 +529,28 @@ async def test_the_error_of_another_node_is_passed_on(tmp_path: Path) -> None:
         for query, told in (("brokers?limit=0", "limit=0: give 1 to 1000"), ("samples?span=year", "span=year")):
             answer = await http(port, f"{path}/{query}")
             assert (answer.status, told in answer.json["error"]) == (400, True), answer.text
+
+
+@asynccontextmanager
+async def asked_through_another_node(tmp_path: Path) -> AsyncIterator[tuple[Any, int, int, str]]:
+    """Two nodes of this machine: the node that is asked about, its admin port, the admin port of the node that receives the
+    requests, and the path of views of the first node."""
+    other, own = free_port(10), free_port(10)
+    ports = [{"listenPort": str(port), "adminListen": f"127.0.0.1:{port + 10}"} for port in (other, own)]
+    async with (
+        running_node(tmp_path / "other", **ports[0]) as (node, other_port),
+        running_node(tmp_path / "own", **ports[1], nameServerAddresses=f"127.0.0.1:{other}") as (_, port),
+    ):
+        assert (await http(port, "/v1/cluster")).status == 200
+        yield node, other_port, port, f"/v1/nodes/127.0.0.1:{other + 10}"
+
+
+@pytest.mark.parametrize("name", ["a#b", "a%26b", "a&b"])
+async def test_a_query_reaches_another_node_unchanged(tmp_path: Path, name: str) -> None:
+    async with asked_through_another_node(tmp_path) as (node, other_port, port, path):
+        for broker in (name, "ab", "b"):
+            propose(node, registration(broker, {"T1": QUEUES, "T2": QUEUES}))
+        query = f"brokers?q={quote(name, safe='')}"
+        direct = (await http(other_port, f"/v1/{query}")).json
+        assert [row["brokerName"] for row in direct["brokers"]] == [name]
+        assert (await http(port, f"{path}/{query}")).json == direct
