@@ -17,7 +17,8 @@ from replicated_namesrv.admin.peer_contacts import SILENT_HEARTBEATS, contact_of
 from replicated_namesrv.admin.responses import json_error, json_response
 
 VIEWS = ("brokers", "samples", "contents", "status", "members")
-"""Views for which requests to another node are passed on. They need no more permissions than this node has checked."""
+"""Views for which requests to another node are passed on. They need no more permissions than ``/v1/cluster``, except ``contents``
+with ``?kv=true``."""
 READY_WAIT_S = 0.3
 """Time limit for the check of this node's readiness. It is short, so that the answer comes soon even without a majority."""
 NO_KV = "kvRefused"
@@ -119,6 +120,9 @@ async def other_view(request: web.Request) -> web.Response:
     node = request.app[OTHER_NODES].named(name)
     if view not in VIEWS or node is None:
         return json_error(404, f"there is no view {view} of a node {name}", f"GET /v1/cluster names the nodes; views: {VIEWS}")
+    if "true" in request.query.getall("kv", ()):  # the other node cannot check it: it sees the address of this node
+        access = request.app[ACCESS]
+        access.check(request, READERS, access.check_secret_view)
     raw = request.rel_url.raw_query_string
     query = f"?{raw}" if raw else ""
     try:

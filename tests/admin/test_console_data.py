@@ -545,6 +545,21 @@ async def asked_through_another_node(tmp_path: Path) -> AsyncIterator[tuple[Any,
         yield node, other_port, port, f"/v1/nodes/127.0.0.1:{other + 10}"
 
 
+async def test_the_kv_config_of_another_node_needs_the_permission_to_read_it(tmp_path: Path) -> None:
+    """The other node sees the address of this node, not that of the caller. In an earlier version, it therefore gave the names
+    of KV keys to callers from other machines."""
+    elsewhere = {"X-Forwarded-For": "192.0.2.1"}
+    async with asked_through_another_node(tmp_path) as (_, other_port, port, path):
+        assert (await http(other_port, "/v1/kv/SPACE/key", "PUT", b"value")).status == 200
+        assert "SPACE|key" in (await http(port, f"{path}/contents?kv=true")).json["kv"]
+        assert (await http(other_port, "/v1/contents?kv=true", headers=elsewhere)).status == 403
+        for query in ("kv=true", "%6Bv=true", "kv=tru%65", "kv=true&kv=false"):
+            assert (await http(port, f"{path}/contents?{query}", headers=elsewhere)).status == 403, query
+        for query in ("", "?kv=false", "?a=%26kv=true", "?a=b%26kv%3Dtrue"):
+            answer = await http(port, f"{path}/contents{query}", headers=elsewhere)
+            assert (answer.status, "kv" in answer.json) == (200, False), query
+
+
 @pytest.mark.parametrize("name", ["a#b", "a%26b", "a&b"])
 async def test_a_query_reaches_another_node_unchanged(tmp_path: Path, name: str) -> None:
     async with asked_through_another_node(tmp_path) as (node, other_port, port, path):
