@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from replicated_namesrv.errors import OutcomeUnknownError, SettingError, StorageError, UnavailableError
 from replicated_namesrv.model import ChangeOrigin
@@ -142,9 +142,9 @@ def raft_on_sockets(
     )
 
 
-def _rejected() -> "Future[Outcome]":
-    """The outcome of a request while the log is being read, which can take seconds."""
-    outcome: Future[Outcome] = asyncio.get_running_loop().create_future()
+def _rejected() -> "Future[Any]":
+    """The outcome of a request while the log is being opened, which can take seconds."""
+    outcome: Future[Any] = asyncio.get_running_loop().create_future()
     outcome.set_result(Rejected(STARTING, None))
     return outcome
 
@@ -200,7 +200,7 @@ class RaftConsensus(Observer):
         return self._raft.propose(command, timeout_ms, version if version > self._machine.command_version else 0)
 
     def read_index(self) -> "Future[ReadOutcome]":
-        question = self._raft.read_index()
+        question = _rejected() if self._node is None else self._raft.read_index()
         question.add_done_callback(partial(self._answered, self._now_ms()))
         return question
 
@@ -216,7 +216,8 @@ class RaftConsensus(Observer):
 
     @property
     def command_version(self) -> int:
-        return max(self._machine.command_version, self._raft.node.command_version)
+        node = self._node
+        return self._machine.command_version if node is None else max(self._machine.command_version, node.command_version)
 
     @property
     def led_term(self) -> int | None:

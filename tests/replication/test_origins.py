@@ -2,9 +2,11 @@
 
 import asyncio
 from asyncio import Future
+from pathlib import Path
 
 import pytest
 
+from replicated_namesrv.errors import UnavailableError
 from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.raft.interfaces import Committed, Outcome
 from replicated_namesrv.raft.raft_errors import UnknownCommandError
@@ -24,6 +26,7 @@ from replicated_namesrv.routes.commands import BrokerRemoval, Command, PutKVConf
 from replicated_namesrv.routes.quotas import Quotas
 from replicated_namesrv.routes.results import Result
 from tests.replication.virtual import virtual_cluster
+from tests.support.replicated_cluster import Member
 
 ORIGIN = ChangeOrigin("tools", "10.0.0.9", "n2")
 PUT = PutKVConfig("n", "k", "v")
@@ -121,3 +124,14 @@ def test_a_removal_may_name_its_origin() -> None:
     removal = BrokerRemoval("c", "a:1", "a", 0, 7)
     assert decode_removal(("c", "a:1"), encode_removal(removal)) == (removal, None)
     assert decode_removal(("c", "a:1"), encode_removal(removal, ORIGIN)) == (removal, ORIGIN)
+
+
+async def test_a_node_that_opens_its_log_rejects_changes(tmp_path: Path) -> None:
+    """The admin port answers before the log is open. In an earlier version, a change with a caller, and a change of shared and
+    local settings, failed with AttributeError there. The answer was 500, with an unknown outcome."""
+    service = Member("n1", tmp_path, "n1=127.0.0.1:1", {}).service
+    both_kinds = {"orderMessageEnable": "true", "waitSecondsForService": "7"}
+    for change in (service.propose(PUT, None, ORIGIN), service.update_config(both_kinds)):
+        assert isinstance(change, Future)
+        with pytest.raises(UnavailableError, match="is starting, and reads its log"):
+            await change
