@@ -215,6 +215,7 @@ class ServingNode:
         ``UPDATE_NAMESRV_CONFIG`` (318), which 'namesrv config' sends."""
         differing = [row for row in ROWS.values() if not row.replicated and fresh.get(row) != self.settings.get(row)]
         self.settings.update({row.name: row.show(fresh.get(row)) for row in differing if row.live})
+        self.settings.reread(fresh.run_time)
         changed, waiting = ([row.name for row in differing if row.live is live] for live in (True, False))
         log.info("settings read again", extra={"changed": changed, "in_force_after_restart": waiting})
         if self.access is not None:

@@ -496,6 +496,17 @@ class Settings:
         self.run_time |= {row.name: row.show(moved[row.attribute]) for row in ROWS.values() if row.attribute in moved}
         return moved
 
+    def reread(self, run_time: Mapping[str, str]) -> None:
+        """``run_time_file`` was read again, and its values of this node's settings are in force. Other keys keep their entries,
+        because reading the file again does not change their values."""
+
+        def is_reread(name: str) -> bool:
+            row = ROWS.get(name)
+            return row is not None and row.live and not row.replicated
+
+        kept = {name: text for name, text in self.run_time.items() if not is_reread(name)}
+        self.run_time = kept | {name: text for name, text in run_time.items() if is_reread(name)}
+
     def text(self) -> str:
         """The answer to ``GET_NAMESRV_CONFIG`` (319): sorted ``key=value`` lines of all settings (NettyClientConfig: those in
         the file) and the file's other keys, without passwords.

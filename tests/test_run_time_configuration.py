@@ -89,6 +89,32 @@ SHARED, LIVE, OTHER = "orderMessageEnable", "waitSecondsForService", "shutdownWa
 MIXED = {SHARED: "true", LIVE: "7", OTHER: "9", "noSuchKey": "1"}
 
 
+async def test_changes_that_were_removed_from_the_file_do_not_return(tmp_path: Path) -> None:
+    """The operator removes runtime.properties and sends SIGHUP. In an earlier version, the next change wrote the removed changes
+    again, and a removed change that was requested again was acknowledged without a write."""
+    file = tmp_path / RUN_TIME_FILE
+    async with running_node(tmp_path) as (node, _):
+
+        async def ask(values: dict[str, str]) -> None:
+            outcome = node.service.update_config(values)
+            assert isinstance(outcome, asyncio.Future)
+            await outcome
+
+        def remove_the_file() -> None:
+            file.unlink()
+            node.take(load_settings(None, {"dataDir": str(tmp_path)}, {}))
+
+        await ask({SHARED: "true", LIVE: "7", OTHER: "9"})
+        remove_the_file()
+        assert (node.settings.wait_seconds_for_service, node.settings.shutdown_wait_time_seconds) == (45, 30)
+        await ask({OTHER: "9"})
+        in_force = {SHARED: "true", OTHER: "9"}  # SIGHUP does not change shared settings
+        assert load_properties(file.read_bytes()) == in_force
+        remove_the_file()
+        await ask({OTHER: "9"})
+        assert load_properties(file.read_bytes()) == in_force
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ClusterThread]:
     with live_cluster(tmp_path) as started:
