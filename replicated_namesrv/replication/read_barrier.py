@@ -8,7 +8,7 @@ stale read is answered at once with its age.
 In the tables the first row that matches decides. *Level* is what the request names; *default* is ``readConsistency``. *Stale*
 means: an answer with its age, or StaleReadError if it is older than ``maxStalenessMs``. Each row has one test, named after it, in
 ``tests/replication/test_read_barrier.py``, and its branch here is marked with it. A node that was removed from the cluster
-answers no read, before all rows.
+answers no read, before all rows. It stays fenced until it is a member again.
 
 A read arrives:
 
@@ -298,7 +298,7 @@ class ReadBarrier:
         """A read index is confirmed, for a read or for another purpose. ``asked_ms``: when it was requested on this node."""
         self._fresh_ms = max(self._fresh_ms, asked_ms)
         self._silent_ms, self._ticked_ms = 0.0, self._now_ms()  # F7
-        if self.fenced:  # F6
+        if self.fenced and self._removed is None:  # F6
             self.fenced = False
             log.warning("serving again: a read index was confirmed")
             self._change(True)

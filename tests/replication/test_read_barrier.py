@@ -290,6 +290,24 @@ async def test_f6_one_confirmation_lifts_the_fence(serves_stale: bool) -> None:
     assert isinstance(scene.reads.barrier(None, None), Future)
 
 
+@pytest.mark.parametrize("serves_stale", [False, True])
+async def test_f6_a_removed_node_does_not_serve_again(serves_stale: bool) -> None:
+    """A read index is confirmed, and in the same turn of the loop this node applies its removal."""
+    scene = Scene(serves_stale=serves_stale)
+    read = scene.waiting()
+    await turns()
+    scene.asked.pop(0).set_result(ReadReady(5, 7))
+    scene.reads.set_removed("removed")
+    await turns()
+    with pytest.raises(UnavailableError, match="removed"):
+        read.result()
+    assert (scene.reads.fenced, scene.changes) == (True, [False])
+    scene.reads.set_removed(None)
+    scene.run(200)
+    await scene.answer()
+    assert (scene.reads.fenced, scene.changes) == (False, [False, True])
+
+
 async def test_f7_silence_counts_from_the_last_confirmation_whenever_that_was_asked_for() -> None:
     scene = Scene()
     scene.run(FENCE_AFTER_MS)
