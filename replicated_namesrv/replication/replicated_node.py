@@ -450,6 +450,7 @@ class ReplicatedNode:
         """A linearizable read that also renews the registration. While this node serves stale answers, it is a stale read."""
         key = (cluster_name, broker_addr)
         if self.fenced:
+            self.barrier(None, None)  # raises an error if this node was removed
             if not self.reads.serves_stale:
                 raise UnavailableError(NO_MAJORITY)
             registration = self.state.registration(*key)

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from replicated_namesrv.errors import UnavailableError
 from replicated_namesrv.raft.interfaces import ReadOutcome
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.transport import TransportSettings
 from replicated_namesrv.replication.consensus import CATCH_UP_PAUSE_S, RaftConsensus, raft_on_sockets
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from tests.support.ports import free_ports
+from tests.support.replicated_cluster import Member
 from tests.support.waiting import until
 
 
@@ -44,3 +46,12 @@ async def test_a_removed_node_asks_seldom_and_logs_the_reason_once(tmp_path: Pat
     errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(errors) == 1
     assert "was removed from the cluster by entry 5" in errors[0]
+
+
+@pytest.mark.parametrize("policy", ["fence", "serve-stale"])
+def test_a_removed_node_answers_no_query_of_a_data_version(tmp_path: Path, policy: str) -> None:
+    """With ``serve-stale``, an earlier version answered it. Then the broker did not know that this node is no longer a member."""
+    service = Member("n1", tmp_path, "n1=127.0.0.1:1", {"noQuorumPolicy": policy}).service
+    service.reads.set_removed("removed by entry 5")
+    with pytest.raises(UnavailableError, match="removed by entry 5"):
+        service.query_data_version("c", "10.0.0.1:10911", None, None)  # type: ignore[arg-type]  # the connection is not used
