@@ -9,6 +9,8 @@ import pytest
 import uvloop
 
 from replicated_namesrv.listening import stop_listening
+from replicated_namesrv.server.listener import Listener
+from replicated_namesrv.settings import Settings
 
 
 class Peer(asyncio.Protocol):
@@ -64,7 +66,10 @@ async def close_after(turns: int) -> None:
         assert not door.open_now
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+both_loops = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+
+
+@both_loops
 def test_what_is_accepted_while_the_listener_closes_is_handed_over(loop: object) -> None:
     """A socket that nobody closes is a warning of the garbage collector, and a warning fails the test."""
     gc.collect()
@@ -76,3 +81,32 @@ def test_what_is_accepted_while_the_listener_closes_is_handed_over(loop: object)
             gc.collect()
     finally:
         gc.unfreeze()
+
+
+async def close_while_opening(turns: int) -> None:
+    """Close a listener so many turns of the loop after it began to open."""
+    listener = Listener(Settings(listen="127.0.0.1:0"), asyncio.Protocol)
+    opening = asyncio.ensure_future(listener.open())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    listener.close()
+    await opening
+    await asyncio.sleep(0)
+    try:
+        assert not listener.is_open
+        with socket.socket() as late:
+            assert late.connect_ex(("127.0.0.1", listener.port)) != 0, "nobody listens"
+        await asyncio.gather(listener.open(), listener.open())
+        assert listener.is_open
+    finally:  # uvloop does not end while a server is open
+        listener.close()
+        await asyncio.sleep(0)
+
+
+@both_loops
+def test_a_listener_that_is_closed_while_it_opens_stays_closed(loop: object) -> None:
+    """In an earlier version, a node that fenced itself while ``namesrv drain --undo`` was executed listened during the fence. A
+    second such request at the same time failed, because the port was in use."""
+    for turns in range(1, 6):
+        with asyncio.Runner(loop_factory=loop) as runner:  # type: ignore[arg-type]  # both make a loop; uvloop's has no stub
+            runner.run(close_while_opening(turns))

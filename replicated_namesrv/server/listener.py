@@ -17,6 +17,9 @@ class Listener:
         self._settings = settings
         self._protocol_factory = protocol_factory
         self._server: asyncio.AbstractServer | None = None
+        self._is_wanted = False
+        """Whether the last call was ``open``, not ``close``."""
+        self._opening = asyncio.Lock()
         self._host, self._port = settings.listen_address
 
     @property
@@ -31,23 +34,32 @@ class Listener:
         return self._port
 
     async def open(self) -> None:
-        """Listen. Raises SettingError if address or port cannot be used."""
-        if self._server is not None:
-            return
+        """Listen, unless ``close`` is called meanwhile. Raises SettingError if address or port cannot be used."""
+        self._is_wanted = True
+        async with self._opening:
+            if self._server is None:
+                await self._open()
+
+    async def _open(self) -> None:
         await asyncio.sleep(0)  # a listener that was closed in this turn of the loop releases the port only in the next turn
         listening = self._bound_socket()
         self._port = listening.getsockname()[1]
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(
+            server = await loop.create_server(
                 self._protocol_factory, sock=listening, backlog=self._settings.server_socket_backlog
             )
         except OSError as error:  # here, too, the port can be in use: two processes can bind it before either listens
             listening.close()
             raise self._explain(error) from None
+        if self._is_wanted:
+            self._server = server
+        else:
+            stop_listening(server)
 
     def close(self) -> None:
         """Stop listening: new connections are refused."""
+        self._is_wanted = False
         if self._server is not None:
             stop_listening(self._server)
             self._server = None
