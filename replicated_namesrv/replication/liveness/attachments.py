@@ -94,11 +94,10 @@ class Attachments:
         broker = self._brokers.get(key)
         if broker is not None and epoch < broker.epoch:
             return
-        if broker is None or epoch > broker.epoch:
-            if broker is not None:
-                self.remove(key, broker.epoch)
+        if broker is None:
             broker = self._brokers[key] = _Broker(epoch)
-        broker.contact_ms = now_ms
+        # the connections with an earlier epoch stay attached: the broker may have changed its id, and may still use them
+        broker.epoch, broker.contact_ms = epoch, now_ms
         broker.connections[connection_id] = opened_ms
         self._carried.setdefault(connection_id, {})[key] = None
         if registers:
