@@ -306,6 +306,22 @@ def test_a_broker_that_came_back_is_no_longer_checked() -> None:
     assert leader.departures._looks == {}
 
 
+def test_a_node_is_ahead_of_the_leader() -> None:
+    """A node reports a broker and its end before the leader has applied the registration."""
+    leader = Leader()
+    leader.lists(n1=(), n2=(), n3=())
+    lease, leader.lease = leader.lease, None
+    leader.report("n2", entry(HELD))
+    leader.report("n2", entry(LOST))
+    assert list(leader.departures.gone(lambda key: leader.lease, leader.now_ms)) == []
+    leader.run(250)
+    leader.lease = lease
+    leader.departures.registered(KEY, EPOCH, leader.now_ms)
+    assert not leader.is_gone()
+    leader.run(GRACE)
+    assert leader.is_gone()
+
+
 def test_released_with_an_earlier_epoch() -> None:
     leader = Leader()
     leader.lists(n1=(entry(LOST),), n2=(entry(RELEASED, EPOCH - 1),), n3=())

@@ -169,7 +169,10 @@ class Departures:
         self._first_epoch = revision + 1
 
     def registered(self, key: Key, epoch: int, now_ms: float) -> None:
-        """A registration was applied in this term."""
+        """A registration was applied in this term. Another node may have applied it before, and may have reported that the broker
+        closed its connection."""
+        if any((word := node.words.get(key)) is not None and word.state == LOST for node in self._nodes.values()):
+            self._looks[key] = now_ms
         if epoch >= self._first_epoch and self._registered_ms.get(key, self._restored)[0] != epoch:
             self._registered_ms[key] = (epoch, now_ms)
 
