@@ -67,7 +67,7 @@ class AppliedCommands:
         for effect in effects:
             if isinstance(effect, BrokerRemoved):
                 key = effect.cluster_name, effect.broker_addr
-                self._liveness.removed(key)
+                self._liveness.removed(key, effect.epoch)
                 self._removed(effect, expired.get(key) == effect.epoch)
         if self.is_live:
             pushes = self._consensus.led_term == term

@@ -138,7 +138,7 @@ class Scene:
         applied = self.machine.apply(data)
         for effect in self.machine.effects:
             assert isinstance(effect, BrokerRemoved)
-            self.leading.removed((effect.cluster_name, effect.broker_addr))
+            self.leading.removed((effect.cluster_name, effect.broker_addr), effect.epoch)
         self.machine.effects.clear()
         future.set_result(applied)
         self._loop.run()

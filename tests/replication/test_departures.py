@@ -116,7 +116,7 @@ def test_closed_by_the_broker() -> None:
     assert not leader.is_gone()
     leader.run(250)
     assert leader.is_gone()
-    leader.departures.forget(KEY)
+    leader.departures.forget(KEY, EPOCH)
     leader.lease = None
     assert list(leader.departures.gone(lambda key: None, leader.now_ms + T)) == []
 
@@ -322,6 +322,25 @@ def test_a_node_is_ahead_of_the_leader() -> None:
     assert leader.is_gone()
 
 
+@pytest.mark.parametrize("is_arriving", [False, True])
+def test_a_report_about_the_next_registration_outlives_the_removal(is_arriving: bool) -> None:
+    """A broker was removed and registered again, and its node reports this before the leader has applied either."""
+    leader = Leader()
+    leader.lists(n1=(), n2=(), n3=())
+    if is_arriving:
+        leader.report("n2", full=True, part=MORE)
+    leader.report("n2", entry(HELD, EPOCH + 1, 0))
+    leader.departures.forget(KEY, EPOCH)
+    leader.report("n1", entry(LOST, EPOCH + 1))
+    if is_arriving:
+        leader.report("n2", part=LAST)
+    leader.lease = Lease(KEY, EPOCH + 1, T, 0)
+    leader.departures.registered(KEY, EPOCH + 1, leader.now_ms)
+    leader.run(T)
+    assert not leader.is_gone()
+    assert leader.is_late(-1, EPOCH + 1)
+
+
 def test_released_with_an_earlier_epoch() -> None:
     leader = Leader()
     leader.lists(n1=(entry(LOST),), n2=(entry(RELEASED, EPOCH - 1),), n3=())
@@ -462,7 +481,7 @@ def test_a_registration_that_ends_between_the_parts_is_forgotten() -> None:
     leader = Leader()
     leader.lists(n1=(), n2=())
     leader.report("n3", entry(HELD, opened_ms=0), full=True, part=MORE)
-    leader.departures.forget(KEY)
+    leader.departures.forget(KEY, EPOCH)
     leader.report("n3", part=LAST)
     assert not leader.is_late(-1)
 
@@ -472,7 +491,7 @@ def test_a_registration_that_ended_is_forgotten() -> None:
     leader.departures.registered(KEY, EPOCH + 1, 0)
     leader.lists(n1=(), n2=(), n3=(entry(HELD, opened_ms=0),))
     assert leader.is_late(-1)
-    leader.departures.forget(KEY)
+    leader.departures.forget(KEY, EPOCH)
     assert not leader.is_late(-1)
     assert leader.departures._registered_ms == {}
 
@@ -549,5 +568,5 @@ def test_a_turn_looks_at_no_more_brokers_than_allowed() -> None:
     leases = {key: Lease(key, EPOCH, 60_000, 0) for key in keys}
     assert len(list(leader.departures.gone(leases.get, leader.now_ms))) == LOOKS_PER_TURN
     for key in keys[:LOOKS_PER_TURN]:
-        leader.departures.forget(key)
+        leader.departures.forget(key, EPOCH)
     assert len(list(leader.departures.gone(leases.get, leader.now_ms))) == LOOKS_PER_TURN // 2

@@ -79,10 +79,10 @@ class BrokerLiveness:
         if self.role is not None:
             self.role.restored(epoch)
 
-    def removed(self, key: Key) -> None:
-        """A registration ended."""
+    def removed(self, key: Key, epoch: int) -> None:
+        """The registration with this epoch ended."""
         if self.role is not None:
-            self.role.removed(key)
+            self.role.removed(key, epoch)
 
     def lead_applied(self, term: int) -> None:
         """A leader's LEAD was applied."""

@@ -181,14 +181,15 @@ class Departures:
         if epoch >= self._first_epoch:
             self._restored = (epoch, now_ms)
 
-    def forget(self, key: Key) -> None:
-        """The registration ended."""
+    def forget(self, key: Key, epoch: int) -> None:
+        """The registration with this epoch ended. A report about a later one stays: its node has applied that one already."""
         self._registered_ms.pop(key, None)
         self._looks.pop(key, None)
         for node in self._nodes.values():
-            node.words.pop(key, None)
-            if node.arriving is not None:
-                node.arriving.pop(key, None)
+            for words in (node.words, node.arriving or {}):
+                word = words.get(key)
+                if word is not None and word.epoch <= epoch:
+                    del words[key]
 
     def unheard(self, now_ms: float) -> list[str]:
         """Nodes that are not reporting."""

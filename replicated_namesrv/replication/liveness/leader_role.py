@@ -120,9 +120,9 @@ class LeaderRole:
         if self.silence is not None:
             self.silence = Silence(self._machine.state.registrations_by_broker(), now)
 
-    def removed(self, key: Key) -> None:
-        """A registration ended."""
-        self.departures.forget(key)
+    def removed(self, key: Key, epoch: int) -> None:
+        """The registration with this epoch ended."""
+        self.departures.forget(key, epoch)
         self._suspicions.forget(key)
         if self.silence is not None:
             self.silence.forget(key)
