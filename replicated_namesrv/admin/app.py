@@ -31,7 +31,7 @@ from replicated_namesrv.admin.paths import HEALTH_ROUTES, ROUTES
 from replicated_namesrv.admin.peer_contacts import SILENT_HEARTBEATS, PeerChange, peers_of
 from replicated_namesrv.admin.responses import json_error
 from replicated_namesrv.admin.samples import SAMPLES, Samples
-from replicated_namesrv.admin.time_line import TIMELINE, TimeLine
+from replicated_namesrv.admin.time_line import CALLER, TIMELINE, TimeLine
 from replicated_namesrv.admin.unread import HttpConnections
 from replicated_namesrv.admin.watch import WATCHERS, Watchers
 from replicated_namesrv.errors import (
@@ -126,9 +126,12 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 async def _set_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Set the headers of every answer, and record the answers to changes."""
     access = request.app.get(ACCESS)
     if access is not None:
         access.done(request, response.status)
+    if (caller := request.get(CALLER)) is not None:
+        request.app[TIMELINE].requested(request.method, request.path, caller, response.status)
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["X-Frame-Options"] = "DENY"

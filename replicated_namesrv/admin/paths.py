@@ -35,9 +35,8 @@ def _change(method: str, path: str, handler: Handler, allowed: frozenset[Role] =
     async def checked(request: web.Request) -> web.StreamResponse:
         access = request.app[ACCESS]
         access.check(request, allowed, access.check_change)
-        response = await handler(request)
-        request.app[time_line.TIMELINE].requested(method, request.path, access.caller(request), response.status)
-        return response
+        request[time_line.CALLER] = access.caller(request)
+        return await handler(request)
 
     HTTP_ROLES[method, path] = allowed
     return web.route(method, path, checked)

@@ -245,6 +245,8 @@ def _summaries(change: Change) -> Iterator[dict[str, Any]]:
 
 
 TIMELINE = web.AppKey("timeline", TimeLine)
+CALLER = web.RequestKey("caller", str)
+"""Who requests a change. It is set if the access rules permit the request."""
 
 
 async def time_line(request: web.Request) -> web.Response:

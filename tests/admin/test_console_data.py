@@ -2,9 +2,12 @@
 files."""
 
 import asyncio
+import errno
 import hashlib
 import json
 import math
+import os
+import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -343,6 +346,27 @@ async def test_time_line_tells_who_requested_what(tmp_path: Path) -> None:
         )
         assert "secret" not in json.dumps(entries)
         assert (await http(port, "/v1/timeline?limit=0")).status == 400
+
+
+async def test_time_line_tells_who_requested_a_change_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change whose outcome is unknown may have been made. In an earlier version, the time line did not name its caller."""
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, "the folder cannot be synced")
+        sync(descriptor)
+
+    async with running_node(tmp_path) as (_, port):
+        assert (await http(port, "/v1/drain?withinSeconds=0", "POST")).status == 400
+        monkeypatch.setattr(os, "fsync", fsync)
+        assert (await http(port, "/v1/kv/SPACE/key", "PUT", b"v")).status == 504
+        assert (await http(port, "/v1/kv/SPACE/other", "PUT", b"v", {"Origin": "http://evil.example"})).status == 403
+        entries = (await http(port, "/v1/timeline?kind=requested")).json["entries"]
+        assert [(entry["path"], entry["by"], entry["status"]) for entry in entries] == [
+            ("/v1/kv/SPACE/key", "127.0.0.1", 504),
+            ("/v1/drain", "127.0.0.1", 400),
+        ]
 
 
 async def test_time_line_includes_requests_that_other_nodes_received(tmp_path: Path) -> None:
