@@ -64,6 +64,19 @@ def test_closed_by_us() -> None:
     assert (entry.state, entry.opened_ms) == (RELEASED, 800), "the age of the newest that we closed"
 
 
+def test_an_older_one_is_closed_last() -> None:
+    """The older connection may be of an earlier process of the broker, and says nothing about the present one."""
+    attachments = attached(1, 2)
+    attachments.lose(2, in_peace=False)
+    attachments.lose(1, in_peace=True)
+    entry = attachments.entry(KEY, 1_000)
+    assert entry is not None
+    assert (entry.state, entry.opened_ms) == (RELEASED, 800)
+    attachments.attach(KEY, 7, 3, 300.0, 0, registers=True)
+    attachments.lose(3, in_peace=True)
+    assert state_of(attachments) == LOST, "the newest"
+
+
 def test_never_attached() -> None:
     attachments = Attachments()
     assert attachments.entry(KEY, 0) is None

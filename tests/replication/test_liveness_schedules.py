@@ -612,6 +612,23 @@ def test_a_snapshot_with_another_id_of_a_broker_keeps_its_connections() -> None:
         assert cluster.is_shown()
 
 
+def test_a_connection_of_an_earlier_process_that_closes_last_is_no_evidence() -> None:
+    """A broker restarts, and the end of its earlier connection comes late. Before it, the node closes the new connection, at a
+    limit for example. The broker returns in its next round. An earlier version removed it as gone."""
+    with virtual_cluster(1) as cluster:
+        (name,) = cluster.machines
+        wires = cluster.wire(name), cluster.wire(name)
+        for wire in wires:
+            assert cluster.register(wire, registration(timeout_ms=60_000)).code == 0
+            cluster.run(5)
+        earlier, present = wires
+        cluster.say(present, lambda server, connection: connection.close(CloseReason.OURS))
+        cluster.run(1)
+        earlier.hang_up()
+        cluster.run(5)
+        assert cluster.is_shown()
+
+
 def test_the_leader_was_removed_from_the_cluster() -> None:
     """The broker has closed its connections to two nodes, and uses the third, which leads. The third node hands leadership over
     and is removed. The next leader has no report of it."""

@@ -5,8 +5,10 @@ A broker is attached to each connection over which it made contact, until the co
 
     row  connections of this registration                               state           test
     A1   at least one is open                                           HELD            test_open_connection
-    A2   the last one ended with a clean close                          LOST            test_closed_in_peace
-    A3   the last one ended in another way                              RELEASED        test_closed_by_us
+    A2   the last one ended with a clean close, and no newer one ended  LOST            test_closed_in_peace
+         in another way
+    A3   the last one, or a newer one than the last one, ended in       RELEASED        test_closed_by_us,
+         another way                                                                    test_an_older_one_is_closed_last
     A4   there was none in this process                                 no entry        test_never_attached
 
 A *clean close* is evidence that the broker left: the broker closed the connection, and this node gave it no reason to do so. The
@@ -120,9 +122,10 @@ class Attachments:
     def detach(self, key: Key, connection_id: int) -> None:
         """The broker unregistered over this connection, which may carry other brokers."""
         broker = self._brokers.get(key)
-        if broker is not None and broker.connections.pop(connection_id, None) is not None:
+        opened_ms = None if broker is None else broker.connections.pop(connection_id, None)
+        if broker is not None and opened_ms is not None:
             self._carried[connection_id].pop(key, None)
-            self._ended(key, broker, LOST)
+            self._ended(key, broker, LOST, opened_ms)
 
     def lose(self, connection_id: int, in_peace: bool) -> bool:
         """Detach all brokers from a connection that has ended. ``in_peace``: it ended with a clean close. Returns whether a
@@ -135,12 +138,12 @@ class Attachments:
             opened_ms = broker.connections.pop(connection_id)
             if not in_peace:
                 broker.released_ms = max(broker.released_ms, opened_ms)
-            self._ended(key, broker, LOST if in_peace else RELEASED)
+            self._ended(key, broker, LOST if in_peace else RELEASED, opened_ms)
         return bool(keys)
 
-    def _ended(self, key: Key, broker: _Broker, how: int) -> None:
+    def _ended(self, key: Key, broker: _Broker, how: int, opened_ms: float) -> None:
         if not broker.connections:
-            broker.ended = how
+            broker.ended = RELEASED if opened_ms < broker.released_ms else how
             self.changed[key] = None
 
     def remove(self, key: Key, epoch: int) -> list[int]:
