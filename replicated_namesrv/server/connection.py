@@ -485,11 +485,14 @@ class RemotingConnection(asyncio.BufferedProtocol):
             return
         finally:
             self._host.shares.spend(self.share, perf_counter_ns() - started_ns)
-        ended = self._tls.ended
         if plain:
             self._append(plain)
             self._proceed()
-        if ended and not self._closing:
+        self._end_tls()
+
+    def _end_tls(self) -> None:
+        """If the peer has sent close_notify, drain, unless frames before it wait to be processed."""
+        if self._tls is not None and self._tls.ended and self._reading and not self._closing:
             self.drain(CloseReason.PEER)
 
     def _tls_failed(self, error: TlsError) -> None:
@@ -642,6 +645,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._reading = True
         if not self._running:
             self._proceed()
+            self._end_tls()
         if self._reading and not self._closing:
             if self._partial is not None:
                 self._host.held.begin(self, self._host.now_s())

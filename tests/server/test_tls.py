@@ -1,5 +1,6 @@
 """TLS on the plain port: modes, certificates from memory and from files, client certificates, reload, broken streams."""
 
+import contextlib
 import os
 import shutil
 import socket
@@ -231,3 +232,26 @@ def test_close_notify(tmp_path: Path) -> None:
         assert isinstance(peer.socket, ssl.SSLSocket)
         peer.socket.unwrap()
         wait_until(lambda: server.metrics.connections_closed == {"peer": 1}, "the close")
+
+
+def test_requests_before_close_notify_are_processed(tmp_path: Path) -> None:
+    """All of them arrive in one read. Most of them wait for the share of their address."""
+    count = 3_000
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    session = trusting_anybody().wrap_bio(incoming, outgoing)
+    with live_server(tmp_path) as server, socket.create_connection(("127.0.0.1", server.port)) as client:
+        while True:
+            try:
+                session.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                client.sendall(outgoing.read())
+                incoming.write(client.recv(65_536))
+        session.write(b"".join(request(206, opaque=number) for number in range(1, count + 1)))
+        with contextlib.suppress(ssl.SSLWantReadError):
+            session.unwrap()
+        client.sendall(outgoing.read())
+        while client.recv(65_536):
+            pass
+        assert server.do(lambda: server.metrics.request_counts()) == {(206, 0): count}
+        assert server.do(lambda: server.metrics.connections_closed) == {"peer": 1}
