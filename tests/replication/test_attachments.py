@@ -77,6 +77,20 @@ def test_an_older_one_is_closed_last() -> None:
     assert state_of(attachments) == LOST, "the newest"
 
 
+def test_a_newer_one_was_closed_by_us() -> None:
+    """A connection that is open does not hide a newer one over which the broker may return."""
+    attachments = attached(1, 2)
+    attachments.lose(2, in_peace=False)
+    attachments.attach(KEY, 7, 1, 100.0, 5, registers=False)
+    ages = []
+    for clock_ms in (1_000, RETURN_MS, RETURN_MS + 1):
+        entry = attachments.entry(KEY, clock_ms)
+        assert entry is not None
+        assert entry.state == HELD
+        ages.append(clock_ms - entry.opened_ms)
+    assert ages == [200, 200, 100]
+
+
 def test_never_attached() -> None:
     attachments = Attachments()
     assert attachments.entry(KEY, 0) is None

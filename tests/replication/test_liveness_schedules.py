@@ -629,6 +629,26 @@ def test_a_connection_of_an_earlier_process_that_closes_last_is_no_evidence() ->
         assert cluster.is_shown()
 
 
+def test_a_late_104_after_the_node_closed_the_connection_of_the_present_process() -> None:
+    """A broker restarts. The node closes the new connection, at a limit for example. A heartbeat and a 104 of the earlier process
+    come late. An earlier version removed the broker."""
+    with virtual_cluster(1) as cluster:
+        (name,) = cluster.machines
+        wires = cluster.wire(name), cluster.wire(name)
+        for wire in wires:
+            assert cluster.register(wire, registration(timeout_ms=60_000)).code == 0
+            cluster.run(5)
+        earlier, present = wires
+        cluster.say(present, lambda server, connection: connection.close(CloseReason.OURS))
+        cluster.run(1)
+        cluster.say(earlier, lambda server, connection: server.node.heartbeat(*KEY, connection))
+        cluster.run(1)
+        removal = UnregisterBrokers((BrokerRemoval(*KEY, "a", 0, None),))
+        cluster.say(earlier, lambda server, connection: server.node.propose(removal, connection))
+        cluster.run(5)
+        assert cluster.is_shown()
+
+
 def test_the_leader_was_removed_from_the_cluster() -> None:
     """The broker has closed its connections to two nodes, and uses the third, which leads. The third node hands leadership over
     and is removed. The next leader has no report of it."""

@@ -52,8 +52,8 @@ REGISTERED_TOTAL_MAX = 200_000
 registration over a connection replaces the oldest one over the same connection. The first registration over a connection is
 remembered even then."""
 RETURN_MS = 120_000.0
-"""A broker whose last connection was released is expected to return within this time after its last contact. Later, a report
-gives the age of the released connection as unknown."""
+"""A broker whose connection was released is expected to return within this time after its last contact before the release. Later,
+reports do not give the age of the released connection."""
 SLOW_MS = 1_000.0
 """If an answer took longer than this, the broker may have closed the connection before the answer arrived. After a stall of this
 length all answers count as slow."""
@@ -74,6 +74,8 @@ class _Broker:
     ended: int = RELEASED
     released_ms: float = -math.inf
     """Opening time of the newest connection that has ended, except by a clean close."""
+    returns_until_ms: float = -math.inf
+    """Until then, ``released_ms`` counts."""
 
 
 class Attachments:
@@ -138,6 +140,7 @@ class Attachments:
             opened_ms = broker.connections.pop(connection_id)
             if not in_peace:
                 broker.released_ms = max(broker.released_ms, opened_ms)
+                broker.returns_until_ms = broker.contact_ms + RETURN_MS
             self._ended(key, broker, LOST if in_peace else RELEASED, opened_ms)
         return bool(keys)
 
@@ -186,12 +189,12 @@ class Attachments:
         broker = self._brokers.get(key)
         if broker is None:
             return None
-        if broker.connections:
-            state, newest_ms = HELD, max(broker.connections.values())
-        else:
-            state, newest_ms = broker.ended, broker.released_ms
-        is_unknown = state == LOST or (state == RELEASED and clock_ms > broker.contact_ms + RETURN_MS)
-        return ReportEntry(key, state, False, broker.epoch, 0, AGE_MAX if is_unknown else max(0, int(clock_ms - newest_ms)))
+        state = HELD if broker.connections else broker.ended
+        times = list(broker.connections.values())
+        if state != LOST and clock_ms <= broker.returns_until_ms:
+            times.append(broker.released_ms)
+        age_ms = max(0, int(clock_ms - max(times))) if times else AGE_MAX
+        return ReportEntry(key, state, False, broker.epoch, 0, age_ms)
 
     def known(self) -> list[tuple[Key, int]]:
         """Brokers and their epochs."""

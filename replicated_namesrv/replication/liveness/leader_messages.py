@@ -63,7 +63,7 @@ class ReportEntry(NamedTuple):
     """``group_generation`` at which the node found that the registration is a no-op. 0: the leader does not compare
     generations."""
     opened_ms: int
-    """HELD, RELEASED: age of the newest connection, which has ended if RELEASED; AGE_MAX: unknown."""
+    """HELD, RELEASED: age of the newest connection, which may have ended; AGE_MAX: unknown."""
 
 
 ALONE, MORE, LAST = range(3)
