@@ -37,7 +37,10 @@ LIMIT_FACTOR, LIMIT_S = 6.0, 240.0
 machine and for the first download of a foreign name server."""
 OUTPUT_FILE = "output.txt"
 PACKED_TRACE_FILE = f"{TRACE_FILE}.gz"
-OF_FRESH_READS = ("linearizable KV", "linearizable registration", "session guarantees", "revisions never go back")
+OF_FRESH_READS = (
+    *("linearizable KV", "linearizable registration", "session guarantees", "revisions never go back", "no resurrection"),
+    *("write permissions", "settings are kept"),
+)
 """Checks of promises that only reads with a confirmed state keep."""
 FAILURES_MAX = 4
 """A study stops after this many failed attempts in a row, because then the runs are not the cause. It is more than the attempts

@@ -203,7 +203,8 @@ def _clients(data: StudyData) -> Iterable[str]:
         "A route decides which consumer reads which queue. The shares of queues are computed from the answers that all nodes "
         "gave at the same moment: one consumer for each node, with RocketMQ's `AllocateMessageQueueAveragely`. No message "
         "was sent. A consumer whose node did not answer has the view of the first node that did, because it keeps its routes or "
-        "asks another node. So in CP, where a node without a majority does not answer, these shares are smaller by construction."
+        "asks another node. So in CP, where a node without a majority does not answer, these shares are smaller by construction. "
+        "A client that knows no broker sends nothing, so the first two rows belong together."
     )
     yield _arms_table(data, [_BY_COLUMN[column] for column in MESSAGES])
     yield "### Gaps by kind of client"

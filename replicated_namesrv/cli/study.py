@@ -207,7 +207,8 @@ def _publish(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
 
 def _add_results(arguments: argparse.Namespace, plan: "StudyPlan", ledger: "StudyLedger", say: Callable[[str], None]) -> int:
     """Add the runs of a study's folder to the published data. Returns their number."""
-    from replicated_namesrv.chaos.study_session import run_folder
+    from replicated_namesrv.chaos.run_report import read_verdict
+    from replicated_namesrv.chaos.study_session import broken_promises, run_folder
     from replicated_namesrv.spark.study_data import rows_of, rows_without_result, write_data
     from replicated_namesrv.spark.study_results import StudyTrace, results
 
@@ -215,7 +216,13 @@ def _add_results(arguments: argparse.Namespace, plan: "StudyPlan", ledger: "Stud
     if not done:
         raise SettingError(f"{arguments.folder}: no run is done yet; continue with 'namesrv study resume {arguments.folder}'")
     failed = [entry for entry in done.values() if "trace_sha256" not in entry]
-    traces = [StudyTrace(dict(one), run_folder(arguments.folder, one)) for one in done.values() if "trace_sha256" in one]
+    traces = []
+    for one in done.values():
+        if "trace_sha256" in one:
+            folder = run_folder(arguments.folder, one)
+            verdict = read_verdict(folder)
+            violated = one.get("violated") if verdict is None else broken_promises(verdict)
+            traces.append(StudyTrace({**one, "violated": violated}, folder))
     runs, figures = rows_of(traces, results(arguments.folder, traces, say))
     write_data(arguments.to / plan.name, [*runs, *rows_without_result(failed)], figures)
     return len(done)

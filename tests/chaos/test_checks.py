@@ -681,19 +681,6 @@ def test_clients_of_five_nodes_may_wait_for_two_more_time_outs() -> None:
     assert check_availability(story).verdict is Verdict.VALID
 
 
-def test_a_client_that_waits_for_a_node_that_it_named_may_wait() -> None:
-    """A KV write to every name server ends at the first one that does not answer."""
-    script = Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000)
-    for start in range(3000, 9000, 1500):
-        script.op(start, start + 1_499, "c1", "put", "k", "a", outcome="indeterminate")
-    story = with_renewals(script)
-    workload = story.manifest["scenario"]["workload"]
-    workload["kv_writes"] = "one"
-    assert check_availability(story).verdict is Verdict.VIOLATED, "a write goes to one node, and another one can replace it"
-    workload["kv_writes"] = "all"
-    assert check_availability(story).verdict is Verdict.VALID
-
-
 def test_a_client_that_caches_routes_may_wait_for_its_next_poll() -> None:
     """Such a client may wait for 6 s plus 1.5 s, and the finding says so."""
     waited = with_renewals(Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000))

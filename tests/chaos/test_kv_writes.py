@@ -11,6 +11,7 @@ import pytest
 from replicated_namesrv.chaos.checks.linear import check_kv
 from replicated_namesrv.chaos.checks.node_promises import check_node_kv
 from replicated_namesrv.chaos.checks.order import check_sessions
+from replicated_namesrv.chaos.checks.timing import check_availability
 from replicated_namesrv.chaos.clients import Client, KvLoop
 from replicated_namesrv.chaos.recorder import Recorder
 from replicated_namesrv.chaos.records import SCHEMA_VERSION, Complete, Header, Invoke, TraceWriter, read_trace
@@ -121,3 +122,16 @@ def test_independent_nodes_are_judged_by_the_request_to_them() -> None:
     assert check_node_kv(script.story).verdict is Verdict.VALID
     script.op(1060, 1070, "c2", "get", "k", None, node="n2")
     assert check_node_kv(script.story).count == 1
+
+
+def test_a_client_that_waits_for_a_node_that_it_named_may_wait() -> None:
+    """A KV write to every name server ends at the first one that does not answer."""
+    script = Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000)
+    for start in range(3000, 9000, 1500):
+        script.op(start, start + 1_499, "c1", "put", "k", "a", outcome="indeterminate")
+    story = with_renewals(script)
+    workload = story.manifest["scenario"]["workload"]
+    workload["kv_writes"] = "one"
+    assert check_availability(story).verdict is Verdict.VIOLATED, "a write goes to one node, and another one can replace it"
+    workload["kv_writes"] = "all"
+    assert check_availability(story).verdict is Verdict.VALID
