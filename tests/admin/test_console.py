@@ -338,7 +338,7 @@ async def test_an_unknown_page_says_so(tmp_path: Path) -> None:
     async with running_node(tmp_path) as (_, port), browser_page() as page:
         await page.goto(console(port, "nonsense/x"))
         await shows(page, "There is no page at this address.", "main")
-        await page.wait_for_function("document.title.startsWith('No such page · ')")
+        await expect(page).to_have_title(re.compile("^No such page · "), timeout=LIMIT_MS)
 
 
 @pytest.mark.slow

@@ -271,7 +271,8 @@ operations_during_min = 1
 
 
 def study(*words: str, cwd: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "replicated_namesrv", "study", *words]
+    # background jobs of a shell ignore SIGINT
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "replicated_namesrv", "study", *words]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
