@@ -65,7 +65,7 @@ def test_closed_by_us() -> None:
 
 
 def test_an_older_one_is_closed_last() -> None:
-    """The older connection may be of an earlier process of the broker, and says nothing about the present one."""
+    """The older connection may belong to an earlier process of the broker. Its end is no evidence that the present one left."""
     attachments = attached(1, 2)
     attachments.lose(2, in_peace=False)
     attachments.lose(1, in_peace=True)

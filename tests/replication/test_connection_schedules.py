@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from replicated_namesrv.routes.commands import BrokerRemoval, UnregisterBrokers
 from replicated_namesrv.service import CloseReason
-from tests.replication.virtual import KEY, registration, virtual_cluster
+from replicated_namesrv.simulation.route_cluster import Wire
+from tests.replication.virtual import KEY, Cluster, registration, virtual_cluster
 
 
 def test_other_connections_to_the_node_count_after_a_change_of_the_id() -> None:
@@ -28,35 +29,34 @@ def test_other_connections_to_the_node_count_after_a_change_of_the_id() -> None:
         assert sum(node.lost_count for node in cluster.nodes) == 1
 
 
+def restarted_and_closed(cluster: Cluster) -> Wire:
+    """A broker restarts, and the only node closes the new connection, at a limit for example. Returns the earlier connection,
+    which is still open."""
+    (name,) = cluster.machines
+    wires = cluster.wire(name), cluster.wire(name)
+    for wire in wires:
+        assert cluster.register(wire, registration(timeout_ms=60_000)).code == 0
+        cluster.run(5)
+    earlier, present = wires
+    cluster.say(present, lambda server, connection: connection.close(CloseReason.OURS))
+    cluster.run(1)
+    return earlier
+
+
 def test_a_connection_of_an_earlier_process_that_closes_last_is_no_evidence() -> None:
-    """A broker restarts, and the end of its earlier connection comes late. Before it, the node closes the new connection, at a
-    limit for example. The broker returns in its next round. An earlier version removed it as gone."""
+    """The end of the earlier connection comes late. The broker returns in its next round. An earlier version removed it as
+    gone."""
     with virtual_cluster(1) as cluster:
-        (name,) = cluster.machines
-        wires = cluster.wire(name), cluster.wire(name)
-        for wire in wires:
-            assert cluster.register(wire, registration(timeout_ms=60_000)).code == 0
-            cluster.run(5)
-        earlier, present = wires
-        cluster.say(present, lambda server, connection: connection.close(CloseReason.OURS))
-        cluster.run(1)
+        earlier = restarted_and_closed(cluster)
         earlier.hang_up()
         cluster.run(5)
         assert cluster.is_shown()
 
 
 def test_a_late_104_after_the_node_closed_the_connection_of_the_present_process() -> None:
-    """A broker restarts. The node closes the new connection, at a limit for example. A heartbeat and a 104 of the earlier process
-    come late. An earlier version removed the broker."""
+    """A heartbeat and a 104 of the earlier process come late. An earlier version removed the broker."""
     with virtual_cluster(1) as cluster:
-        (name,) = cluster.machines
-        wires = cluster.wire(name), cluster.wire(name)
-        for wire in wires:
-            assert cluster.register(wire, registration(timeout_ms=60_000)).code == 0
-            cluster.run(5)
-        earlier, present = wires
-        cluster.say(present, lambda server, connection: connection.close(CloseReason.OURS))
-        cluster.run(1)
+        earlier = restarted_and_closed(cluster)
         cluster.say(earlier, lambda server, connection: server.node.heartbeat(*KEY, connection))
         cluster.run(1)
         removal = UnregisterBrokers((BrokerRemoval(*KEY, "a", 0, None),))
