@@ -218,10 +218,10 @@ def _read(path: Path) -> dict[str, Mapping[str, str]]:
         return {row["run"]: row for row in csv.DictReader(lines)}
 
 
-def described(found: Estimate | None, unit: str, *, signed: bool = False) -> str:
+def described(found: Estimate | None, unit: str, *, signed: bool = False, show_values: bool = True) -> str:
     """A mean as text, with its interval, or with the values themselves if there are too few replicates for an interval.
 
-    ``signed``: it is a difference, so a share has percentage points."""
+    ``signed``: it is a difference, so a share has percentage points. ``show_values`` False: a chart shows the values."""
     if found is None:
         return "-"
     names = {"share": " points" if signed else " %", "s": " s", "ms": " ms"}
@@ -233,6 +233,8 @@ def described(found: Estimate | None, unit: str, *, signed: bool = False) -> str
     low, high = found.interval
     if low is not None and high is not None:
         return f"{text} [{number(low * factor, signed=signed)}, {number(high * factor, signed=signed)}]"
+    if not show_values:
+        return text
     if len(found.values) <= VALUES_MAX:
         return f"{text} ({', '.join(shown[1:])})"
     return f"{text} ({shown[1]} to {shown[-1]} in {len(found.values)})"

@@ -9,7 +9,7 @@ from textwrap import fill
 from replicated_namesrv.files import write_atomically
 from replicated_namesrv.spark import study_charts, study_decision
 from replicated_namesrv.spark.charts import Figure
-from replicated_namesrv.spark.study_data import BlockKey, Estimate, StudyData, Where, described, everywhere, number
+from replicated_namesrv.spark.study_data import BlockKey, StudyData, Where, described, number
 from replicated_namesrv.spark.study_results import FIGURES, PRIMARY_FIGURES, StudyFigure
 from replicated_namesrv.spark.summary import REPLICATES_MIN, holm
 from replicated_namesrv.spark.survival import Survival
@@ -260,13 +260,8 @@ def _slices(data: StudyData) -> Iterable[str]:
             found = [data.estimate(arm, figure, where) for arm in data.plan.arms]
             if any(found):
                 count = max(len(one.values) for one in found if one is not None)
-                rows.append([name, str(count), *(_without_values(one, figure.unit) for one in found)])
+                rows.append([name, str(count), *(described(one, figure.unit, show_values=False) for one in found)])
         yield _table(["", "blocks", *data.plan.arms], rows)
-
-
-def _without_values(found: Estimate | None, unit: str) -> str:
-    """The mean and its interval. The charts show the values."""
-    return described(found, unit).partition(" (")[0]
 
 
 def _in(name: str, value: str) -> Where:
@@ -356,10 +351,11 @@ def _made(data: StudyData) -> Iterable[str]:
     yield _table(head, rows)
     yield (
         "A *failed* attempt made no complete trace, and is repeated at most twice. No other run is repeated: the figures do not "
-        "depend on a verdict. A verdict is unknown if too little happened or the machine was too busy to judge times. The "
-        "promises are those of the mode and, in CP, of the read level. Slowdown is the time in which processes ran or waited for "
-        "a core, divided by the time in which they ran, in the worst phase of a run. Operations are those of clients, a mean of "
-        "the runs: each client waits for its answer before it asks again, so it asks less while it waits."
+        "depend on a verdict. A run is judged when it is made, by the checks of its version. A verdict is unknown if too little "
+        "happened or the machine was too busy to judge times. The promises are those of the mode and, in CP, of the read level. "
+        "Slowdown is the time in which processes ran or waited for a core, divided by the time in which they ran, in the worst "
+        "phase of a run. Operations are those of clients, a mean of the runs: each client waits for its answer before it asks "
+        "again, so it asks less while it waits."
     )
     if broken:
         yield "\n".join(_bullet(text) for text in broken[:BROKEN_MAX])
@@ -396,7 +392,9 @@ def _changes(data: StudyData) -> Iterable[str]:
     for column, before, change in EARLIER:
         figure = _BY_COLUMN[column]
         now = ", ".join(
-            f"{arm} {_without_values(data.estimate(arm, figure), figure.unit)}" for arm in (AP, CP) if arm in data.plan.arms
+            f"{arm} {described(data.estimate(arm, figure), figure.unit, show_values=False)}"
+            for arm in (AP, CP)
+            if arm in data.plan.arms
         )
         rows.append([_title(figure), before, now, change])
     rows.append(["t-visibility, 99 % of the KV writes", "AP 8.2 s", _visible(data), "edge of a bin; a put went to one node"])
@@ -476,7 +474,7 @@ def _title(figure: StudyFigure) -> str:
 def _arms_table(data: StudyData, figures: Sequence[StudyFigure], arms: Sequence[str] = ()) -> str:
     arms = arms or data.plan.arms
     rows = [
-        [_title(figure), *(_without_values(data.estimate(arm, figure, everywhere), figure.unit) for arm in arms)]
+        [_title(figure), *(described(data.estimate(arm, figure), figure.unit, show_values=False) for arm in arms)]
         for figure in figures
     ]
     return _table(["", *arms], rows)
