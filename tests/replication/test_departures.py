@@ -37,6 +37,7 @@ class Leader:
         self.departures = Departures(MEMBERS, "n1", GRACE, 0, LivenessDefences(), removed_ms)
         self.departures.lead_applied(EPOCH)
         self.now_ms = 0.0
+        self.paused_ms = 0.0
         self.sequences = dict.fromkeys(MEMBERS, 0)
         self.sessions = dict.fromkeys(MEMBERS, 1)
         self.lease: Lease | None = Lease(KEY, EPOCH, T, 0)
@@ -44,7 +45,7 @@ class Leader:
     def report(self, node: str, *entries: ReportEntry, full: bool = False, running_ms: int = OLD, part: int = ALONE) -> bool:
         self.sequences[node] += 1
         report = NodeReport(self.sessions[node], self.sequences[node], 5, full, entries, running_ms, part)
-        return self.departures.report(node, report, self.now_ms, self.now_ms)
+        return self.departures.report(node, report, self.now_ms, self.now_ms + self.paused_ms)
 
     def lists(self, **entries: tuple[ReportEntry, ...]) -> None:
         for node, listed in entries.items():
@@ -194,7 +195,7 @@ def test_never_attached(ran_ms: int, is_backup: bool) -> None:
     if is_backup:
         leader.departures.restored(EPOCH + 1, leader.now_ms)
     else:
-        leader.departures.registered(KEY, EPOCH + 1, leader.now_ms)
+        leader.departures.registered(KEY, EPOCH + 1, leader.now_ms, leader.now_ms)
     leader.report("n3", entry(HELD, EPOCH + 1))
     leader.report("n3", entry(LOST, EPOCH + 1))
     leader.run(GRACE)
@@ -211,7 +212,7 @@ def test_registered_before_this_term(is_backup: bool) -> None:
     if is_backup:
         leader.departures.restored(EPOCH, leader.now_ms)
     else:
-        leader.departures.registered(KEY, EPOCH, leader.now_ms)
+        leader.departures.registered(KEY, EPOCH, leader.now_ms, leader.now_ms)
     leader.report("n1", entry(LOST))
     leader.run(GRACE)
     assert not leader.is_gone()
@@ -220,19 +221,19 @@ def test_registered_before_this_term(is_backup: bool) -> None:
 @pytest.mark.parametrize("epoch", [1, EPOCH])
 def test_registered_before_lead_is_applied(epoch: int) -> None:
     departures = Departures(MEMBERS, "n1", GRACE, 0, LivenessDefences())
-    departures.registered(KEY, EPOCH, 1)
+    departures.registered(KEY, EPOCH, 1, 1)
     assert departures._registered_at_ms(Lease(KEY, epoch, T, 0)) == -math.inf
 
 
 def test_a_change_of_a_registration_makes_no_node_old() -> None:
     leader = Leader()
     leader.lists(n1=(), n2=(), n3=())
-    leader.departures.registered(KEY, EPOCH + 1, 0)
+    leader.departures.registered(KEY, EPOCH + 1, 0, 0)
     leader.run(1_000)
     leader.sessions["n3"], leader.sequences["n3"] = 2, 0
     leader.report("n3", full=True, running_ms=0)
     leader.run(1_000)
-    leader.departures.registered(KEY, EPOCH + 1, leader.now_ms)
+    leader.departures.registered(KEY, EPOCH + 1, leader.now_ms, leader.now_ms)
     leader.lease = Lease(KEY, EPOCH + 1, T, 0)
     leader.report("n1", entry(LOST, EPOCH + 1))
     leader.run(GRACE)
@@ -244,7 +245,7 @@ def test_the_time_of_another_registration_makes_no_node_old() -> None:
     for node in MEMBERS:
         leader.report(node, full=True, running_ms=0)
     leader.run(1_000)
-    leader.departures.registered(KEY, EPOCH + 1, leader.now_ms)
+    leader.departures.registered(KEY, EPOCH + 1, leader.now_ms, leader.now_ms)
     leader.lease = Lease(KEY, EPOCH + 2, T, 0)
     leader.report("n1", entry(LOST, EPOCH + 2))
     leader.run(GRACE)
@@ -264,7 +265,7 @@ def test_young_process(epoch: int) -> None:
     leader = Leader()
     leader.lease = Lease(KEY, epoch, T, 0)
     leader.lists(n1=(entry(LOST, epoch),), n2=(entry(LOST, epoch),), n3=(entry(HELD, epoch),))
-    leader.departures.registered(KEY, epoch, 0)
+    leader.departures.registered(KEY, epoch, 0, 0)
     leader.run(2_000)
     leader.sessions["n3"], leader.sequences["n3"] = 2, 0
     assert leader.report("n3", full=True, running_ms=500)
@@ -274,6 +275,20 @@ def test_young_process(epoch: int) -> None:
     assert leader.is_gone()
 
 
+def test_a_process_that_began_while_the_leader_was_paused_is_young() -> None:
+    """The leader's running time hardly advances in its pause, so by that clock the node's process seems to be older."""
+    leader = Leader()
+    leader.lease = Lease(KEY, EPOCH + 1, T, 0)
+    leader.lists(n1=(entry(LOST, EPOCH + 1),), n2=(entry(LOST, EPOCH + 1),), n3=())
+    leader.run(2_000)
+    leader.departures.registered(KEY, EPOCH + 1, leader.now_ms, leader.now_ms)
+    leader.paused_ms = 9_000
+    leader.sessions["n3"], leader.sequences["n3"] = 2, 0
+    assert leader.report("n3", full=True, running_ms=5_000)
+    leader.run(2_000)
+    assert not leader.is_gone()
+
+
 def test_a_change_of_an_older_registration_makes_no_node_old() -> None:
     leader = Leader()
     leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=())
@@ -281,7 +296,7 @@ def test_a_change_of_an_older_registration_makes_no_node_old() -> None:
     leader.sessions["n3"], leader.sequences["n3"] = 2, 0
     leader.report("n3", full=True, running_ms=0)
     leader.run(1_000)
-    leader.departures.registered(KEY, EPOCH, leader.now_ms)
+    leader.departures.registered(KEY, EPOCH, leader.now_ms, leader.now_ms)
     leader.run(GRACE)
     assert not leader.is_gone()
 
@@ -316,7 +331,7 @@ def test_a_node_is_ahead_of_the_leader() -> None:
     assert list(leader.departures.gone(lambda key: leader.lease, leader.now_ms)) == []
     leader.run(250)
     leader.lease = lease
-    leader.departures.registered(KEY, EPOCH, leader.now_ms)
+    leader.departures.registered(KEY, EPOCH, leader.now_ms, leader.now_ms)
     assert not leader.is_gone()
     leader.run(GRACE)
     assert leader.is_gone()
@@ -335,7 +350,7 @@ def test_a_report_about_the_next_registration_outlives_the_removal(is_arriving: 
     if is_arriving:
         leader.report("n2", part=LAST)
     leader.lease = Lease(KEY, EPOCH + 1, T, 0)
-    leader.departures.registered(KEY, EPOCH + 1, leader.now_ms)
+    leader.departures.registered(KEY, EPOCH + 1, leader.now_ms, leader.now_ms)
     leader.run(T)
     assert not leader.is_gone()
     assert leader.is_late(-1, EPOCH + 1)
@@ -488,7 +503,7 @@ def test_a_registration_that_ends_between_the_parts_is_forgotten() -> None:
 
 def test_a_registration_that_ended_is_forgotten() -> None:
     leader = Leader()
-    leader.departures.registered(KEY, EPOCH + 1, 0)
+    leader.departures.registered(KEY, EPOCH + 1, 0, 0)
     leader.lists(n1=(), n2=(), n3=(entry(HELD, opened_ms=0),))
     assert leader.is_late(-1)
     leader.departures.forget(KEY, EPOCH)

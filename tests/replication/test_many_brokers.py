@@ -148,7 +148,7 @@ def test_brokers_of_a_backup_began_when_it_was_restored() -> None:
     assert departures._registered_at_ms(lease) == float("-inf"), "it was before the term"
     departures.lead_applied(6)
     departures.restored(7, 2.0)
-    departures.registered(lease.key, 7, 3.0)
+    departures.registered(lease.key, 7, 3.0, 3.0)
     assert departures._registered_at_ms(lease) == 2.0
-    departures.registered(lease.key, 8, 4.0)
+    departures.registered(lease.key, 8, 4.0, 4.0)
     assert departures._registered_at_ms(lease._replace(epoch=8)) == 4.0

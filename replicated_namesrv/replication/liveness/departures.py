@@ -44,8 +44,8 @@ live broker returns within this time.
                                               after the request's own          request's connection       test_104_after_a_release
     U4   arrived                              any other                        remove the broker          test_104
 
-A broker's process connects to all nodes within ROUND_MS after its start (``attachments.py``). Ages of connections use clocks that
-continue while a process stalls (``clock_ms``); everything else counts only time in which the leader ran.
+A broker's process connects to all nodes within ROUND_MS after its start (``attachments.py``). Ages of connections, and
+rows N5 and N6, use clocks that continue while a process stalls (``clock_ms``). Time-outs count only time in which the leader ran.
 """
 
 import math
@@ -94,6 +94,8 @@ class _Node:
     """Whether the node's whole list has arrived, and every change since then."""
     began_ms: float = 0.0
     """Start of the node's process."""
+    began_clock_ms: float = 0.0
+    """The same on the leader's ``clock_ms``. It is not earlier than the real start, however long the leader was paused."""
     words: dict[Key, _Word] = field(default_factory=dict)
     arriving: dict[Key, _Word] | None = None
     """The parts of a whole list that have arrived, and every change since its first part. When the last part arrives, this
@@ -119,9 +121,9 @@ class Departures:
         self._first_epoch = math.inf
         """Registrations with this epoch or a later one began in this term."""
         self._registered_ms: dict[Key, tuple[int, float]] = {}
-        """For the registrations that began in this term: their epochs, and the times at which they began."""
+        """For the registrations that began in this term: their epochs, and the times (``clock_ms``) at which they began."""
         self._restored = (0, 0.0)
-        """The epoch of all registrations that were restored from a backup, and the time at which they began."""
+        """The epoch of all registrations that were restored from a backup, and the time (``clock_ms``) at which they began."""
         self._looks: dict[Key, float] = {}
         """Brokers that closed a connection, each with the time of its next check."""
 
@@ -132,7 +134,7 @@ class Departures:
             return True  # the node was removed from the cluster
         if known.session != report.session:
             known.session, known.is_complete, known.sequence, known.arriving = report.session, False, 0, None
-            known.began_ms = now_ms - report.running_ms
+            known.began_ms, known.began_clock_ms = now_ms - report.running_ms, clock_ms - report.running_ms
         elif report.sequence <= known.sequence:
             return True
         known.heard_ms = now_ms
@@ -168,18 +170,18 @@ class Departures:
         """The LEAD command with which this leader began its term was applied at this revision."""
         self._first_epoch = revision + 1
 
-    def registered(self, key: Key, epoch: int, now_ms: float) -> None:
+    def registered(self, key: Key, epoch: int, now_ms: float, clock_ms: float) -> None:
         """A registration was applied in this term. Another node may have applied it before, and may have reported that the broker
         closed its connection."""
         if any((word := node.words.get(key)) is not None and word.state == LOST for node in self._nodes.values()):
             self._looks[key] = now_ms
         if epoch >= self._first_epoch and self._registered_ms.get(key, self._restored)[0] != epoch:
-            self._registered_ms[key] = (epoch, now_ms)
+            self._registered_ms[key] = (epoch, clock_ms)
 
-    def restored(self, epoch: int, now_ms: float) -> None:
+    def restored(self, epoch: int, clock_ms: float) -> None:
         """A backup has replaced the state in this term. All its registrations have this epoch."""
         if epoch >= self._first_epoch:
-            self._restored = (epoch, now_ms)
+            self._restored = (epoch, clock_ms)
 
     def forget(self, key: Key, epoch: int) -> None:
         """The registration with this epoch ended. A report about a later one stays: its node has applied that one already."""
@@ -234,7 +236,7 @@ class Departures:
                 has_left = True
             elif word is not None and word.state == RELEASED:
                 moment_ms = self._wait(defences.released_nodes, word.told_ms, lease)
-            elif node.began_ms <= self._registered_at_ms(lease):
+            elif node.began_clock_ms <= self._registered_at_ms(lease):
                 moment_ms = -math.inf
             else:
                 moment_ms = self._wait(defences.young_nodes, node.began_ms, lease)
@@ -246,7 +248,7 @@ class Departures:
         return from_ms + lease.timeout_ms if waits else -math.inf
 
     def _registered_at_ms(self, lease: Lease) -> float:
-        """When the registration began. -infinity: before this term."""
+        """When the registration began, a time of ``clock_ms``. -infinity: before this term."""
         epoch, registered_ms = self._registered_ms.get(lease.key, self._restored)
         return registered_ms if epoch == lease.epoch else -math.inf
 

@@ -108,17 +108,16 @@ class LeaderRole:
         """Process a registration that was applied. ``epoch``: its epoch if the registration is in force, so that it is a contact;
         None: it is not in force."""
         if epoch is not None:
-            self._registered_lately[key] = self._now_ms()
-            self.departures.registered(key, epoch, self._now_ms())
+            self._registered_lately[key] = now = self._now_ms()
+            self.departures.registered(key, epoch, now, self._clock_ms())
             self._contact(key, epoch)
         self._decide_all(self._admission.applied(key, content))
 
     def restored(self, epoch: int) -> None:
         """A backup has replaced the state. All brokers in it count as having registered now, with this epoch."""
-        now = self._now_ms()
-        self.departures.restored(epoch, now)
+        self.departures.restored(epoch, self._clock_ms())
         if self.silence is not None:
-            self.silence = Silence(self._machine.state.registrations_by_broker(), now)
+            self.silence = Silence(self._machine.state.registrations_by_broker(), self._now_ms())
 
     def removed(self, key: Key, epoch: int) -> None:
         """The registration with this epoch ended."""
