@@ -14,6 +14,8 @@ from tests.chaos.traces import NODES, Script
 MASTER, SLAVE, ACTING_SLAVE = ("deputy/0", 0), ("deputy/1", 1), ("deputy/1", 0)
 LEAVES, RETURNS = 1_500.0, 2_200.0
 AWAY, BACK = 1_800.0, 2_400.0
+END = 13_500.0
+"""After the end of the last phase that is judged."""
 Case = Callable[[Script], Script]
 
 
@@ -103,6 +105,7 @@ NOTIFIED: dict[str, Case] = {
     "of both": told_of_both,
     "later than the answer": lambda run: hears(hears(run, LEAVES + 300, SLAVE, offline="deputy/0"), RETURNS + 300, MASTER),
     "by each node": lambda run: told_of_both(told_of_both(run)),
+    "of the departure when the run ends": lambda run: hears(told_of_both(run), END, SLAVE, offline="deputy/0"),
 }
 NOT_NOTIFIED: dict[str, Case] = {
     "of the departure": lambda run: hears(run, RETURNS + 8, MASTER),
