@@ -10,8 +10,10 @@ of one monotonic clock of the machine (``time.monotonic_ns``), which all process
 """
 
 import dataclasses
+import gzip
 import os
 import types
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,8 @@ from replicated_namesrv.errors import NamesrvError
 
 SCHEMA_VERSION = 1
 TRACE_FILE = "trace.jsonl"
+PACKED_TRACE_FILE = f"{TRACE_FILE}.gz"
+"""The compressed trace, which a study keeps instead of the trace."""
 MANIFEST_FILE = "manifest.json"
 READ_ONLY, READ_WRITE = "4", "6"
 """Values of write-perm and perm operations: the permission as RocketMQ's routes encode it."""
@@ -381,15 +385,22 @@ class RecordedTrace:
         return bool(self.records) and isinstance(self.records[-1], End) and not self.torn and not self.corrupt
 
 
+def trace_path(folder: Path) -> Path:
+    """The trace of the run in this folder. It is the compressed one if there is no other."""
+    plain, packed = folder / TRACE_FILE, folder / PACKED_TRACE_FILE
+    return packed if packed.exists() and not plain.exists() else plain
+
+
 def read_trace(path: Path) -> RecordedTrace:
-    """Read a whole trace. Raises TraceError: no file, no header, another schema version."""
+    """Read a whole trace, which may be compressed. Raises TraceError: no file, no header, another schema version."""
     trace = RecordedTrace([], 0, [])
     try:
-        with path.open("rb") as lines:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 _read_line(trace, number, line)
-    except OSError as cause:
-        raise TraceError(f"{path}: cannot be read ({cause.strerror}); give the folder of a run") from cause
+    except (OSError, EOFError, zlib.error) as cause:
+        why = (cause.strerror if isinstance(cause, OSError) else None) or cause
+        raise TraceError(f"{path}: cannot be read ({why}); give the folder of a run") from cause
     header = trace.records[0] if trace.records else None
     if not isinstance(header, Header):
         raise TraceError(

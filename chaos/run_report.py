@@ -10,7 +10,7 @@ from replicated_namesrv.chaos.checks import RunJudgement, judge
 from replicated_namesrv.chaos.checks.linear import kv_history
 from replicated_namesrv.chaos.checks.registration_history import registrations
 from replicated_namesrv.chaos.checks.story import Story
-from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, TRACE_FILE, RecordedTrace, TraceError, read_trace
+from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, RecordedTrace, TraceError, read_trace, trace_path
 from replicated_namesrv.chaos.run_modes import OWN, promises_of, shown
 from replicated_namesrv.chaos.timeline_page import render
 from replicated_namesrv.files import write_atomically
@@ -54,7 +54,7 @@ def load_story(folder: Path) -> Story:
         manifest = json.loads((folder / MANIFEST_FILE).read_bytes())
     except (OSError, ValueError) as cause:
         raise TraceError(f"{folder / MANIFEST_FILE}: cannot be read ({cause}); give the folder of a run") from cause
-    trace = read_trace(folder / TRACE_FILE)
+    trace = read_trace(trace_path(folder))
     with _as_trace_error(folder):
         if manifest["schema"] != SCHEMA_VERSION:
             raise TraceError(
@@ -78,18 +78,25 @@ def _as_trace_error(folder: Path) -> Iterator[None]:
 def conclude(folder: Path, judged_as: str | None = None) -> tuple[RunJudgement, dict[str, Any]]:
     """Judge the run in ``folder`` and write all result files. Raises TraceError, StorageError."""
     story = load_story(folder)
+    judgement, verdict = judged_story(folder, story, judged_as)
+    with _as_trace_error(folder):
+        picture = render(story, judgement).encode()
+    write_history(folder / HISTORY_FILE, history(story))
+    write_atomically(folder / TIMELINE_FILE, picture)
+    write_atomically(folder / VERDICT_FILE, json.dumps(verdict, indent=1).encode())
+    return judgement, verdict
+
+
+def judged_story(folder: Path, story: Story, judged_as: str | None = None) -> tuple[RunJudgement, dict[str, Any]]:
+    """Judge a run that was loaded from ``folder``: the judgement, and the content of verdict.json. Raises TraceError."""
     with _as_trace_error(folder):
         judgement = judge(story, judged_as or story.manifest["judged_as"])
-        picture = render(story, judgement).encode()
         verdict = {
             **_naming(story.manifest),
             "complete": judgement.complete,
             "trace": _counts(story.trace),
             **judgement.as_json(),
         }
-    write_history(folder / HISTORY_FILE, history(story))
-    write_atomically(folder / TIMELINE_FILE, picture)
-    write_atomically(folder / VERDICT_FILE, json.dumps(verdict, indent=1).encode())
     return judgement, verdict
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from replicated_namesrv.chaos.records import MANIFEST_FILE, TRACE_FILE, Phase
+from replicated_namesrv.chaos.records import MANIFEST_FILE, PACKED_TRACE_FILE, TRACE_FILE, Phase
 from replicated_namesrv.chaos.run_report import HISTORY_FILE, TIMELINE_FILE, VERDICT_FILE, read_verdict
 from replicated_namesrv.chaos.study_ledger import (
     FAILED,
@@ -36,7 +36,6 @@ LIMIT_FACTOR, LIMIT_S = 6.0, 240.0
 """An attempt is stopped when it has taken LIMIT_FACTOR times its expected length, plus LIMIT_S. This leaves time for a busy
 machine and for the first download of a foreign name server."""
 OUTPUT_FILE = "output.txt"
-PACKED_TRACE_FILE = f"{TRACE_FILE}.gz"
 OF_FRESH_READS = (
     *("linearizable KV", "linearizable registration", "session guarantees", "revisions never go back", "no resurrection"),
     *("write permissions", "settings are kept"),
@@ -174,7 +173,7 @@ class StudySession:
             **_about(run),
             "attempt": number,
             "verdict": FAILED if verdict is None or not verdict["complete"] else verdict["verdict"],
-            "reason": f"{code}: {' | '.join(child.last_lines(1))}"[:500] if verdict is None else _reason(verdict),
+            "reason": f"{code}: {' | '.join(child.last_lines(1))}"[:500] if verdict is None else unkept_promises(verdict),
             "folder": str(folder.relative_to(self._folder)),
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
             "took_s": round(took_s, 1),
@@ -225,8 +224,8 @@ def _about(run: StudyRun) -> dict[str, Any]:
     }  # fmt: skip  # items grouped by line
 
 
-def _reason(verdict: dict[str, Any]) -> str | None:
-    """The promised checks that are not valid. None: the run is valid."""
+def unkept_promises(verdict: Mapping[str, Any]) -> str | None:
+    """The promised checks that are not valid, with their verdicts. None: the run is valid."""
     if verdict["verdict"] == "valid":
         return None
     names = [f"{one['check']}: {one['verdict']}" for one in verdict["checks"] if one["promised"] and one["verdict"] != "valid"]

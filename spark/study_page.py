@@ -351,7 +351,8 @@ def _made(data: StudyData) -> Iterable[str]:
     yield _table(head, rows)
     yield (
         "A *failed* attempt made no complete trace, and is repeated at most twice. No other run is repeated: the figures do not "
-        "depend on a verdict. A run is judged when it is made, by the checks of its version. A verdict is unknown if too little "
+        "depend on a verdict. A run is judged when it is made, and again, with the present checks, by "
+        "`namesrv study publish --judge-again`. A verdict is unknown if too little "
         "happened or the machine was too busy to judge times. The promises are those of the mode and, in CP, of the read level. "
         "Slowdown is the time in which processes ran or waited for a core, divided by the time in which they ran, in the worst "
         "phase of a run. Operations are those of clients, a mean of the runs: each client waits for its answer before it asks "

@@ -29,6 +29,7 @@ examples:
   namesrv study run primary --hours 1                  begin it, and stop after an hour
   namesrv study resume runs/studies/primary            continue where it stopped
   namesrv study publish runs/studies/primary           write docs/results anew
+  namesrv study publish FOLDER --judge-again           the same, after changes of the checks
 
 A plan is a TOML file (chaos/studies; copy one). A study has a folder with its plan, its ledger (ledger.jsonl, one line for each
 attempt of a run) and the compressed trace of each run. It can be stopped at any time, also by kill -9. Then only the runs in
@@ -61,6 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     publish.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="folder of the study")
     publish.add_argument(
         "--to", type=Path, default=Path(PUBLISHED), metavar="DIR", help=f"folder of the page and its data (default: {PUBLISHED})"
+    )
+    publish.add_argument(
+        "--judge-again", action="store_true", help="first judge each run again with the present checks (3 s of one core each)"
     )
     for command in (begin, resume):
         command.add_argument("--hours", type=float, metavar="H", help="start no run that would end later (default: no limit)")
@@ -185,6 +189,8 @@ def _publish(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     from replicated_namesrv.chaos.study_ledger import PLAN_FILE, StudyLedger, open_study
     from replicated_namesrv.chaos.study_plan import load_study, plan_sha256, study_file
 
+    if arguments.folder is None and arguments.judge_again:
+        raise SettingError("--judge-again: needs the runs; give the folder of the study")
     if arguments.folder is None:
         plan, added = load_study(study_file(MAIN_STUDY)), 0
     else:
@@ -208,7 +214,8 @@ def _publish(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
 def _add_results(arguments: argparse.Namespace, plan: "StudyPlan", ledger: "StudyLedger", say: Callable[[str], None]) -> int:
     """Add the runs of a study's folder to the published data. Returns their number."""
     from replicated_namesrv.chaos.run_report import read_verdict
-    from replicated_namesrv.chaos.study_session import broken_promises, run_folder
+    from replicated_namesrv.chaos.study_session import broken_promises, run_folder, unkept_promises
+    from replicated_namesrv.chaos.study_verdicts import judge_again
     from replicated_namesrv.spark.study_data import rows_of, rows_without_result, write_data
     from replicated_namesrv.spark.study_results import StudyTrace, results
 
@@ -216,13 +223,16 @@ def _add_results(arguments: argparse.Namespace, plan: "StudyPlan", ledger: "Stud
     if not done:
         raise SettingError(f"{arguments.folder}: no run is done yet; continue with 'namesrv study resume {arguments.folder}'")
     failed = [entry for entry in done.values() if "trace_sha256" not in entry]
+    folders = {one["run"]: run_folder(arguments.folder, one) for one in done.values() if "trace_sha256" in one}
+    if arguments.judge_again:
+        judge_again(list(folders.values()), say)
     traces = []
-    for one in done.values():
-        if "trace_sha256" in one:
-            folder = run_folder(arguments.folder, one)
-            verdict = read_verdict(folder)
-            violated = one.get("violated") if verdict is None else broken_promises(verdict)
-            traces.append(StudyTrace({**one, "violated": violated}, folder))
+    for run_key, folder in folders.items():
+        entry, verdict = dict(done[run_key]), read_verdict(folder)
+        if verdict is not None:
+            reason, violated = unkept_promises(verdict), broken_promises(verdict)
+            entry |= {"verdict": verdict["verdict"], "reason": reason, "violated": violated}
+        traces.append(StudyTrace(entry, folder))
     runs, figures = rows_of(traces, results(arguments.folder, traces, say))
     write_data(arguments.to / plan.name, [*runs, *rows_without_result(failed)], figures)
     return len(done)

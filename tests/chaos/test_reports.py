@@ -1,17 +1,31 @@
 """The files and reports of a run, from a trace written by hand."""
 
+import gzip
 import json
 import os
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from replicated_namesrv.chaos.records import MANIFEST_FILE, TRACE_FILE, Complete, Invoke, TraceRecord, TraceWriter, encode
+from replicated_namesrv.chaos.records import (
+    MANIFEST_FILE,
+    PACKED_TRACE_FILE,
+    TRACE_FILE,
+    Complete,
+    Invoke,
+    TraceError,
+    TraceRecord,
+    TraceWriter,
+    encode,
+)
 from replicated_namesrv.chaos.run_report import comparison, conclude, results_page
 from replicated_namesrv.chaos.scenario import load
+from replicated_namesrv.chaos.study_session import broken_promises
+from replicated_namesrv.chaos.study_verdicts import judge_again
 from replicated_namesrv.chaos.suite import finished
 from replicated_namesrv.chaos.timeline_page import COLOURS
 from replicated_namesrv.cli.main import main
@@ -55,6 +69,40 @@ def test_conclude_writes_verdict_history_and_a_picture_that_needs_nothing_else(t
     assert "isolate (silent) of n1" in page
     assert "&lt;b&gt;" in page, "values are shown as they are and never taken for HTML"
     assert "<b>" not in page
+
+
+def packed(folder: Path) -> Path:
+    """The same run as a study keeps it: with a compressed trace."""
+    trace = folder / TRACE_FILE
+    (folder / PACKED_TRACE_FILE).write_bytes(gzip.compress(trace.read_bytes()))
+    trace.unlink()
+    return folder
+
+
+def test_a_run_with_a_compressed_trace_is_judged_in_the_same_way(tmp_path: Path) -> None:
+    plain, small = conclude(run_folder(tmp_path / "1", bad())), conclude(packed(run_folder(tmp_path / "2", bad())))
+    assert small == plain
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda content: content[:200], lambda content: b"not gzip", lambda content: content[:99] + b"0" * 99]
+)
+def test_a_damaged_compressed_trace_is_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    trace = packed(run_folder(tmp_path / "run", bad())) / PACKED_TRACE_FILE
+    trace.write_bytes(damage(trace.read_bytes()))
+    with pytest.raises(TraceError, match=f"{re.escape(str(trace))}: cannot be read"):
+        conclude(trace.parent)
+
+
+def test_runs_are_judged_again_with_the_present_checks(tmp_path: Path) -> None:
+    """Earlier verdicts are replaced, and nothing else is written."""
+    folders = [packed(run_folder(tmp_path / name, script)) for name, script in (("good", good()), ("bad", bad()))]
+    for folder in folders:
+        (folder / "verdict.json").write_text("{}")
+    judge_again(folders, lambda line: None)
+    found = [json.loads((folder / "verdict.json").read_text()) for folder in folders]
+    assert found == [conclude(folder)[1] for folder in folders]
+    assert [broken_promises(verdict) for verdict in found] == [[], ["linearizable KV"]]
 
 
 @pytest.mark.slow

@@ -352,6 +352,33 @@ def test_publish_from_a_small_recorded_set(study: Path, tmp_path: Path, capsys: 
     assert "8 of" in capsys.readouterr().out
 
 
+def test_verdicts_of_the_present_checks_are_published(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = json.loads((study / "ledger.jsonl").read_text().splitlines()[0])
+    (made,) = (study / entry["folder"]).glob("*/*")
+    check = {"check": "fence", "promised": True, "verdict": "violated"}
+    verdict = {
+        "verdict": "violated",
+        "checks": [check],
+        "figures": {},
+        "scenario": "s",
+        "mode": "cp",
+        "read_consistency": "lease",
+    }
+    (made / "verdict.json").write_text(json.dumps(verdict))
+    to = tmp_path / "published"
+    assert run_command("study", ["publish", str(study), "--to", str(to)]) == 0
+    with (to / "small" / "runs.csv").open(newline="") as rows:
+        found = {row["run"]: (row["verdict"], row["violated"], row["reason"]) for row in csv.DictReader(rows)}
+    assert found[entry["run"]] == ("violated", "fence", "fence: violated")
+    assert [run for run, about in found.items() if about[0] == "violated"] == [entry["run"]]
+    capsys.readouterr()
+    # generated traces are for the analysis only, so the checks refuse them
+    assert run_command("study", ["publish", str(study), "--to", str(to), "--judge-again"]) == 2
+    assert "manifest and trace are not what a run leaves" in capsys.readouterr().err
+    assert run_command("study", ["publish", "--judge-again"]) == 2
+    assert "--judge-again: needs the runs" in capsys.readouterr().err
+
+
 def test_a_study_without_results_is_refused(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (study / "ledger.jsonl").write_text("")
     assert run_command("study", ["publish", str(study), "--to", str(tmp_path / "p")]) == 2
