@@ -25,7 +25,7 @@ from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.service import CloseReason
 from replicated_namesrv.settings_sources import load_settings
 from replicated_namesrv.simulation.loop import VirtualLoop
-from replicated_namesrv.simulation.machine import Machine, ProcessLife
+from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.world import MS, World
 
 WALL_S = 1_700_000_000.0
@@ -319,7 +319,8 @@ class Wire:
         self.dialled_ns = 0
         """Time at which its connection was last opened."""
         self._arrives_ns = 0
-        self._life: ProcessLife | None = None
+        self._waiting: list[Callable[[bool], None]] | None = None
+        """Calls that wait until ``connection`` is accepted; their argument: whether it is. None: none is being opened."""
 
     def call(self, ask: Callable[[NameServer, SimulatedConnection], object], done: Callable[[object], None]) -> None:
         """Call ``ask`` at the machine. ``done`` gets its result, or None if the connection ended first.
@@ -327,10 +328,16 @@ class Wire:
         If the request does not arrive, the call never ends."""
         if self.is_cut:
             return
-        if self.connection is None or not self._is_up():
-            self._dial(lambda: self.call(ask, done), lambda: done(None))
+        if self._waiting is not None and not self._is_alive():
+            self._opened(False)  # the machine's process ended before it accepted the connection
+        if self._waiting is None and not self._is_up():
+            self._waiting = []
+            self._dial()
+        if self._waiting is not None:
+            self._waiting.append(lambda accepted: self.call(ask, done) if accepted else done(None))
             return
         connection = self.connection
+        assert connection is not None
 
         def arrive(_: object) -> None:
             if connection.is_open and not self.is_cut:
@@ -344,8 +351,10 @@ class Wire:
         return self._is_up()
 
     def _is_up(self) -> bool:
-        connection = self.connection
-        return connection is not None and connection.is_open and connection.server.is_alive
+        return self._is_alive() and self.connection is not None and self.connection.is_open
+
+    def _is_alive(self) -> bool:
+        return self.connection is None or self.connection.server.is_alive
 
     def _deliver(self, connection: SimulatedConnection, arrive: Callable[[object], None]) -> None:
         """Deliver in order over this connection."""
@@ -382,10 +391,16 @@ class Wire:
         if not self.is_cut:
             self._world.after(self._delay_ns(), done, result)
 
-    def _dial(self, then: Callable[[], None], refused: Callable[[], None]) -> None:
-        server = self._cluster.servers.get(self.machine.name)
+    def _dial(self) -> None:
+        server, waiting = self._cluster.servers.get(self.machine.name), self._waiting
+
+        def opened(accepted: bool) -> None:
+            if self._waiting is waiting:  # otherwise the broker has given up this connection
+                self._opened(accepted)
+
         if server is None or not server.is_alive or not server.serving:
-            self._world.after(self._delay_ns(), refused)
+            self.connection = None
+            self._world.after(self._delay_ns(), opened, False)
             return
         connection = SimulatedConnection(server, self._peer, lambda: None)
         self.connection, self.dialled_ns = connection, self._world.now_ns
@@ -393,11 +408,14 @@ class Wire:
         def accept(_: object) -> None:
             if server.serving:
                 connection.open()
-                self._world.after(self._delay_ns(), then)
-            else:
-                self._world.after(self._delay_ns(), refused)
+            self._world.after(self._delay_ns(), opened, server.serving)
 
         self._deliver(connection, accept)
+
+    def _opened(self, accepted: bool) -> None:
+        waiting, self._waiting = self._waiting, None
+        for proceed in waiting or ():
+            proceed(accepted)
 
     def hold_back(self, duration_ns: int) -> None:
         """Delay the following messages over this connection by this time, in order."""
@@ -406,12 +424,14 @@ class Wire:
     def hang_up(self) -> None:
         """Close the connection from the broker's side. The server notices unless the wire is cut."""
         connection, self.connection = self.connection, None
+        self._opened(False)
         if connection is not None and not self.is_cut:
             self._deliver(connection, lambda _: connection.close(CloseReason.PEER))
 
     def forget(self) -> None:
         """Drop the connection on the broker's side only. The server still considers it open."""
         self.connection = None
+        self._opened(False)
 
     def _delay_ns(self) -> int:
         return int((0.1 + 2.9 * self._rng.random()) * MS)

@@ -139,7 +139,7 @@ def _watch_departures(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
             elif word is not None and word.epoch == lease.epoch:
                 taken.add(f"departures {({HELD: 'N2', LOST: 'N3', RELEASED: 'N4'})[word.state]}")
             else:
-                taken.add(f"departures {'N5' if node.began_ms <= self._registered_at_ms(lease) else 'N6'}")
+                taken.add(f"departures {'N5' if node.began_clock_ms <= self._registered_at_ms(lease) else 'N6'}")
         return left(self, lease, now_ms)
 
     def watched_late(self: Departures, lease: Lease, since_ms: float, now_ms: float) -> bool:
