@@ -1,10 +1,12 @@
 """``NOTIFY_MIN_BROKER_ID_CHANGE`` (905): notifies brokers that the smallest broker id of their group has changed
 (``notifyMinBrokerIdChanged``).
 
-A push is oneway and only lets brokers learn of a change sooner: they also poll. A push is dropped and counted, and never retried,
-if the connection takes longer than 300 ms (``connectTimeoutMillis`` with TLS, ``useTLS``), or if the push before it is still
-unsent. Each recipient has its own short queue and connection. Its pushes arrive in order, and an unreachable recipient delays no
-other. (RocketMQ drops the remaining recipients of a notification instead.) Connections are kept while they are used."""
+A push is oneway, and is never retried: brokers also poll, so a push only lets them learn of a change sooner. A push fails if
+connecting takes longer than 300 ms (with ``useTLS``: ``connectTimeoutMillis``), or if the previous push to this recipient is
+still unsent. It is dropped if ``serverOnewaySemaphoreValue`` pushes wait. Failed and dropped pushes are counted.
+
+Each recipient has its own queue and connection. So its pushes arrive in order, and an unreachable recipient delays no other.
+(RocketMQ drops the remaining recipients of a notification instead.) Connections are kept while they are used."""
 
 import asyncio
 import ssl

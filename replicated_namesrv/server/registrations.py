@@ -5,9 +5,9 @@ slices.
 a hash of the header fields on which the outcome depends, a hash of the body without the one time stamp that has no meaning, and
 the group's generation. The memo is made only if the registration was fully evaluated, changed nothing, and the generation did not
 change during the evaluation. It has a fixed size, and the state drops it when the registration ends.
-``RouteInfoManager.group_generation`` has the proof that the same registration changes nothing and has the same answer while the
-generation is the same; it is only a renewal then. The hashes are 64 and 128 bits long and not cryptographic: a forged collision
-only suppresses the forger's own registration.
+While the generation is the same, the same registration is only a renewal: it changes nothing and has the same answer
+(``RouteInfoManager.group_generation`` has the proof). The hashes are 64 and 128 bits long and not cryptographic: a forged
+collision only suppresses the forger's own registration.
 
 The checksum of the body that brokers send along is compared each time. If a body differs from the remembered one only in its
 stamp, its checksum is derived from the remembered one (``wire.crc32``), so that the body is read only once, for the hash.
@@ -19,9 +19,9 @@ each queue is decoded at a time, which bounds the memory for decoding. The time 
 address waits for its share of the loop, none of its registrations begins, and those of others do not wait for it
 (``turn_shares.py``).
 
-Reading from the connection of a waiting registration stops until it is applied, which keeps the order of its requests. If the
-peer closes the connection, the kernel reports it. A large registration is then dropped at once and its memory freed, because its
-broker would be removed right after it. The waiting bodies are bounded in bytes.
+Reading from a connection stops while one of its registrations waits, which keeps the order of its requests. If the peer closes
+the connection meanwhile, the kernel reports this, and a large registration is dropped at once: its broker would be removed right
+after it. The waiting bodies are bounded in bytes.
 """
 
 import asyncio

@@ -3,9 +3,9 @@
 All work for an address counts as its debt. The debt shrinks by a quarter of the time that passes. When it reaches ``SHARE_NS``,
 further frames, HTTP requests, registrations and late answers of the address wait, in order, until the debt is paid. So while
 other addresses cause work, one address uses at most about a quarter of the loop, even with many connections and requests: after a
-millisecond of work it waits for three. A turn has time for other addresses, for peers and for timers. Because the address waits,
-the process is also idle for a part of the time. This shortens the waits of other hosts, because the kernel's scheduler wakes a
-process later if the process always runs.
+millisecond of work it waits for three. The rest of the time is for other addresses, for peers and for timers. Because the address
+waits, the process also sleeps from time to time. The kernel's scheduler wakes such a process sooner than one that always runs, so
+requests of other hosts wait for a shorter time.
 
 An address is alone if no other one waits, and none has connected or caused work for ``ALONE_AFTER_NS``. It can use the whole
 processor: its debts are forgotten, and after ``ALONE_NS`` of work it only waits for the next turn, in which peers and timers come
