@@ -241,7 +241,8 @@ class Settings:
     peer_dial: str = setting(
         "",
         OWN,
-        "Addresses to connect to, instead of the peer addresses of these nodes: name=host:port,… Later members are allowed.",
+        "Addresses to connect to, instead of the peer addresses of these nodes: name=host:port,… Nodes that are not members yet "
+        "are allowed.",
     )
     peer_secret_file: str = setting(
         "",
