@@ -4,7 +4,8 @@ Pure: time and randomness are arguments.
 
 A large command is received, written and applied in one piece by every node. While one is in progress, a grace period extends
 the election time-out and the time after which a leader steps down for lack of a majority, because a new leader would have to
-do the same work. Votes are not affected, and so neither is the lease.
+do the same work. It does not change the time for which a node refuses to vote after contact with a leader. The lease depends on
+this time only.
 """
 
 from replicated_namesrv.raft.interfaces import NEVER

@@ -15,7 +15,7 @@ writes a MEMBERS entry.
 | M8  | promote | it lags                                              | wait                                         |
 | M9  | remove  | it is the last voter                                 | add another one first                        |
 | M10 | any     | fewer voters answer than the quorum after the change | bring voters back, or remove those that are gone |
-| M11 | remove  | it leads                                             | leadership is handed over; ask the next leader |
+| M11 | remove  | it leads                                             | leadership is transferred; ask the next leader |
 
 The tests have the names of the rows: ``tests/raft/test_member_changes.py``.
 """
@@ -136,7 +136,7 @@ class MemberChanges:
             known = f"{self._leader} is" if self._leader else "no leader is known"
             return Refusal("M1", f"{self._context.node_id} is not the leader, {known}; ask the leader")
         if self._transfer.running:  # M2
-            return Refusal("M2", "leadership is being handed over; repeat the request in a second")
+            return Refusal("M2", "leadership is being transferred; repeat the request in a second")
         if (obstacle := self._promotion.obstacle()) is not None:
             return Refusal("M2", f"{obstacle}; repeat the request in a second")
         if (old := self._old_members()) is not None:  # M3

@@ -1,8 +1,9 @@
 """Promotion of learners to voters: which learner keeps up, and which configuration change is proposed next.
 
 Whether a learner keeps up is measured in rounds (dissertation, 4.2.1; ``progress.Rounds``). Changes are made one at a time, and
-only after an entry of the leader's term is committed (4.1, and the correction of 2015). This holds for all changes of the
-configuration, also for changes that an operator requests (``member_changes.py``).
+only after an entry of the leader's term is committed (4.1; the second condition is Ongaro's correction of 2015, "bug in
+single-server membership changes"). This holds for all changes of the configuration, also for changes that an operator requests
+(``member_changes.py``).
 """
 
 from typing import Protocol

@@ -1,7 +1,7 @@
 """Reads the replicated state from the disk of one stopped node, without the other nodes and without changing the disk.
 
 The state is what the node would reach if every entry on its disk was committed: the newest readable snapshot, and all entries
-after it. A majority decides which of the last entries are committed, and it is not asked. Therefore:
+after it. Only a majority knows which of the last entries are committed, and this code reads one disk. Therefore:
 
 - The state may lack acknowledged changes that came after the last entry of this disk.
 - The state may contain changes whose proposers got an error or no answer. For such changes, both outcomes are correct.

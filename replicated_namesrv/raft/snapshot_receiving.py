@@ -1,8 +1,12 @@
 """Receiving the leader's snapshot, in small steps between other work.
 
-Chunks are appended to a temporary file; after a reconnection the transfer continues. The complete file is synced, a second
-state is built from it chunk by chunk while the old one stays in use, the file is renamed and the directory synced. Then, on
-the leader's next message, the log is reset to begin there and the states are swapped, all in one step.
+Chunks are appended to a temporary file. After a reconnection the transfer continues. Then, with the complete file:
+
+1. The file is synced.
+2. A second state is built from it, chunk by chunk. The old state stays in use.
+3. The file is renamed, and the directory is synced.
+4. At the leader's next message, the log is reset to begin after the snapshot, and the new state replaces the old one. Both happen
+   in one step.
 """
 
 import errno
