@@ -254,7 +254,7 @@ class ChaosBroker:
 
     def _named_master(self, event: BrokerEvent) -> str | None:
         """The master in the answer to a registration: its first name, or its address if no broker of the run has it."""
-        address = event.master_addr
+        address = None if event.answer is None else (event.answer.ext_fields or {}).get("masterAddr")
         return None if address is None else self.processes.get(address, address)
 
     def _notified(self, event: BrokerEvent) -> None:

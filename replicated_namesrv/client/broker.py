@@ -159,8 +159,8 @@ class BrokerEvent(NamedTuple):
     topics: int
     """Number of topics in a registration."""
     detail: str
-    master_addr: str | None = None
-    """The address of the master that the answer to a registration names."""
+    answer: RemotingCommand | None = None
+    """The answer, if the request was answered with code 0."""
 
 
 class _State(NamedTuple):
@@ -336,11 +336,12 @@ class BrokerAgent:
             else:
                 await self._register(BrokerTopics(TopicTable(()), TopicTable((config,))), oneway=False)
 
-    async def change_topics(self, put: Iterable[TopicConfig] = (), delete: Iterable[str] = ()) -> None:
-        """Change several topics under one new data version. Deletions alone are registered in the next round."""
+    async def change_topics(self, put: Iterable[TopicConfig] = (), delete: Iterable[str] = (), *, at_once: bool = True) -> None:
+        """Change several topics under one new data version. Deletions alone, and changes that are not registered ``at_once``, are
+        registered in the next round."""
         added = list(put)
         self._change(self.topics.delete(delete).put(added))
-        if added:
+        if added and at_once:
             await self.register()
 
     async def switch_role(self, broker_id: int, state_version: int | None = None) -> None:
@@ -488,8 +489,8 @@ class BrokerAgent:
         sequence, oneway = self._sequence, bool(request.flag & ONEWAY_FLAG)
         client, identity, version, topics = state
 
-        def report(kind: EventKind, detail: str = "", master_addr: str | None = None) -> None:
-            event = BrokerEvent(kind, sequence, identity, address, request.code, oneway, version, topics, detail, master_addr)
+        def report(kind: EventKind, detail: str = "", answer: RemotingCommand | None = None) -> None:
+            event = BrokerEvent(kind, sequence, identity, address, request.code, oneway, version, topics, detail, answer)
             self._report(event)
 
         report(EventKind.INVOKED)
@@ -508,7 +509,7 @@ class BrokerAgent:
         if response.code != ResponseCode.SUCCESS:
             report(EventKind.REFUSED, str(RefusedError(response.code, response.remark)))
             return None
-        report(EventKind.DONE, master_addr=(response.ext_fields or {}).get("masterAddr"))
+        report(EventKind.DONE, answer=response)
         return response
 
     def _report(self, event: BrokerEvent) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from replicated_namesrv.client.broker_requests import BrokerVersion, data_version_json, sync_topic
-from replicated_namesrv.model import DataVersion
+from replicated_namesrv.model import DataVersion, TopicQueueMappingInfo
 from replicated_namesrv.wire.fastjson_writer import quote
 
 _LENGTH = struct.Struct(">i")
@@ -68,12 +68,21 @@ class TopicTable:
         return found
 
 
+class Attachments(NamedTuple):
+    """What a registration contains besides topics. A compressed registration leaves it out."""
+
+    filter_servers: tuple[str, ...] = ()
+    mappings: tuple[TopicQueueMappingInfo, ...] = ()
+    """Static mappings, by topic. 4.9 has none."""
+
+
 class BrokerTopics:
     """All topics of one broker: its own system topics and a table that it may share with others. Immutable."""
 
-    def __init__(self, system: TopicTable, user: TopicTable) -> None:
+    def __init__(self, system: TopicTable, user: TopicTable, attachments: Attachments = Attachments()) -> None:  # noqa: B008 - immutable
         self.system = system
         self.user = user
+        self.attachments = attachments
 
     def __len__(self) -> int:
         return len(self.system.configs) + len(self.user.configs)
@@ -111,6 +120,7 @@ class BrokerTopics:
         return BrokerTopics(
             self.system if system == self.system.configs else TopicTable(system.values()),
             self.user if user == self.user.configs else TopicTable(user.values()),
+            self.attachments,
         )
 
     def encode(self, version: BrokerVersion, data_version: DataVersion, now_ms: int, *, compressed: bool) -> bytes:
@@ -120,13 +130,16 @@ class BrokerTopics:
         if compressed:
             return self._deflated(version, data_version)
         tables = [table.entries(version) for table in (self.system, self.user) if table.configs]
+        filters = ",".join(map(quote, self.attachments.filter_servers))
         head = (
-            f'{{"filterServerList":[],"topicConfigSerializeWrapper":{{"dataVersion":{data_version_json(data_version, version)},'
+            f'{{"filterServerList":[{filters}],"topicConfigSerializeWrapper":'
+            f'{{"dataVersion":{data_version_json(data_version, version)},'
         )
         tail = ""
         if version is BrokerVersion.V5_3:
             head += f'"mappingDataVersion":{data_version_json(DataVersion(0, 0, now_ms), version)},'
-            tail = ',"topicQueueMappingDetailMap":{},"topicQueueMappingInfoMap":{}'
+            mappings = ",".join(map(_mapping, self.attachments.mappings))
+            tail = f',"topicQueueMappingDetailMap":{{}},"topicQueueMappingInfoMap":{{{mappings}}}'
         head += '"topicConfigTable":{'
         return b"".join((head.encode(), b",".join(tables), f"}}{tail}}}}}".encode()))
 
@@ -149,6 +162,14 @@ def _entry(config: TopicConfig, version: BrokerVersion) -> str:
     return (
         f'{quoted}:{{{attributes}"order":{"true" if order else "false"},"perm":{perm},"readQueueNums":{read_queue_nums},'
         f'"topicFilterType":"SINGLE_TAG","topicName":{quoted},"topicSysFlag":{topic_sys_flag},"writeQueueNums":{write_queue_nums}}}'
+    )
+
+
+def _mapping(info: TopicQueueMappingInfo) -> str:
+    ids = ",".join(f"{here}:{there}" for here, there in info.curr_id_map)
+    return (
+        f'{quote(info.topic)}:{{"bname":{quote(info.bname)},"currIdMap":{{{ids}}},"dirty":{"true" if info.dirty else "false"},'
+        f'"epoch":{info.epoch},"scope":{quote(info.scope)},"topic":{quote(info.topic)},"totalQueues":{info.total_queues}}}'
     )
 
 

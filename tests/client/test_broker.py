@@ -156,7 +156,7 @@ def test_events_say_what_became_of_each_request(version: BrokerVersion) -> None:
             assert "crc32 not match" in ended[refusing.address].detail
             invoked = {event.sequence: event for event in events if event.kind is EventKind.INVOKED}
             for event in ended.values():
-                assert invoked[event.sequence]._replace(kind=event.kind, detail=event.detail) == event
+                assert invoked[event.sequence]._replace(kind=event.kind, detail=event.detail, answer=event.answer) == event
                 assert events.index(invoked[event.sequence]) < events.index(event)
 
     asyncio.run(scenario())
@@ -274,6 +274,20 @@ def test_changed_topics_are_one_new_version() -> None:
     asyncio.run(scenario())
 
 
+def test_changed_topics_can_wait_for_the_next_round() -> None:
+    async def scenario() -> None:
+        async with scripted_server() as server:
+            options = BrokerOptions(register_period_ms=LONG_MS)
+            async with running(agent([server.address], options)) as broker:
+                await broker.change_topics([TopicConfig("New", 4, 4)], at_once=False)
+                assert len(server.requests) == 1, "only the registration at the start"
+                await broker.register_round()
+            assert "New" in table(server.requests[1])
+            assert counter(server.requests[1]) == counter(server.requests[0]) + 1
+
+    asyncio.run(scenario())
+
+
 @BOTH
 def test_order_configuration_orders_topics_under_a_new_version(version: BrokerVersion) -> None:
     """``updateOrderTopicConfig``: 4.9 also takes the flag from topics that are no longer listed; 5.3 leaves them."""
@@ -328,7 +342,8 @@ def test_a_slave_takes_topics_and_version_from_the_master_it_is_told() -> None:
             events: list[BrokerEvent] = []
             slave = agent([server.address], options, broker_id=1, port=10921, topics=(), brokers=brokers, observe=events.append)
             async with running(master), running(slave):
-                assert [event.master_addr for event in events if event.kind is EventKind.DONE] == ["127.0.0.1:10911"]
+                answers = [event.answer for event in events if event.kind is EventKind.DONE]
+                assert [answer and (answer.ext_fields or {})["masterAddr"] for answer in answers] == ["127.0.0.1:10911"]
                 assert (slave.master_addr, slave.ha_server_addr) == ("127.0.0.1:10911", "127.0.0.1:10912")
                 await master.add_topic(TopicConfig("New"))
                 await slave.register_round()

@@ -20,9 +20,11 @@ from replicated_namesrv.client.broker_requests import (
     unregister_request,
 )
 from replicated_namesrv.client.remoting import RemotingCommand, cut_commands, encode_command
-from replicated_namesrv.client.topics import BrokerTopics, TopicConfig, TopicTable, system_topics
-from replicated_namesrv.model import DataVersion
+from replicated_namesrv.client.topics import Attachments, BrokerTopics, TopicConfig, TopicTable, system_topics
+from replicated_namesrv.model import DataVersion, TopicQueueMappingInfo
+from replicated_namesrv.steps import finish
 from replicated_namesrv.wire.codes import RequestCode
+from replicated_namesrv.wire.registration_body import decode_register_body
 
 RECORDED = Path(__file__).parent.parent / "data" / "client" / "broker_frames.jsonl"
 
@@ -120,6 +122,21 @@ def test_registration_is_the_recorded_one(frame: Recorded) -> None:
         zone_name=None,
     )
     assert encode_command(request._replace(opaque=command.opaque)) == frame.frame
+
+
+@pytest.mark.parametrize("version", BrokerVersion)
+def test_a_name_server_reads_filter_servers_and_static_mappings(version: BrokerVersion) -> None:
+    mapping = TopicQueueMappingInfo("b", ((0, 1), (2, 3)), False, 7, "__global__", "T", 4)
+    topics = BrokerTopics(
+        TopicTable(()), TopicTable([TopicConfig("T"), TopicConfig("U")]), Attachments(("f:1", "f:2"), (mapping,))
+    )
+    for one in (topics, topics.put([TopicConfig("V")]).delete(["U"])):
+        body = one.encode(version, DataVersion(1, 0, 1), 1, compressed=False)
+        read = finish(decode_register_body(body, version.remoting_version, False))
+        assert read.filter_servers == ("f:1", "f:2")
+        assert read.topic_queue_mapping_infos == ({"T": mapping} if version is BrokerVersion.V5_3 else {})
+        assert read.topics is not None
+        assert set(read.topics) == {config.topic_name for config in one}
 
 
 @pytest.mark.parametrize("frame", of_code(RequestCode.UNREGISTER_BROKER))
