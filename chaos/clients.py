@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from replicated_namesrv.chaos.recorder import FAIL, OK, Ended, Recorder, ended_by, route_members
 from replicated_namesrv.chaos.records import Member, Send
+from replicated_namesrv.chaos.sample_group import ANSWER, QUESTIONS, text_of
 from replicated_namesrv.client.answer_bodies import decode_member_group
 from replicated_namesrv.client.broker_requests import BrokerIdentity, member_group_request
 from replicated_namesrv.client.credentials import NO_CREDENTIALS, Credentials
@@ -151,6 +152,16 @@ class Client:
             return Ended(OK, self._names[address], members=sorted(Member(key, value) for key, value in entries.items()))
 
         return await self._ask(op, list_kv_request(NAMESPACE), node, read)
+
+    async def answer(self, question: str, *, node: str) -> Ended:
+        """The answer of ``node`` to a question about the group ``sample``."""
+        op = self._invoke(ANSWER, question, node=node)
+        request, content = QUESTIONS[question]
+
+        def read(address: str, response: RemotingCommand) -> Ended:
+            return Ended(OK, self._names[address], text_of(content(response)))
+
+        return await self._ask(op, request, node, read)
 
     async def get(self, key: str, *, node: str | None = None, probe: int | None = None) -> Ended:
         """Read a KV key."""

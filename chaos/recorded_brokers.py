@@ -4,7 +4,8 @@ Each registration of a broker's topics uses a new queue number, so that a route 
 change is one ``register`` operation, from the first request to the first acknowledgement in any round. In addition every
 single request is a ``register-copy`` or ``unregister-copy`` operation, and each oneway heartbeat is a ``heartbeat`` operation. A
 ``hung-up`` operation records that a node closed a connection that a silent death had left open. A ``master`` operation records
-the master that the answer to a slave's registration names. A ``notified`` operation records that a name server has notified the
+the master that the answer to a slave's registration names. A ``version`` operation records which version of the broker a node has
+stored, from the answer to ``QUERY_DATA_VERSION`` (322). A ``notified`` operation records that a name server has notified the
 broker of a new smallest broker id in its group (``NOTIFY_MIN_BROKER_ID_CHANGE``, 905).
 """
 
@@ -15,19 +16,23 @@ from typing import NamedTuple
 
 from replicated_namesrv.chaos.recorder import FAIL, INDETERMINATE, OK, Ended, Recorder
 from replicated_namesrv.chaos.records import Member, Truth
+from replicated_namesrv.chaos.sample_group import ANSWER, OF_REGISTRATION
+from replicated_namesrv.client.answer_bodies import decode_data_version
 from replicated_namesrv.client.broker import BrokerAgent, BrokerEvent, BrokerOptions, EventKind
 from replicated_namesrv.client.broker_requests import BrokerIdentity
 from replicated_namesrv.client.credentials import NO_CREDENTIALS, Credentials
-from replicated_namesrv.client.topics import BrokerTopics, TopicConfig, TopicTable
+from replicated_namesrv.client.remoting import RemotingCommand
+from replicated_namesrv.client.topics import Attachments, BrokerTopics, TopicConfig, TopicTable
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.wire.codes import RequestCode
 
 CLUSTER_NAME = "chaos"
 _OUTCOMES = {EventKind.DONE: OK, EventKind.REFUSED: FAIL, EventKind.NOT_SENT: FAIL, EventKind.UNKNOWN: INDETERMINATE}
 _COPIES = {RequestCode.REGISTER_BROKER: "register-copy", RequestCode.UNREGISTER_BROKER: "unregister-copy"}
-HEARTBEAT, HUNG_UP, MASTER, NOTIFIED = "heartbeat", "hung-up", "master", "notified"
-PAIR, DEPUTY = "pair", "deputy"
-"""Groups with a slave: one whose brokers switch roles, and one whose slave acts as master while the master is away."""
+HEARTBEAT, HUNG_UP, MASTER, NOTIFIED, VERSION = "heartbeat", "hung-up", "master", "notified", "version"
+PAIR, DEPUTY, HEIR = "pair", "deputy", "heir"
+"""Groups of two brokers: one whose brokers switch roles, one whose slave acts as master while the master is away, and the
+beginning of the names of those in which one broker takes the place of the other."""
 
 
 class Clock:
@@ -64,10 +69,14 @@ class ChaosBroker:
         running: Callable[[str], bool],
         brokers: dict[str, BrokerAgent],
         credentials: Credentials = NO_CREDENTIALS,
+        constant: Sequence[TopicConfig] = (),
+        attachments: Attachments = Attachments(),  # noqa: B008 - immutable
+        read_answer: Callable[[RemotingCommand], str] | None = None,
     ) -> None:
         """``name_servers``: the address at which the broker dials each node. ``queues`` gives unused numbers. ``running``:
         whether a node's process runs. If a node's process dies, the broker's connections to it end although neither side closed
-        them."""
+        them. ``constant``: further topics, which do not change. ``read_answer``: gives the text of an answer to a registration,
+        which is recorded as an ``answer``."""
         self.process = _name(identity)
         """The broker's name in the trace. It stays the same when the broker switches roles."""
         self.topics = list(topics)
@@ -84,7 +93,8 @@ class ChaosBroker:
         self._open: dict[str, _Announcement] = {}
         self._copies: dict[int, int] = {}
         self._questions: dict[int, int] = {}
-        """The open ``master`` operations: their numbers, by the sequence number of the slave's registration."""
+        """The open ``master`` and ``answer`` operations: their numbers, by the sequence number of the registration."""
+        self._read_answer = read_answer
         self.processes: Mapping[str, str] = {}
         """The first names of the brokers of the run, by address."""
         self._held_by: set[str] = set()
@@ -93,10 +103,10 @@ class ChaosBroker:
         self._follows: ChaosBroker | None = None
         # Several topics, because a registration of a single topic counts as the change of one topic, which name servers refuse
         # from a new broker.
-        system = TopicTable(TopicConfig(name, 1, 1) for name in (identity.broker_name, "SELF_TEST_TOPIC"))
+        system = TopicTable([*(TopicConfig(name, 1, 1) for name in (identity.broker_name, "SELF_TEST_TOPIC")), *constant])
         self.agent = BrokerAgent(
             identity,
-            BrokerTopics(system, TopicTable(())),
+            BrokerTopics(system, TopicTable(()), attachments),
             list(name_servers.values()),
             options=options,
             rng=rng,
@@ -144,9 +154,18 @@ class ChaosBroker:
             await self._change()
         await self.agent.start()
 
+    async def start_as(self, broker_id: int) -> None:
+        """Begin the first life, with another broker id than that of the first name."""
+        self.agent.identity = self.agent.identity._replace(broker_id=broker_id)
+        await self.start()
+
     async def change(self) -> None:
         """Change the topics and register them."""
         await self._change()
+
+    async def change_later(self) -> None:
+        """Change the topics. The next round of registrations registers them."""
+        await self._change(at_once=False)
 
     async def reconnect(self) -> None:
         """Register over new connections, then close the old ones."""
@@ -160,10 +179,11 @@ class ChaosBroker:
         self.topics = [*(topic for topic in self.topics if topic != old), new]
         await self._change([old] if old is not None else [])
 
-    async def _change(self, dropped: Sequence[str] = ()) -> None:
+    async def _change(self, dropped: Sequence[str] = (), *, at_once: bool = True) -> None:
         number = self._queues()
         self.version = str(number)
-        await self.agent.change_topics([TopicConfig(topic, number, number) for topic in self.topics], dropped)
+        changed = [TopicConfig(topic, number, number) for topic in self.topics]
+        await self.agent.change_topics(changed, dropped, at_once=at_once)
 
     def set_writable(self, writable: bool) -> None:
         """Record that mqadmin changed its write permission."""
@@ -237,6 +257,9 @@ class ChaosBroker:
         if event.kind is EventKind.PUSHED:
             self._notified(event)
             return
+        if event.code == RequestCode.QUERY_DATA_VERSION:
+            self._asked_version(event)
+            return
         if kind is None:
             return
         if event.kind is EventKind.INVOKED:
@@ -245,17 +268,46 @@ class ChaosBroker:
         node, is_done, error = self._nodes[event.address], event.kind is EventKind.DONE, event.detail or None
         self._recorder.complete(self._copies.pop(event.sequence), Ended(_OUTCOMES[event.kind], node, error=error))
         if (question := self._questions.pop(event.sequence, None)) is not None:
-            self._recorder.complete(question, Ended(_OUTCOMES[event.kind], node, self._named_master(event), error=error))
+            self._recorder.complete(question, Ended(_OUTCOMES[event.kind], node, self._answered(event), error=error))
         if is_done:
             self._held_by.add(self._nodes[event.address])
             self._acknowledged(kind, event)
         elif event.kind is EventKind.UNKNOWN:
             self._gave_up(self._nodes[event.address])
 
-    def _named_master(self, event: BrokerEvent) -> str | None:
-        """The master in the answer to a registration: its first name, or its address if no broker of the run has it."""
-        address = None if event.answer is None else (event.answer.ext_fields or {}).get("masterAddr")
-        return None if address is None else self.processes.get(address, address)
+    def _answered(self, event: BrokerEvent) -> str | None:
+        """What the answer to a registration contains. For a slave this is its master: its first name, or its address if no broker
+        of the run has it. Brokers of the run have one address for both services, so another HA address is shown, too."""
+        if event.answer is None:
+            return None
+        if self._read_answer is not None:
+            return self._read_answer(event.answer)
+        fields = event.answer.ext_fields or {}
+        address, ha_address = fields.get("masterAddr"), fields.get("haServerAddr")
+        name = None if address is None else self.processes.get(address, address)
+        return name if ha_address == address else f"{name} with the HA address {ha_address}"
+
+    def _asked_version(self, event: BrokerEvent) -> None:
+        node = self._nodes[event.address]
+        if event.kind is EventKind.INVOKED:
+            self._version_of(event.data_version)
+            self._copies[event.sequence] = self._recorder.invoke(self.process, VERSION, _name(event.identity), node=node)
+            return
+        told = None if event.answer is None else self._stored_version(event.answer, event.data_version)
+        ended = Ended(_OUTCOMES[event.kind], node, told, error=event.detail or None)
+        self._recorder.complete(self._copies.pop(event.sequence), ended)
+        if event.kind is EventKind.UNKNOWN:
+            self._gave_up(node)
+
+    def _stored_version(self, answer: RemotingCommand, asked: DataVersion | None) -> str | None:
+        """The version of the broker that a node has stored. None: the node does not know the broker. An answer that contradicts
+        itself gives a text that is no version."""
+        is_changed = (answer.ext_fields or {}).get("changed") == "true"
+        stored = decode_data_version(answer.body) if answer.body else None
+        if stored is None:
+            return None if is_changed else "unchanged, without a version"
+        version = self._versions.get(stored, str(stored))
+        return version if is_changed == (stored != asked) else f"{version}, {'changed' if is_changed else 'unchanged'}"
 
     def _notified(self, event: BrokerEvent) -> None:
         if event.code != RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE:
@@ -295,7 +347,9 @@ class ChaosBroker:
         self._copies[event.sequence] = self._recorder.invoke(
             self.process, kind, name, value=version, node=node, topics=list(self.topics)
         )
-        if kind == "register-copy" and event.identity.broker_id != 0:
+        if kind == "register-copy" and self._read_answer is not None:
+            self._questions[event.sequence] = self._recorder.invoke(self.process, ANSWER, OF_REGISTRATION, node=node)
+        elif kind == "register-copy" and event.identity.broker_id != 0:
             self._questions[event.sequence] = self._recorder.invoke(self.process, MASTER, name, node=node)
 
     def _announce(self, kind: str, name: str, version: str | None) -> None:

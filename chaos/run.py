@@ -46,9 +46,10 @@ from replicated_namesrv.chaos.records import (
 from replicated_namesrv.chaos.run_access import OPEN, enforced
 from replicated_namesrv.chaos.run_modes import foreign, in_file_name, promises_of
 from replicated_namesrv.chaos.run_operator import RunOperator
+from replicated_namesrv.chaos.sample_group import SETTINGS as SAMPLE_SETTINGS
 from replicated_namesrv.chaos.scenario import ChaosScenario, FaultKind
 from replicated_namesrv.chaos.warm_up import warm_up
-from replicated_namesrv.chaos.watcher import EventWatcher
+from replicated_namesrv.chaos.watcher import WATCHED, EventWatcher
 from replicated_namesrv.chaos.workload import DEPUTY_SETTINGS, Cast, Workload
 from replicated_namesrv.child_process import SERVE
 from replicated_namesrv.client.broker_requests import BrokerVersion
@@ -131,7 +132,11 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
     mode = foreign(plan.mode)
     if mode is not None and not mode.has_deputies:
         scenario = replace(scenario, workload=replace(scenario.workload, deputy=False, zones=False))
-    settings = [*NODE_SETTINGS, *(DEPUTY_SETTINGS if scenario.workload.deputy else ()), *scenario.settings]
+    if mode is not None:
+        scenario = replace(scenario, workload=replace(scenario.workload, sample=False))
+    workload = scenario.workload
+    settings = [*NODE_SETTINGS, *(DEPUTY_SETTINGS if workload.deputy else ()), *(SAMPLE_SETTINGS if workload.sample else ())]
+    settings += scenario.settings
     if plan.mode == "cp":
         settings.append(f"readConsistency={plan.read_consistency}")
     server = None if mode is None else await asyncio.to_thread(prepare, mode, settings, say)
@@ -269,6 +274,8 @@ class _Stage:
             await self._operator.look(members)
         self._observer.at_edge()
         await asyncio.sleep(2 * OBSERVE_INTERVAL_MS / 1000)
+        if self._watcher is not None:
+            self._watcher.report(members)
         self._phase("end")
 
     async def _look_at_all_brokers(self) -> None:
@@ -278,7 +285,8 @@ class _Stage:
         until = loop.time() + LISTED_S
         self._observer.at_edge()
         while loop.time() < until:
-            if self._observer.shows(self._cluster.founders, self._workload.brokers):
+            alive = [broker.name for broker in self._workload.brokers.values() if broker.alive]
+            if self._observer.shows(self._cluster.founders, alive):
                 return
             await asyncio.sleep(0.02)
 
@@ -379,7 +387,7 @@ def _manifest(
         ],
         "topics": cast.all_topics(),
         "kv_keys": cast.kv_keys,
-        "asks": cast.asks() if server is None else [],
+        "asks": [*cast.asks(), WATCHED] if server is None else [],
         "observe_interval_ms": OBSERVE_INTERVAL_MS,
         "deadline_ms": workload.operation_timeout_ms,
         "clock": {

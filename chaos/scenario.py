@@ -149,6 +149,12 @@ class WorkloadSpec:
     deputy: bool = True
     """One more group, with a master and a slave that acts as master while the master is away. The master stops for a moment
     before the faults, and dies during them. The nodes run with ``supportActingMaster`` and ``notifyMinBrokerIdChanged``."""
+    heirs: int = 0
+    """Number of further groups in which another broker takes the place of the master during the faults. The master has just sent
+    a registration, and died silently."""
+    sample: bool = True
+    """One more broker about which everything is known, so that whole answers are judged. It asks for its data version (322)
+    before it registers. The nodes run with ``orderMessageEnable``."""
     zones: bool = True
     """Whether the groups of ``groups`` belong to two zones in turn, and a client asks for the routes of one zone."""
     churn: bool = True
@@ -218,6 +224,8 @@ class ChaosScenario:
     """Number of further nodes, which start when a fault adds them."""
     smoke: bool = False
     """Whether the suite ``smoke`` contains the scenario."""
+    smoke_modes: tuple[str, ...] = ("ap", "cp")
+    """The modes in which the suite ``smoke`` runs it. A foreign name server counts as ap."""
     timing: Timing = field(default_factory=Timing)
     workload: WorkloadSpec = field(default_factory=WorkloadSpec)
     promises: Promises = field(default_factory=Promises)

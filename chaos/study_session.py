@@ -38,7 +38,7 @@ machine and for the first download of a foreign name server."""
 OUTPUT_FILE = "output.txt"
 OF_FRESH_READS = (
     *("linearizable KV", "linearizable registration", "session guarantees", "revisions never go back", "no resurrection"),
-    *("write permissions", "settings are kept"),
+    *("write permissions", "settings are kept", "lists of brokers", "whole answers"),
 )
 """Checks of promises that only reads with a confirmed state keep."""
 FAILURES_MAX = 4

@@ -14,7 +14,7 @@ from replicated_namesrv import provision
 from replicated_namesrv.chaos.checks import RunJudgement
 from replicated_namesrv.chaos.records import TRACE_FILE
 from replicated_namesrv.chaos.run import RunPlan, check_fits, run
-from replicated_namesrv.chaos.run_modes import OWN
+from replicated_namesrv.chaos.run_modes import OWN, promises_of
 from replicated_namesrv.chaos.run_report import conclude, read_verdict
 from replicated_namesrv.chaos.scenario import available, load
 from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyError
@@ -92,10 +92,15 @@ def _point_latest(runs: Path, folder: Path) -> None:
 
 
 def smoke_plans(modes: Sequence[str] = MODES) -> list[RunPlan]:
-    """Seven scenarios in all modes, one seed each. Those with an operator come last, so that the other scenarios keep their
-    seeds."""
+    """Nine scenarios, one seed each: two in CP only, the others in all modes. Those with an operator come last, so that the other
+    scenarios keep their seeds."""
     chosen = sorted((one for one in map(load, available()) if one.smoke), key=lambda one: one.has_operator)
-    return [RunPlan(scenario, mode, 3, SMOKE_SEED + number, "smoke") for number, scenario in enumerate(chosen) for mode in modes]
+    return [
+        RunPlan(scenario, mode, 3, SMOKE_SEED + number, "smoke")
+        for number, scenario in enumerate(chosen)
+        for mode in modes
+        if promises_of(mode) in scenario.smoke_modes
+    ]
 
 
 def full_plans(sizes: Sequence[int], modes: Sequence[str] = MODES) -> list[RunPlan]:

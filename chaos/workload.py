@@ -2,9 +2,10 @@
 
 Brokers: groups g1 … serve topic-1 … during the whole run, and every topic has brokers on several sites. Other brokers are named
 after what they do. The *pair* serves its own topic and switches roles. The slave of *deputy* acts as master while its master is
-away: for a moment before the faults, and during them. *Churn* repeatedly changes its topics, stops cleanly and returns. *Mortal*
-dies during the fault and returns after it. Two more die when the clients begin, so that every run judges expiry. *Locked* loses
-its write permission and gets it back. *Fickle* creates and drops topics. Two more send heartbeats and seldom register.
+away: for a moment before the faults, and during them. The second broker of an *heir* takes the place of the first. *Churn*
+repeatedly changes its topics, stops cleanly and returns. *Mortal* dies during the fault and returns after it. Two more die when
+the clients begin, so that every run judges expiry. *Locked* loses its write permission and gets it back. *Fickle* creates and
+drops topics. Two more send heartbeats and seldom register. Everything about *sample* is known (``sample_group.py``).
 
 Clients: a pinned one for each node, some that fail over, one that sends, some on a few KV keys, one for each weaker read
 level, mqadmin, and the probe. The probe also asks for the brokers of one zone.
@@ -24,9 +25,24 @@ from replicated_namesrv.chaos.effects import Link
 from replicated_namesrv.chaos.fault_plans import Topology
 from replicated_namesrv.chaos.mqadmin import Mqadmin
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
-from replicated_namesrv.chaos.recorded_brokers import CLUSTER_NAME, DEPUTY, PAIR, ChaosBroker, Clock
+from replicated_namesrv.chaos.recorded_brokers import CLUSTER_NAME, DEPUTY, HEIR, PAIR, ChaosBroker, Clock
 from replicated_namesrv.chaos.recorder import OK, Ended, Recorder
 from replicated_namesrv.chaos.records import READER_SUFFIX
+from replicated_namesrv.chaos.sample_group import (
+    ATTACHMENTS,
+    CHANGING,
+    CONFIGS,
+    IDENTITY,
+    ORDER,
+    ORDER_REQUEST,
+    ORDERED,
+    QUESTIONS,
+    UNIT,
+    VAIN_REQUEST,
+    ZONE,
+    of_registration,
+)
+from replicated_namesrv.chaos.sample_group import BROKER as SAMPLE
 from replicated_namesrv.chaos.scenario import WorkloadSpec
 from replicated_namesrv.client.broker import BrokerAgent, BrokerOptions, Heartbeat
 from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVersion
@@ -58,9 +74,12 @@ ANNOUNCED_POLL_S = 0.02
 RECONNECT_AFTER_S = 1.5
 """Time after the faults at which a broker reconnects. By then, all nodes have accepted a registration of it again."""
 MQADMIN_PER_S = 1.0
+SAMPLES_PER_S, SAMPLE_CHANGES_PER_S = 0.5, 0.7
 ROLES_PER_S = 2.0
 ZONES_PER_S = 1.0
 _BROKER_PORT = 10_911
+KNOWN: dict[str, Any] = {"constant": CONFIGS, "attachments": ATTACHMENTS, "read_answer": of_registration}
+"""What the broker ``sample`` has in addition to other brokers."""
 
 
 def zone_of(broker: str) -> str | None:
@@ -96,6 +115,10 @@ class Cast:
             self.brokers |= {broker: [HEARTBEAT_TOPIC] for broker in HEARTBEATS}
         if spec.deputy:
             self.brokers |= {broker: [DEPUTY_TOPIC] for broker in DEPUTIES}
+        self.heirs = [f"{HEIR}{number + 1}" for number in range(spec.heirs)]
+        self.brokers |= {f"{group}/{broker_id}": [f"topic-{group}"] for group in self.heirs for broker_id in (0, 1)}
+        if spec.sample:
+            self.brokers[SAMPLE] = [CHANGING]
         self.clients = {f"pinned-{node}": "pinned" for node in nodes}
         self.clients |= {f"failover-{number + 1}": "failover" for number in range(spec.failover_clients)}
         self.clients |= {f"kv-{number + 1}": "failover" for number in range(spec.kv_clients)}
@@ -106,7 +129,8 @@ class Cast:
 
     def all_topics(self) -> list[str]:
         """Every topic that clients look up."""
-        return sorted({topic for topics in self.brokers.values() for topic in topics} - {DEPUTY_TOPIC})
+        apart = {DEPUTY_TOPIC, CHANGING, *(f"topic-{group}" for group in self.heirs)}
+        return sorted({topic for topics in self.brokers.values() for topic in topics} - apart)
 
     def asks(self) -> list[str]:
         """The kinds of operations of which every run must have at least one that succeeded."""
@@ -116,6 +140,7 @@ class Cast:
         found += ["roles", "master"] if self._spec.pair or self._spec.deputy else []
         found += ["write-perm", "perm", "delete-topic", "topic", "set-config", "config"] if self._spec.mqadmin else []
         found += ["heartbeat"] if self._spec.heartbeats else []
+        found += ["answer", "version", "order-conf"] if self._spec.sample else []
         return found + (["zone-route", "cluster", "topic-list", "kv-list"] if self._spec.zones and self._spec.groups else [])
 
     @property
@@ -197,7 +222,7 @@ class Workload:
         for number, (name, topics) in enumerate(self._cast.brokers.items()):
             group, _, broker_id = name.partition("/")
             address = listening.get(name, f"127.0.1.{1 + number // 100}:{_BROKER_PORT + number}")
-            identity = BrokerIdentity(CLUSTER_NAME, group, int(broker_id), address, address)
+            identity = BrokerIdentity(CLUSTER_NAME, group, int(broker_id), address, address) if name != SAMPLE else IDENTITY
             servers = {node: self._cluster.address(Link(name, node)) for node in self._cast.nodes}
             rng = random.Random(self._rng.random())
             found[name] = ChaosBroker(
@@ -212,6 +237,7 @@ class Workload:
                 lambda node: node not in self._dead,
                 self._agents,
                 self._cluster.access.brokers,
+                **(KNOWN if name == SAMPLE else {}),
             )
         processes = {broker.agent.identity.broker_addr: broker.process for broker in found.values()}
         for broker in found.values():
@@ -228,6 +254,8 @@ class Workload:
         if broker in DEPUTIES:
             period_ms = self._spec.register_period_ms
             return replace(options, heartbeat=Heartbeat.BROKER_HEARTBEAT, heartbeat_interval_ms=period_ms, listen=True)
+        if broker == SAMPLE:
+            return replace(options, force_register=False, zone_name=ZONE)
         return replace(options, zone_name=zone_of(broker)) if self._spec.zones else options
 
     def _with_heartbeats(self, options: BrokerOptions, heartbeat: Heartbeat) -> BrokerOptions:
@@ -266,8 +294,10 @@ class Workload:
                     broker.stood_still()
 
     async def start(self) -> None:
-        """Start the brokers. On return each broker has registered with all nodes that it could reach."""
-        await asyncio.gather(*(broker.start() for broker in self.brokers.values()))
+        """Start the brokers, except those that replace others. On return each broker has registered with all nodes that it could
+        reach."""
+        late = [f"{group}/1" for group in self._cast.heirs]
+        await asyncio.gather(*(broker.start() for name, broker in self.brokers.items() if name not in late))
 
     def begin(self, steady_s: float) -> None:
         """Start all loops; they run until ``end``. ``steady_s``: time until the faults begin."""
@@ -294,9 +324,15 @@ class Workload:
             self._spawn(self._reconnect(steady_s / 4, 2))
         if spec.pair:
             self._spawn(self._pace(ROLES_PER_S, self._rng, partial(self._look_at_roles, PAIR, PAIR_TOPIC)))
+        for group in self._cast.heirs:
+            self._spawn(self._pace(ROLES_PER_S, self._rng, partial(self._look_at_roles, group, f"topic-{group}")))
         if spec.deputy:
             self._spawn(self._pace(ROLES_PER_S, self._rng, partial(self._look_at_roles, DEPUTY, DEPUTY_TOPIC)))
             self._spawn(self._leave_for_a_moment(self.brokers[DEPUTIES[0]], steady_s / 6))
+        if spec.sample:
+            self._spawn(self._write_order())
+            self._spawn(self._pace(SAMPLE_CHANGES_PER_S, self._rng, self._change_sample))
+            self._spawn(self._pace(SAMPLES_PER_S, self._rng, self._ask_about_sample))
         if spec.zones and spec.groups:
             self._spawn(self._pace(ZONES_PER_S, self._rng, self._look_in_other_ways))
         if self._mqadmin is not None:
@@ -312,6 +348,8 @@ class Workload:
                 group.create_task(self._lose_master(fault_s / 4))
             if self._spec.mortal != "none":
                 group.create_task(self._die(fault_s / 4))
+            for number, heir in enumerate(self._cast.heirs):
+                group.create_task(self._inherit(heir, fault_s * (number + 1) / (len(self._cast.heirs) + 2)))
             if self._spec.pair:
                 group.create_task(self._switch(fault_s / 3))
 
@@ -323,6 +361,16 @@ class Workload:
         await asyncio.sleep(after_s)
         await self.brokers["pair/0"].switch_role(2)
         await self.brokers["pair/1"].switch_role(0)
+
+    async def _inherit(self, group: str, after_s: float) -> None:
+        """The master changes its topics and dies silently, and another broker takes its place. A slow node has not answered the
+        change by then."""
+        await asyncio.sleep(after_s)
+        master = self.brokers[f"{group}/0"]
+        change = asyncio.create_task(master.change())
+        await asyncio.sleep(LEAVES_AFTER_S)
+        await master.die(silent=True)
+        await asyncio.gather(self.brokers[f"{group}/1"].start_as(0), change)
 
     async def _look_at_roles(self, group: str, topic: str) -> None:
         probe, pair = self.clients["probe"], [self.brokers[f"{group}/0"], self.brokers[f"{group}/1"]]
@@ -364,6 +412,30 @@ class Workload:
                 await probe.route(asked, node=node)
             await probe.kv_list(node=node)
             await probe.route(topic, node=node, level="lease")
+
+        await asyncio.gather(*(look(node) for node in self._listed))
+
+    async def _write_order(self) -> None:
+        """Write the order configuration to each node."""
+        for node in self._cast.nodes[: len(self._cast.nodes) - len(self._cast.spares)]:
+            while not self._ended.is_set():
+                told = await self.clients["probe"].order("order-conf", ORDERED, ORDER, ORDER_REQUEST, node)
+                if told.outcome == OK:
+                    break
+                await asyncio.sleep(0.1)
+
+    async def _change_sample(self) -> None:
+        if self._changing and self.brokers[SAMPLE].alive:
+            await self.brokers[SAMPLE].change_later()
+
+    async def _ask_about_sample(self) -> None:
+        probe = self.clients["probe"]
+
+        async def look(node: str) -> None:
+            await probe.order("vain-delete", UNIT, None, VAIN_REQUEST, node)
+            for question in QUESTIONS:
+                if (await probe.answer(question, node=node)).outcome != OK:
+                    return
 
         await asyncio.gather(*(look(node) for node in self._listed))
 

@@ -8,6 +8,7 @@ from replicated_namesrv.chaos.checks.acting_masters import check_acting, check_n
 from replicated_namesrv.chaos.checks.administration import check_write_perm
 from replicated_namesrv.chaos.checks.agreeing_answers import check_agreement
 from replicated_namesrv.chaos.checks.crashes import CRASHES, check_crashes
+from replicated_namesrv.chaos.checks.durability import check_durability, has_slow_disks
 from replicated_namesrv.chaos.checks.fence import check_fence
 from replicated_namesrv.chaos.checks.figures import Figures, figures
 from replicated_namesrv.chaos.checks.final import (
@@ -18,15 +19,19 @@ from replicated_namesrv.chaos.checks.final import (
     check_resurrection,
 )
 from replicated_namesrv.chaos.checks.linear import KV, check_kv, check_registration
+from replicated_namesrv.chaos.checks.listed_brokers import check_lists
 from replicated_namesrv.chaos.checks.node_promises import check_node_kv, check_node_orders, check_node_registrations
 from replicated_namesrv.chaos.checks.operator_actions import check_operator
-from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
+from replicated_namesrv.chaos.checks.order import check_leaders, check_revisions, check_same_state, check_sessions
 from replicated_namesrv.chaos.checks.quiet_requests import check_quiet_requests
 from replicated_namesrv.chaos.checks.removal_reports import check_removal_reports
+from replicated_namesrv.chaos.checks.reported_changes import check_reports
 from replicated_namesrv.chaos.checks.role_switches import check_roles
 from replicated_namesrv.chaos.checks.settings_changes import check_settings
 from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story, unjudged
+from replicated_namesrv.chaos.checks.takeovers import check_takeovers
 from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence, check_enough
+from replicated_namesrv.chaos.checks.whole_answers import check_answers, check_versions
 from replicated_namesrv.verify import Verdict
 
 PREFIX_SAFE_CHECKS = (KV, "session guarantees", "revisions never go back", "one state for one revision")
@@ -42,12 +47,17 @@ CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_resurrection,
     check_write_perm,
     check_roles,
+    check_takeovers,
     check_acting,
     check_notifications,
     check_agreement,
+    check_lists,
+    check_answers,
+    check_versions,
     check_live_kept,
     check_ghosts,
     check_removal_reports,
+    check_reports,
     check_settings,
     check_fence,
     check_operator,
@@ -57,6 +67,8 @@ CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_sessions,
     check_revisions,
     check_same_state,
+    check_leaders,
+    check_durability,
     check_convergence,
     check_availability,
     check_quiet_requests,
@@ -115,8 +127,12 @@ def judge(story: Story, judged_as: str) -> RunJudgement:
     """
     left_out = [] if story.mode == "ap" else [*OF_INDEPENDENT_NODES]
     left_out += [] if story.has_pair else [check_roles]
+    left_out += [] if story.has_heirs else [check_takeovers]
     left_out += [] if story.has_deputy else [check_acting, check_notifications]
-    left_out += [] if story.has_zones else [check_agreement]
+    left_out += [] if story.has_zones else [check_agreement, check_lists]
+    left_out += [] if story.has_reports else [check_reports]
+    left_out += [] if has_slow_disks(story) else [check_durability]
+    left_out += [] if story.has_sample else [check_answers, check_versions]
     left_out += [] if story.has_operator else [check_operator]
     left_out += [] if story.has_mqadmin else [check_write_perm, check_node_orders]
     left_out += [] if story.sets_settings else [check_settings]

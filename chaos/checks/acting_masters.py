@@ -23,7 +23,7 @@ unregistered and had not begun to register again, or a slave whose master had no
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from replicated_namesrv.chaos.checks.node_promises import kept
+from replicated_namesrv.chaos.checks.listed_brokers import changes_of, must_be_listed
 from replicated_namesrv.chaos.checks.story import (
     KEPT,
     NEVER_NS,
@@ -35,7 +35,7 @@ from replicated_namesrv.chaos.checks.story import (
     result,
     unless_stalled,
 )
-from replicated_namesrv.chaos.recorded_brokers import DEPUTY, HEARTBEAT, NOTIFIED
+from replicated_namesrv.chaos.recorded_brokers import DEPUTY, NOTIFIED
 from replicated_namesrv.chaos.records import READ_ONLY, READ_WRITE
 
 ACTING, NOTIFICATIONS = "acting master", "notifications of a new smallest id"
@@ -56,7 +56,7 @@ LEFT_NS = 5_000_000_000
 def check_acting(story: Story) -> CheckResult:
     """No answer mixes master and acting master, lists a broker that had left, or lacks one that the node must list."""
     asked = [op for op in story.of_kind("roles") if op.key == DEPUTY]
-    changes = {broker: _changes(story, broker) for broker in (MASTER, SLAVE)}
+    changes = {broker: changes_of(story, broker) for broker in (MASTER, SLAVE)}
     wrong: list[str] = []
     missing: list[str] = []
     looked_at = left_out = 0
@@ -69,7 +69,7 @@ def check_acting(story: Story) -> CheckResult:
             wrong.append(when)
             continue
         for broker in (MASTER, SLAVE):
-            must = _must_be_listed(story, broker, changes[broker], read)
+            must = must_be_listed(story, broker, changes[broker], read)
             is_listed = any(name == broker for name, _ in listed)
             looked_at += must is not None
             left_out += must is None
@@ -78,30 +78,6 @@ def check_acting(story: Story) -> CheckResult:
     exempt = {"answers about a broker that the node may list or not": left_out}
     judged = result(ACTING, Promise.BOTH, looked_at, [*wrong, *missing], exempt, due=bool(asked))
     return judged if wrong else unless_stalled(story, judged)  # only a missing broker can be an effect of slowness
-
-
-def _must_be_listed(story: Story, broker: str, changes: Sequence[Op], read: Op) -> bool | None:
-    """Whether the node must list the broker (True), must not (False), or may do either (None)."""
-    mine = [op for op in changes if op.start_ns < read.end_ns and (story.mode == "cp" or op.node == read.node)]
-    last = max((op for op in mine if op.end_ns < read.start_ns), key=lambda op: op.end_ns, default=None)
-    if last is None or any(op.kind != last.kind and op.end_ns > last.start_ns for op in mine):
-        return None
-    if last.kind == "unregister-copy":
-        return False
-    if story.mode == "ap":
-        beats = [op for op in story.of_kind(HEARTBEAT) if op.ok and op.node == read.node and op.key == broker]
-        return True if kept(story, broker, last, beats, read) else None
-    first = story.life_at(broker, last.start_ns)
-    later = [life.state for life in story.lives[broker] if last.start_ns < life.start_ns < read.end_ns]
-    stays = first is not None and first.state in (*KEPT, "starting") and all(state in KEPT for state in later)
-    return True if stays else None
-
-
-def _changes(story: Story, broker: str) -> list[Op]:
-    """The registrations and unregistrations of the broker that may have happened, by their ends."""
-    kinds = ("register-copy", "unregister-copy")
-    found = [op for op in story.ops if op.kind in kinds and op.key == broker and op.outcome != "fail"]
-    return sorted((op if op.ok else op._replace(end_ns=NEVER_NS) for op in found), key=lambda op: op.end_ns)
 
 
 def check_notifications(story: Story) -> CheckResult:
@@ -115,7 +91,7 @@ def _judged_notifications(story: Story, notified_ns: int) -> CheckResult:
     wrong: list[str] = []
     missing: list[str] = []
     looked_at = left_out = 0
-    of_master, of_slave = _changes(story, MASTER), _changes(story, SLAVE)
+    of_master, of_slave = changes_of(story, MASTER), changes_of(story, SLAVE)
     for notice in told:
         if story.faults_in(notice.start_ns - LEFT_NS, notice.end_ns):
             left_out += 1

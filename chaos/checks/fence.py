@@ -30,6 +30,8 @@ JUDGED_KINDS = (
     "cluster",
     "topic-list",
     "member-group",
+    "answer",
+    "version",
 )
 
 

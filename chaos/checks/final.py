@@ -27,7 +27,7 @@ from replicated_namesrv.chaos.checks.story import (
     unless_stalled,
 )
 from replicated_namesrv.chaos.effects import Effect
-from replicated_namesrv.chaos.recorded_brokers import DEPUTY
+from replicated_namesrv.chaos.recorded_brokers import DEPUTY, HEIR
 from replicated_namesrv.chaos.records import Election, ExpiryRecord, FaultRecord
 from replicated_namesrv.chaos.scenario import FaultKind
 from replicated_namesrv.verify import Verdict
@@ -140,10 +140,10 @@ def check_resurrection(story: Story) -> CheckResult:
 
 def _left_versions(story: Story) -> dict[tuple[str, str], int]:
     """From (broker, version) to the time when the broker's unregistration was acknowledged. Lives whose last requests may still
-    arrive are left out. A registration without an outcome may still arrive, unless its node had received it (``_is_received``): a
+    arrive are left out. A registration without an outcome may still arrive, unless its node had received it (``is_received``): a
     cluster does not accept a registration that was received before the unregistration.
     """
-    late = {one.copy.value for copies in late_copies(story).values() for one in copies if not _is_received(story, one)}
+    late = {one.copy.value for copies in late_copies(story).values() for one in copies if not is_received(story, one)}
     found: dict[tuple[str, str], int] = {}
     for leave in story.of_kind("unregister"):
         life = story.life_at(leave.key, leave.start_ns)
@@ -156,7 +156,7 @@ def _left_versions(story: Story) -> dict[tuple[str, str], int]:
     return found
 
 
-def _is_received(story: Story, late: Late) -> bool:
+def is_received(story: Story, late: Late) -> bool:
     """Whether the node certainly received this registration before the broker began to leave: it was sent long before that, over
     a link without a fault, to a node that ran."""
     copy = late.copy
@@ -198,7 +198,7 @@ def check_ghosts(story: Story) -> CheckResult:
 
 def _gone(story: Story) -> list[tuple[str, BrokerState]]:
     """Each end of the life of a broker whose topics clients look up."""
-    found = [(broker, lives) for broker, lives in story.lives.items() if not broker.startswith(f"{DEPUTY}/")]
+    found = [(broker, lives) for broker, lives in story.lives.items() if not broker.startswith((f"{DEPUTY}/", HEIR))]
     return [(broker, life) for broker, lives in found for life in lives if life.state in GONE]
 
 

@@ -117,8 +117,8 @@ def kept(story: Story, broker: str, last: Op, heartbeats: Sequence[Op], read: Op
 
 
 def _is_undisturbed(story: Story, broker: str, read: Op, since_ns: int) -> bool:
-    """True if neither the broker's link to the node nor the node has had a fault since ``since_ns``, and every registration since
-    then was acknowledged.
+    """True if neither the broker's link to the node nor the node has had a fault since ``since_ns``, and every registration and
+    query since then was answered. A broker closes a connection over which an answer does not come in time.
     """
     touched = any(
         f"{broker}>{read.node}" in fault.links or (not fault.links and read.node in fault.nodes)
@@ -126,7 +126,7 @@ def _is_undisturbed(story: Story, broker: str, read: Op, since_ns: int) -> bool:
     )
     return not touched and not any(
         op.node == read.node and not op.ok and op.end_ns > since_ns and op.start_ns < read.end_ns
-        for op in story.copies_of(broker)
+        for op in (*story.copies_of(broker), *story.queries_of(broker))
     )
 
 

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from replicated_namesrv.chaos.checks.real_time import kv_writes, overtaken, read_writes
 from replicated_namesrv.chaos.checks.registration_history import late_copies
 from replicated_namesrv.chaos.checks.story import NEVER_NS, CheckResult, Op, Promise, Story, result
+from replicated_namesrv.chaos.records import Election
 from replicated_namesrv.verify.attribution import NEVER, KeyEvent, attributed, by_value, writes_of
 from replicated_namesrv.verify.session_guarantees import OLDEST, SessionAccess, Version, accesses_by_time, session_verdicts
 
+LEADERS = "one leader in each term"
 ROUTES_DIGEST = 32
 """Hexadecimal digits of the digest of routes and KV entries."""
 
@@ -127,6 +129,23 @@ def _constant_digests(story: Story) -> Iterator[str]:
         routes = one.digest[:ROUTES_DIGEST]
         if seen.setdefault(routes, one.revision) != one.revision:
             yield f"{story.ms(one.time_ns)}: {one.node} has the digest of revision {seen[routes]} at revision {one.revision}"
+
+
+def check_leaders(story: Story) -> CheckResult:
+    """All nodes that know the leader of a term know the same one, and a node that leads names itself."""
+    facts = [(one.time_ns, one.node, one.term, one.leader) for one in story.statuses if one.leader is not None]
+    facts += [(one.time_ns, one.node, one.term, one.node) for one in story.statuses if one.role == "leader"]
+    facts += [(one.time_ns, one.node, one.term, one.node) for one in story.trace.records if isinstance(one, Election)]
+    seen: dict[int, tuple[str, str]] = {}
+    wrong, looked_at = [], 0
+    for time_ns, node, term, leader in sorted(facts, key=lambda fact: fact[0]):
+        if term is None:
+            continue
+        looked_at += 1
+        other, before = seen.setdefault(term, (node, leader))
+        if before != leader:
+            wrong.append(f"{story.ms(time_ns)}: {node} has {leader} as leader of term {term}, and {other} had {before}")
+    return result(LEADERS, Promise.CP, looked_at, wrong)
 
 
 def stale_kv_reads(story: Story) -> int:

@@ -14,7 +14,6 @@ SETTLED_NS = 3_000_000_000
 """Time after a fault or an election in which clients may still notice it."""
 BEFORE_NS = 1_000_000_000
 """Time before an election in which the previous leader may not have answered."""
-OF_BROKERS = ("register-copy", "unregister-copy")
 
 
 def check_quiet_requests(story: Story) -> CheckResult:
@@ -40,14 +39,16 @@ def check_quiet_requests(story: Story) -> CheckResult:
 
 
 def _of_clients(story: Story) -> list[Op]:
-    """The requests of clients that ended. The run cancels the last requests of some clients."""
-    kinds = [kind for kind in JUDGED_KINDS if kind not in OF_BROKERS]
+    """The requests of clients, not of brokers, that ended. The run cancels the last requests of some clients."""
     begin_ns, end_ns = story.judged.start_ns, min((fault.began_ns for fault, _ in story.faults), default=NEVER_NS)
     final_ns = story.phases["final"].start_ns if "final" in story.phases else NEVER_NS
     return [
         op
         for op in story.ops
-        if op.kind in kinds and op.end_ns != NEVER_NS and (begin_ns <= op.start_ns < end_ns or op.start_ns >= final_ns)
+        if op.kind in JUDGED_KINDS
+        and op.client not in story.lives
+        and op.end_ns != NEVER_NS
+        and (begin_ns <= op.start_ns < end_ns or op.start_ns >= final_ns)
     ]
 
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from replicated_namesrv.chaos.checks.removal_times import earliest_removal_ns
 from replicated_namesrv.chaos.checks.story import NEVER_NS, BrokerState, Op, Story
-from replicated_namesrv.chaos.recorded_brokers import DEPUTY, PAIR
+from replicated_namesrv.chaos.recorded_brokers import DEPUTY, HEIR, PAIR
 from replicated_namesrv.chaos.records import Member
 from replicated_namesrv.verify import Operation, Outcome
 
@@ -155,8 +155,9 @@ def periods(story: Story, broker: str) -> list[Period]:
 
 
 def has_slave(broker: str) -> bool:
-    """Whether the broker belongs to a group with a slave: the pair, or the group with an acting master."""
-    return broker.partition("/")[0] in GROUPS_WITH_SLAVE
+    """Whether the broker belongs to a group with a slave."""
+    group = broker.partition("/")[0]
+    return group in GROUPS_WITH_SLAVE or group.startswith(HEIR)
 
 
 def operation(op: Op, kind: str, key: str, value: object) -> Operation:

@@ -42,12 +42,15 @@ READS = (
     "cluster",
     "topic-list",
     "member-group",
+    "answer",
+    "version",
     "perm",
     "topic",
     "config",
     "roles",
     "master",
     "notified",
+    "watched",
     "member-list",
     "address-list",
 )
@@ -238,8 +241,14 @@ class Story:
         """Whether the workload changes settings."""
         self.has_pair: bool = manifest["scenario"]["workload"].get("pair", False)
         """Whether the workload has a group with a slave."""
+        self.has_heirs: bool = manifest["scenario"]["workload"].get("heirs", 0) > 0
+        """Whether the workload has groups whose slave takes the place of the master."""
         self.has_deputy: bool = manifest["scenario"]["workload"].get("deputy", False)
         """Whether the workload has a group whose slave acts as master."""
+        self.has_reports: bool = "watched" in manifest.get("asks", ())
+        """Whether the reports of changes were recorded."""
+        self.has_sample: bool = manifest["scenario"]["workload"].get("sample", False)
+        """Whether the workload has a broker about which everything is known."""
         self.has_zones: bool = manifest["scenario"]["workload"].get("zones", False)
         """Whether the workload asks for the routes of a zone."""
         self.has_operator: bool = any(fault["kind"] in OPERATOR_KINDS for fault in manifest["scenario"].get("fault", ()))
@@ -429,14 +438,18 @@ class Story:
 
     def copies_of(self, broker: str) -> list[Op]:
         """The requests to single nodes of which a broker's registrations consist."""
-        return self._copies.get(broker, [])
+        return self._by_broker["register-copy"].get(broker, [])
+
+    def queries_of(self, broker: str) -> list[Op]:
+        """The queries for a broker's data version."""
+        return self._by_broker["version"].get(broker, [])
 
     @cached_property
-    def _copies(self) -> dict[str, list[Op]]:
-        found: dict[str, list[Op]] = defaultdict(list)
+    def _by_broker(self) -> dict[str, dict[str, list[Op]]]:
+        found: dict[str, dict[str, list[Op]]] = {"register-copy": defaultdict(list), "version": defaultdict(list)}
         for op in self.ops:
-            if op.kind == "register-copy":
-                found[op.key].append(op)
+            if op.kind in found:
+                found[op.kind][op.key].append(op)
         return found
 
     def life_at(self, broker: str, time_ns: int) -> BrokerState | None:

@@ -36,7 +36,7 @@ examples:
   namesrv chaos run isolate-leader --mode java:5.5.0      RocketMQ's own name server, judged by AP's promises
   namesrv chaos compare isolate-leader trickle            AP beside CP under the same schedule
   namesrv chaos compare trickle --modes java:5.5.0,ap     RocketMQ's own name server beside ours
-  namesrv chaos suite smoke                               seven scenarios in both modes, some minutes
+  namesrv chaos suite smoke                               nine scenarios, some minutes
   namesrv chaos suite full --nodes 3                      everything; resumes where it was stopped
   namesrv chaos check runs/latest                         judge a recorded run again
   namesrv chaos sabotage                                  add defects to the product: does the smoke suite find them?
@@ -60,8 +60,8 @@ _ABOUT_FILES = (
     "workload, promises. docs/chaos.md shows step by step how to write one. Errors in it are reported before anything starts."
 )
 _ABOUT_SUITES = (
-    "smoke: seven scenarios in both modes. full: all scenarios in both modes, three seeds with 3 nodes and one with 5; runs that "
-    "have a verdict are not repeated. soak: random faults with new seeds until the time is over. "
+    "smoke: nine scenarios, two of them only in CP. full: all scenarios in both modes, three seeds with 3 nodes and one with 5; "
+    "runs that have a verdict are not repeated. soak: random faults with new seeds until the time is over. "
     f"{_EXIT_OF_ALL}"
 )
 _ABOUT_SABOTAGE = (

@@ -121,3 +121,40 @@ def test_topic_lists_have_the_topics_that_come_and_go(topics: list[str], verdict
         script.op(at, at + 5, "probe", "topic", "new", "7").op(at, at + 5, "probe", "topic", "old", None)
     script.op(2_010, 2_015, "probe", "topic-list", "topics", members=[(topic, 0) for topic in topics])
     assert check_agreement(script.story).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("deleted", "outcome", "verdict"),
+    [
+        (1_500, "ok", Verdict.VIOLATED),
+        (1_500, "indeterminate", Verdict.VALID),  # the topic may have been created late, and deleted again
+        (2_017, "ok", Verdict.VALID),  # the topic may have been created and deleted between the two questions
+        (None, "ok", Verdict.VALID),
+    ],
+)
+def test_the_list_of_topics_has_no_topic_that_was_deleted(deleted: float | None, outcome: str, verdict: Verdict) -> None:
+    script = Script()
+    script.records.append(Truth(1_000 * MS, "fickle/0", 1, "serving", True, "7", ["new"], 1_000))
+    if deleted is not None:
+        script.op(deleted, deleted + 2, "mqadmin", "delete-topic", "old", outcome=outcome)
+    for time in (2_000, 2_020):
+        script.op(time, time + 5, "probe", "topic", "new", "7").op(time, time + 5, "probe", "topic", "old", None)
+    script.op(2_010, 2_015, "probe", "topic-list", "topics", members=[("new", 0), ("old", 0)])
+    assert check_agreement(script.story).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("listed", "held", "wrong"),
+    [([G1, G2], [("k", "v")], 0), ([G1], [("k", "v")], 1), ([G1, G2], [("k", "u")], 1), ([G1, G2], [], 1)],
+)
+def test_at_the_end_the_tables_of_the_admin_port_have_what_clients_read(
+    listed: Members, held: list[tuple[str, str]], wrong: int
+) -> None:
+    script = Script().op(11_000, 11_010, "c1", "put", "k", "v")
+    for name, _ in (G1, G2):
+        script.truth(1_000, name, "serving")
+    for at in (12_100, 12_400):
+        script.op(at, at + 5, "probe", "route", "t", members=[G1, G2])
+    script.op(12_100, 12_105, "probe", "get", "k", "v").saw(12_200, "n1", listed, 5).saw_kv(12_200, "n1", held, 5)
+    found = check_agreement(script.saw(11_500, "n1", [], 4).saw_kv(11_005, "n1", [], 4).story)
+    assert (found.verdict, found.count) == (Verdict.VIOLATED if wrong else Verdict.VALID, wrong), found.findings

@@ -60,10 +60,10 @@ def test_only_nodes_of_a_cluster_have_digests(mode: str, verdict: Verdict) -> No
 
 def test_the_workload_asks_for_what_it_has() -> None:
     everything = set(Cast(WorkloadSpec(), NODES).asks())
-    few = set(Cast(WorkloadSpec(pair=False, deputy=False, churn=False, zones=False, mqadmin=False), NODES).asks())
+    few = set(Cast(WorkloadSpec(pair=False, deputy=False, churn=False, zones=False, mqadmin=False, sample=False), NODES).asks())
     assert everything - few == {
         *("roles", "master", "unregister-copy", "zone-route", "cluster", "topic-list", "kv-list"),
-        *("write-perm", "perm", "delete-topic", "topic", "set-config", "config"),
+        *("write-perm", "perm", "delete-topic", "topic", "set-config", "config", "answer", "version", "order-conf"),
     }
 
 

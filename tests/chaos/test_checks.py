@@ -20,6 +20,7 @@ from replicated_namesrv.chaos.checks.final import (
     check_resurrection,
 )
 from replicated_namesrv.chaos.checks.linear import check_kv, check_registration
+from replicated_namesrv.chaos.checks.listed_brokers import LISTS
 from replicated_namesrv.chaos.checks.node_promises import check_node_kv, check_node_registrations
 from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
 from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story
@@ -30,6 +31,7 @@ from replicated_namesrv.chaos.checks.timing import (
     convergence,
     convergence_s,
 )
+from replicated_namesrv.chaos.checks.whole_answers import ANSWERS, VERSIONS
 from replicated_namesrv.chaos.records import FaultRecord, Invoke, RecordedTrace
 from replicated_namesrv.chaos.run_report import described
 from replicated_namesrv.chaos.scenario import ChaosScenario
@@ -585,6 +587,15 @@ def test_every_checker_has_a_good_and_a_bad_history() -> None:
     elsewhere = {"check_enough", "check_node_orders", "check_roles", "check_operator"}  # the first is tested below
     elsewhere |= {"check_removal_reports", "check_settings", "check_quiet_requests"}
     elsewhere |= {"check_acting", "check_notifications", "check_agreement"}
+    elsewhere |= {
+        "check_lists",
+        "check_answers",
+        "check_versions",
+        "check_reports",
+        "check_leaders",
+        "check_durability",
+        "check_takeovers",
+    }
     assert {check.__name__ for check, _, _ in CASES.values()} == {check.__name__ for check in CHECKS} - elsewhere
 
 
@@ -729,7 +740,7 @@ def test_differences_shorter_than_a_look_are_not_counted() -> None:
     assert figures(silent.story).diverged_s == 0, "a node that does not answer differs from nobody"
 
 
-LATER_CHECKS = [ACTING, NOTIFICATIONS, AGREEMENT]
+LATER_CHECKS = [ACTING, NOTIFICATIONS, AGREEMENT, LISTS, ANSWERS, VERSIONS]
 """Checks of questions that runs of earlier versions do not ask."""
 
 

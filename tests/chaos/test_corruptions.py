@@ -10,9 +10,12 @@ from replicated_namesrv.chaos.checks import CHECKS, judge
 from replicated_namesrv.chaos.checks.acting_masters import ACTING, NOTIFICATIONS
 from replicated_namesrv.chaos.checks.agreeing_answers import AGREEMENT
 from replicated_namesrv.chaos.checks.crashes import check_crashes
+from replicated_namesrv.chaos.checks.listed_brokers import LISTS
+from replicated_namesrv.chaos.checks.order import LEADERS
 from replicated_namesrv.chaos.checks.role_switches import ROLES
 from replicated_namesrv.chaos.checks.story import CheckResult, Story
 from replicated_namesrv.chaos.checks.timing import check_enough
+from replicated_namesrv.chaos.checks.whole_answers import ANSWERS, VERSIONS
 from replicated_namesrv.verify import Verdict
 from tests.chaos.corruptions import FOUND_BY, FOUND_BY_OF_NODES, Corruption, corrupted
 from tests.chaos.true_runs import TrueNodes, TrueRun
@@ -21,8 +24,9 @@ SEEDS = range(3)
 CORRUPTIONS = [("cp", corruption) for corruption in FOUND_BY] + [("ap", corruption) for corruption in FOUND_BY_OF_NODES]
 
 
-ELSEWHERE = {ROLES, ACTING, NOTIFICATIONS, AGREEMENT}
-"""Checks that other tests corrupt: test_roles.py, test_acting_masters.py, test_agreeing_answers.py."""
+ELSEWHERE = {ROLES, ACTING, NOTIFICATIONS, AGREEMENT, LISTS, ANSWERS, VERSIONS, LEADERS}
+"""Checks that other tests corrupt: test_roles.py, test_acting_masters.py, test_agreeing_answers.py, test_listed_brokers.py,
+test_whole_answers.py, test_durability.py."""
 
 
 @cache

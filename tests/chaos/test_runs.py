@@ -51,7 +51,10 @@ def test_smoke(plan: RunPlan, tmp_path: Path) -> None:
     assert not broken, f"{broken}\nsee {done.folder}"
     if plan.mode == "cp":
         assert {name for name, verdict in found.items() if verdict is Verdict.VALID} >= SAFETY
-    elif plan.scenario.name != "remove-leader":  # without a partition, nodes may be equal whenever a client looks
+    elif plan.scenario.name not in (
+        "remove-leader",
+        "slow-disks",
+    ):  # without a partition, nodes may be equal whenever a client looks
         assert Verdict.VIOLATED in {found[name] for name in SAFETY}
     assert (done.folder / "timeline.html").stat().st_size > 10_000
     assert (tmp_path / "latest").resolve() == done.folder

@@ -76,7 +76,7 @@ def test_likely_scenarios_come_first_and_the_mode_is_that_of_the_sabotage() -> N
     sabotage = SABOTAGES[0]._replace(likely=("slow-links", "isolate-leader"))
     smoke, full = plans(sabotage, full=False), plans(sabotage, full=True)
     assert smoke[0].scenario.name == "isolate-leader"
-    assert len(smoke) == sum(plan.suite == "smoke" for plan in full) == 7
+    assert len(smoke) == sum(plan.suite == "smoke" for plan in full) == 9
     assert {plan.mode for plan in full} == {"cp"}
     assert [plan.scenario.name for plan in full[:7]] == ["isolate-leader"] + 3 * ["slow-links"] + 3 * ["isolate-leader"]
 

@@ -26,7 +26,16 @@ from replicated_namesrv.chaos.scenario import ChaosScenario
 
 NODES = ("n1", "n2", "n3")
 PHASES = {"settle": 0, "steady": 1_000, "fault": 3_000, "heal": 8_000, "final": 12_000, "end": 13_000}
-BROKERS = {"g1/0": ["t"], "g2/0": ["t"], "g3/0": ["t"], "g4/0": ["t-fickle"], "pair/0": ["t"], "deputy/0": [], "deputy/1": []}
+BROKERS = {
+    "g1/0": ["t"],
+    "g2/0": ["t"],
+    "g3/0": ["t"],
+    "g4/0": ["t-fickle"],
+    "pair/0": ["t"],
+    "deputy/0": [],
+    "deputy/1": [],
+    "sample/0": [],
+}
 MS = 1_000_000
 
 
