@@ -1,6 +1,7 @@
 """The sabotages: one-line defects of the product that the chaos suite has to find (``sabotage.py``)."""
 
 from replicated_namesrv.chaos.sabotage_list_alone import OF_INDEPENDENT_NODES
+from replicated_namesrv.chaos.sabotage_list_answers import OF_ANSWERS
 from replicated_namesrv.chaos.sabotage_row import (
     BARRIER,
     CACHE,
@@ -24,6 +25,7 @@ from replicated_namesrv.chaos.sabotage_row import (
     RESTART_ALL,
     SILENCE,
     SLOW,
+    SLOW_DISKS,
     SLOWF,
     SNAPSHOT,
     STATE,
@@ -296,7 +298,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "if not self._defences.durable_acks or (match <= log.durable_index and log.vote_number <= log.durable_number):",
         "if True or (match <= log.durable_index and log.vote_number <= log.durable_number):",
         "entries are acknowledged before they are on disk",
-        ("etcd-14143-unsynced-writes-lost",),
+        (SLOW_DISKS, "etcd-14143-unsynced-writes-lost"),
     ),
     Sabotage(
         "log-not-written",
@@ -563,7 +565,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "return holder.epoch > received",
         "return False",
         "a delayed registration takes name and id from the broker that has them now",
-        ("rocketmq-1464-route-overwritten", "heal-race", ISOLATE),
+        ("slow-follower",),
     ),
     Sabotage(
         "new-leader-forgets-silence",
@@ -654,7 +656,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "os.fdatasync(descriptor)",
         "pass",
         "the log is not forced to the disk",
-        ("etcd-14143-unsynced-writes-lost",),
+        (SLOW_DISKS, "etcd-14143-unsynced-writes-lost"),
     ),
     Sabotage(
         "watch-lacks-changes",
@@ -666,4 +668,4 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         (ISOLATE, LEASES),
     ),
 )
-SABOTAGES = (*OF_CLUSTERS, *OF_INDEPENDENT_NODES)
+SABOTAGES = (*OF_CLUSTERS, *OF_INDEPENDENT_NODES, *OF_ANSWERS)

@@ -27,4 +27,10 @@ DEPARTURES, MACHINE = "replication/liveness/departures.py", "replication/route_m
 NODE, CALLS, AP_NODE = "replication/replicated_node.py", "replication/broker_calls.py", "compat/independent_node.py"
 REGISTRATION, REMOVAL, KV = "routes/registration.py", "routes/removal.py", "routes/kv.py"
 LOOKUPS, LIVE, QUERIES = "routes/lookups.py", "compat/live_table.py", "server/query_handlers.py"
+HISTORY, JSON_VIEWS, REGISTRATIONS, SLOW_DISKS = (
+    "routes/history.py",
+    "admin/json_views.py",
+    "server/registrations.py",
+    "slow-disks",
+)
 CONFIG, STATE, CACHE, DISPATCH = "config_writer.py", "routes/state.py", "server/route_answers.py", "server/dispatch.py"
