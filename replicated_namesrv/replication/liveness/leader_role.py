@@ -91,7 +91,7 @@ class LeaderRole:
 
     def lead_applied(self) -> None:
         """LEAD was applied."""
-        self.silence = Silence(self._machine.state.registrations_by_broker(), self._now_ms())
+        self._count_silence()
         self.departures.lead_applied(self._machine.state.revision)
         self._renewals.has_begun = True
         self._renewals.proceed()
@@ -117,7 +117,11 @@ class LeaderRole:
         """A backup has replaced the state. All brokers in it count as having registered now, with this epoch."""
         self.departures.restored(epoch, self._clock_ms())
         if self.silence is not None:
-            self.silence = Silence(self._machine.state.registrations_by_broker(), self._now_ms())
+            self._count_silence()
+
+    def _count_silence(self) -> None:
+        """Count the silence of all registered brokers from now on."""
+        self.silence = Silence(self._machine.state.registrations_by_broker(), self._now_ms())
 
     def removed(self, key: Key, epoch: int) -> None:
         """The registration with this epoch ended."""
