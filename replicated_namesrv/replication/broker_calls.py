@@ -89,8 +89,8 @@ class BrokerCalls:
         self._defences = defences
         self._carriers: dict[int, Connection] = {}
         """Connections to which brokers are or were attached."""
-        self._pending: dict[tuple[int, Key], Future[Any]] = {}
-        """Registrations in progress, by connection and broker."""
+        self._pending: dict[tuple[int, Key], set[Future[Result]]] = {}
+        """Registrations in progress, by connection and broker. One connection may have several of one broker."""
 
     # Connections
 
@@ -161,10 +161,12 @@ class BrokerCalls:
         # the caller is read now: when the task begins, the connection may already process its next request
         origin = origin_of(connection)
         task = self._converse(connection, self._register(registration, connection, received, origin, grant))
-        self._pending[slot] = task
+        pending = self._pending.setdefault(slot, set())
+        pending.add(task)
 
         def ended(done: "Future[Result]") -> None:
-            if self._pending.get(slot) is done:
+            pending.discard(done)
+            if not pending and self._pending.get(slot) is pending:
                 del self._pending[slot]
 
         task.add_done_callback(ended)
@@ -320,24 +322,25 @@ class BrokerCalls:
     def unregister(self, command: UnregisterBrokers, connection: Connection | None) -> "Future[Result]":
         """``UNREGISTER_BROKER`` (104), answered when it is applied here."""
         meant = map(self._meant, command.removals)
-        received = [(removal, self._registered_epoch(removal, connection)) for removal in meant]
+        received = [
+            (removal, self._registered_epoch(removal, connection), self._earlier(removal, connection)) for removal in meant
+        ]
         opened_ms = None if connection is None else self._conversations.opened_ms(connection.connection_id) or 0.0
         return self._converse(connection, self._unregister(received, connection, opened_ms, origin_of(connection)))
 
     async def _unregister(
         self,
-        received: Iterable[tuple[BrokerRemoval, int | None]],
+        received: "Iterable[tuple[BrokerRemoval, int | None, frozenset[Future[Result]]]]",
         connection: Connection | None,
         opened_ms: float | None,
         origin: ChangeOrigin | None,
     ) -> Result:
         async with Budget(self._budget_s, OutcomeUnknownError):
-            for removal, epoch in received:
-                key = (removal.cluster_name, removal.broker_addr)
-                if connection is not None and (pending := self._pending.get((connection.connection_id, key))) is not None:
-                    await asyncio.wait((pending,))
+            for removal, epoch, earlier in received:
+                if earlier:
+                    await asyncio.wait(earlier)
                     epoch = self._registered_epoch(removal, connection) or epoch
-                    if epoch is None and (pending.cancelled() or pending.exception() is not None):
+                    if epoch is None and any(done.cancelled() or done.exception() is not None for done in earlier):
                         raise self._not_taken(removal, connection, "an earlier registration over this connection failed")
                 # the decision must take into account every registration that any node has acknowledged before
                 await confirm(self._consensus)
@@ -369,6 +372,12 @@ class BrokerCalls:
         if not self._defences.newest_connection or opened_ms is None or newest_ms is None:
             return False
         return newest_ms > opened_ms + ROUND_MS
+
+    def _earlier(self, removal: BrokerRemoval, connection: Connection | None) -> "frozenset[Future[Result]]":
+        """The registrations of this broker that are in progress over this connection."""
+        if connection is None:
+            return frozenset()
+        return frozenset(self._pending.get((connection.connection_id, (removal.cluster_name, removal.broker_addr)), ()))
 
     def _registered_epoch(self, removal: BrokerRemoval, connection: Connection | None) -> int | None:
         key = (removal.cluster_name, removal.broker_addr)

@@ -303,3 +303,27 @@ async def test_104_after_a_registration_that_failed() -> None:
     assert connection.closed is CloseReason.OURS
     assert not parts.consensus.proposed
     parts.tasks.stop()
+
+
+async def test_104_waits_for_all_earlier_registrations_of_its_connection() -> None:
+    """The newer of two registrations in progress fails first. A 104 over their connection waits for the older one, too."""
+    parts, connection = Parts(), FakeConnection()
+    await parts.lead()
+    parts.calls.opened(connection)
+    older, newer = (parts.calls.register(registration(counter), connection) for counter in (1, 2))
+    assert isinstance(newer, Future)
+    await turns()
+    parts.consensus.proposed.pop()[2].set_result(Rejected("no leader"))
+    with pytest.raises(UnavailableError):
+        await newer
+    removed = parts.calls.unregister(UnregisterBrokers((BrokerRemoval(*KEY, "a", 0, None),)), connection)
+    await turns()
+    assert not removed.done()
+    await parts.consensus.commit()
+    assert older.done()
+    await turns()
+    await parts.consensus.commit()
+    assert (await removed).code == 0
+    assert parts.consensus.machine.state.registration(*KEY) is None
+    assert not parts.calls._pending
+    parts.tasks.stop()
