@@ -331,7 +331,7 @@ async def kv(request: web.Request) -> web.Response:
         page = await _search_kv(state, only, wanted)
     else:
         index = state.kv_index
-        page = Page.of(index.page(wanted.after, wanted.limit + 1, only), wanted.limit, index.count(only))
+        page = Page.of(index.page(wanted.after or "", wanted.limit + 1, only), wanted.limit, index.count(only))
     # in one turn of the loop, so that all values are those of one revision; building the rows yields to other tasks
     revision, values = state.revision, {name: _kv_value(state, name) for name in page.keys}
 
@@ -380,7 +380,7 @@ async def _search_kv(state: RouteInfoManager, only: str | None, wanted: PageRequ
         matching = await build_rows(names, lambda name: name if _kv_matches(state, name, wanted.search) else None)
         total += len(matching)
         if len(found) <= wanted.limit:
-            found += [name for name in matching if name > wanted.after][: wanted.limit + 1 - len(found)]
+            found += [name for name in matching if name > (wanted.after or "")][: wanted.limit + 1 - len(found)]
         await asyncio.sleep(0)
 
 

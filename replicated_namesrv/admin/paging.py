@@ -33,7 +33,9 @@ class PageRequest(NamedTuple):
     """The parameters in the query string."""
 
     limit: int
-    after: str
+    after: str | None
+    """The last key of the previous page, or with ``sort`` its number and key. A key may be empty. None: the page is the first
+    one."""
     search: str
     """Search text in lower case. Rows whose key does not contain this text are left out."""
     sort: str = ""
@@ -76,7 +78,7 @@ def page_request(request: web.Request, sorts: Collection[str] = ()) -> PageReque
     if name and name not in sorts:
         known = ", ".join(sorts) or "nothing"
         raise BodyError(f"sort={sort[:40]}: these rows can be sorted by {known}; a '-' in front reverses the order")
-    return PageRequest(int(text), request.query.get("after", ""), request.query.get("q", "").lower(), name, sort.startswith("-"))
+    return PageRequest(int(text), request.query.get("after"), request.query.get("q", "").lower(), name, sort.startswith("-"))
 
 
 async def cut(keys: Sequence[str], wanted: PageRequest, rank: Callable[[str], float] | None = None) -> Page:
@@ -93,17 +95,17 @@ async def cut(keys: Sequence[str], wanted: PageRequest, rank: Callable[[str], fl
         if wanted.search:
             part = [key for key in part if wanted.search in key.lower()]
         total += len(part)
-        found = nsmallest(wanted.limit + 1, chain(found, (key for key in part if not wanted.after or key > wanted.after)))
+        found = nsmallest(wanted.limit + 1, chain(found, (key for key in part if wanted.after is None or key > wanted.after)))
     return Page.of(found, wanted.limit, total)
 
 
 async def _cut_ranked(keys: Sequence[str], wanted: PageRequest, rank: Callable[[str], float]) -> Page:
     sign = -1 if wanted.is_descending else 1
-    number, _, key = wanted.after.partition("|")
+    number, _, key = (wanted.after or "").partition("|")
     try:
         after = (float(number), key) if wanted.after else None
     except ValueError:
-        raise BodyError(f"after={wanted.after[:40]}: give the 'next' of a page with the same sort") from None
+        raise BodyError(f"after={number[:40]}: give the 'next' of a page with the same sort") from None
 
     def ranked(key: str) -> tuple[float, str] | None:
         return None if wanted.search and wanted.search not in key.lower() else (sign * rank(key), key)

@@ -266,11 +266,11 @@ def _namespaces_of(admin: Admin, address: str) -> list[str]:
     """Raises NamesrvError."""
     names, after = list[str](), ""
     while True:
-        page = admin.ask(address, f"/v1/kv-namespaces?limit=1000&after={quote(after)}")
+        page = admin.ask(address, f"/v1/kv-namespaces?limit=1000{after}")
         names += [row["namespace"] for row in page["namespaces"]]
         if page["next"] is None:
             return names
-        after = page["next"]
+        after = f"&after={quote(page['next'])}"
 
 
 def _print_json(comparison: Comparison, compared: Sequence[str], unlisted: Mapping[str, str], is_complete: bool) -> None:

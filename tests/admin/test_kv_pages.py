@@ -50,6 +50,16 @@ async def test_pages_miss_and_repeat_nothing(tmp_path: Path, namespace: str | No
             assert found == sorted(found)
 
 
+async def test_a_namespace_with_an_empty_name_is_on_one_page(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as (node, port):
+        for name in ("", "a"):
+            fill(node, name, 1)
+        first = (await http(port, "/v1/kv-namespaces?limit=1")).json
+        assert ([row["namespace"] for row in first["namespaces"]], first["next"]) == ([""], "")
+        second = (await http(port, "/v1/kv-namespaces?limit=1&after=")).json
+        assert ([row["namespace"] for row in second["namespaces"]], second["next"]) == (["a"], None)
+
+
 async def test_all_values_of_a_page_are_those_of_its_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every value changes in each turn of the loop, and each row is built in another turn."""
     monkeypatch.setattr(paging, "SLICE_S", 0.0)

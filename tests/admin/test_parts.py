@@ -13,7 +13,7 @@ from replicated_namesrv.errors import SettingError
 
 async def test_pages_survive_that_their_last_row_vanishes() -> None:
     keys = [f"k{i}" for i in range(6)]
-    first = await cut(keys, PageRequest(3, "", ""))
+    first = await cut(keys, PageRequest(3, None, ""))
     assert (list(first.keys), first.next, first.total) == (["k0", "k1", "k2"], "k2", 6)
     keys.remove("k2")
     second = await cut(keys, PageRequest(3, "k2", ""))
@@ -21,7 +21,7 @@ async def test_pages_survive_that_their_last_row_vanishes() -> None:
 
 
 async def test_search_ignores_case_and_counts_what_matches() -> None:
-    page = await cut(["Alpha", "beta", "alphabet"], PageRequest(10, "", "alpha"))
+    page = await cut(["Alpha", "beta", "alphabet"], PageRequest(10, None, "alpha"))
     assert (list(page.keys), page.total) == (["Alpha", "alphabet"], 2)
 
 
