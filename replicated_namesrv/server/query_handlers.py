@@ -132,7 +132,16 @@ class Queries:
         if level is not None or max_staleness_ms is not None or topic is None:
             return self._read_long(request, lambda: self._route_answer(request, topic))
         if self._other is not None and topic not in self._state.topic_revisions:
-            return self._ask_other_environment(self._other, request, topic)
+            other = self._other
+            # this node may lag, so the miss is confirmed first
+            return then(
+                self._service.barrier(None, None),
+                lambda _: (
+                    self._read_long(request, lambda: self._route_answer(request, topic))
+                    if topic in self._state.topic_revisions
+                    else self._ask_other_environment(other, request, topic)
+                ),
+            )
         request.lasting_topic = topic
         return self._read_long(request, lambda: self._route_answer(request, topic))
 
@@ -143,6 +152,8 @@ class Queries:
 
     def _route_answer(self, request: Request, topic: str | None) -> Steps[Answer]:
         if topic is None or topic not in self._state.topic_revisions:
+            if self._other is not None:
+                request.lasting_topic = None  # the next query asks the other environment
             return no_route(topic)
         fields = request.fields
         zone_name = fields.get("__ZONE_NAME", "")
