@@ -175,6 +175,7 @@ class RouteInfoManager:
         revisions.update(restored)
         tables.topic_revisions = revisions
         tables.topic_names_changes = self._tables.topic_names_changes + 1
+        tables.listing_changes = self._tables.listing_changes + 1
         tables.kv_index.begin(tables.revision)
         self._tables = tables
         self._digested = None
@@ -245,6 +246,11 @@ class RouteInfoManager:
     def cluster_info(self) -> ClusterInfo:
         """All groups and clusters (``GET_BROKER_CLUSTER_INFO``, 106)."""
         return lookups.cluster_info(self._tables)
+
+    @property
+    def listing_changes(self) -> int:
+        """A number that changes whenever ``cluster_info`` does. Other nodes may have other numbers."""
+        return self._tables.listing_changes
 
     def member_group(self, broker_name: str) -> tuple[tuple[int, str], ...]:
         """Pairs (brokerId, address) of a group (``GET_BROKER_MEMBER_GROUP``, 901). Empty for an unknown name."""

@@ -85,6 +85,8 @@ class Tables:
         self.topic_names_changes = 0
         """How often a topic was added or removed. Not part of the state: the number shows whether copies of the names are still
         valid."""
+        self.listing_changes = 0
+        """How often a broker group, its members or the list of a cluster changed. Not part of the state."""
         self.revisions_sum = 0
         """Sum over ``topic_revisions``; not updated without ``keeps_sums``."""
         self.groups: dict[str, BrokerGroup] = {}
@@ -181,6 +183,7 @@ class Tables:
     def touch_routes(self, group: BrokerGroup) -> None:
         """Record a change of a value that the routes of all topics of this group show."""
         self.touch(group)
+        self.listing_changes += 1
         self.moved.append((len(group.topics), group.topics.whole()))
         self._touched[group.broker_name] = group
 
@@ -220,6 +223,7 @@ class Tables:
             self.cluster_names[cluster] = {}
             self.sizes.cluster(cluster, 1)
         self.cluster_names[cluster][broker_name] = None
+        self.listing_changes += 1
         self.sizes.cluster(broker_name, 1)
         self.clusters_of.setdefault(broker_name, {})[cluster] = None
         self.clusters_sum = (self.clusters_sum + entry_hash("cluster", cluster, broker_name)) % PRIME
@@ -230,6 +234,7 @@ class Tables:
         if names is None or broker_name not in names:
             return
         del names[broker_name], self.clusters_of[broker_name][cluster]
+        self.listing_changes += 1
         self.sizes.cluster(broker_name, -1)
         if not names:
             del self.cluster_names[cluster]
@@ -244,6 +249,7 @@ class Tables:
         group = self.groups[broker_name] = BrokerGroup(broker_name, cluster, self.keeps_sums)
         self.sizes.group(group, 1)
         self.touch(group)
+        self.listing_changes += 1
         return group
 
     def describe_group(self, group: BrokerGroup, enable_acting_master: bool, zone_name: str | None) -> None:
@@ -271,6 +277,7 @@ class Tables:
         """Remove a group without members, its queue entries and its static topic mappings."""
         self._unlink_topics(group, group.topics.whole())
         del self.groups[group.broker_name]
+        self.listing_changes += 1
         self.sizes.group(group, -1)
         self.groups_sum = (self.groups_sum - group.counted) % PRIME
         self.uncounted.pop(group.broker_name, None)

@@ -8,7 +8,7 @@ of an independent node, byte for byte.
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from replicated_namesrv.errors import NamesrvError
@@ -87,6 +87,9 @@ class Queries:
         self._topic_names: tuple[int, bytes] | None = None
         """The answer to ``GET_ALL_TOPIC_LIST_FROM_NAMESERVER`` (206), and the value of ``topic_names_changes`` when it was
         made."""
+        self._listing: tuple[int, bytes] | None = None
+        """The answer to ``GET_BROKER_CLUSTER_INFO`` (106), which shows all broker groups, and the value of ``listing_changes``
+        when its making began."""
 
     def started(self) -> None:
         """The time of needWaitForService begins now."""
@@ -203,12 +206,18 @@ class Queries:
     def cluster_info(self, request: Request) -> Outcome:
         """``GET_BROKER_CLUSTER_INFO`` (106)."""
 
-        def build() -> Answer:
-            info = self._state.cluster_info()
-            check_length(request.header.code, length_of(info.broker_addr_table))
-            return Answer(body=bodies.encode_cluster_info(info))
+        def build() -> Steps[Answer]:
+            changes = self._state.listing_changes
+            if self._listing is None or self._listing[0] != changes:
+                text = bodies.Text(lambda size: check_length(request.header.code, size))
+                yield from bodies.cluster_info_steps(self._state.cluster_info(), text)
+                body = text.encoded()
+                if self._listing is None or self._listing[0] < changes:
+                    self._listing = changes, body
+                return Answer(body=body)
+            return Answer(body=self._listing[1])
 
-        return self._read(request, build)
+        return self._read_long(request, build)
 
     def member_group(self, request: Request) -> Outcome:
         """``GET_BROKER_MEMBER_GROUP`` (901). Java never sets a response code here, and the default remark of its answer says so.
@@ -317,11 +326,6 @@ def list_body(code: int, topics: Sequence[str], broker_addr: str | None = None) 
     """The body of a list of topics. Raises AnswerTooLargeError."""
     check_length(code, sum(map(len, topics)))
     return bodies.encode_topic_list(topics, broker_addr)
-
-
-def length_of(groups: Collection[BrokerData]) -> int:
-    """Number of characters of the names and addresses in an answer with these broker groups."""
-    return sum(2 * len(group.broker_name) + sum(len(address) for _, address in group.broker_addrs) for group in groups)
 
 
 def freshness_fields(freshness: Freshness, revision: int) -> dict[str, str]:

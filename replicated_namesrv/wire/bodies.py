@@ -34,6 +34,8 @@ V = TypeVar("V")
 ITEMS_PER_STEP: Final = 256
 QUEUES_PER_STEP: Final = 1_024
 """Number of brokers or queue entries, and of queues of a static topic mapping, that are encoded in one step."""
+NAMES_PER_STEP: Final = 2_048
+"""Number of broker names of a cluster that are encoded in one step."""
 
 _SMALL_HASH = 12
 """With this capacity a Java HashMap returns Long keys below 16 in ascending order."""
@@ -141,11 +143,27 @@ def topic_route_data_steps(route: TopicRouteData, standard: bool, text: Text) ->
 
 
 def encode_cluster_info(info: ClusterInfo) -> bytes:
-    """Body of ``GET_BROKER_CLUSTER_INFO`` (106)."""
+    """Body of ``GET_BROKER_CLUSTER_INFO`` (106), in one step."""
+    text = Text()
+    finish(cluster_info_steps(info, text))
+    return text.encoded()
+
+
+def cluster_info_steps(info: ClusterInfo, text: Text) -> Steps[None]:
+    """Write the body of ``GET_BROKER_CLUSTER_INFO`` (106). Raises the errors of ``text``."""
     quoted = _DEFAULT
-    brokers = ",".join([f"{quoted[data.broker_name]}:{_broker_data(data, False, quoted)}" for data in info.broker_addr_table])
-    clusters = ",".join([f"{quoted[cluster]}:{_texts(names, quoted)}" for cluster, names in info.cluster_addr_table])
-    return f'{{"brokerAddrTable":{{{brokers}}},"clusterAddrTable":{{{clusters}}}}}'.encode()
+
+    def brokers(some: Sequence[BrokerData]) -> str:
+        return ",".join([f"{quoted[data.broker_name]}:{_broker_data(data, False, quoted)}" for data in some])
+
+    text.add('{"brokerAddrTable":{')
+    yield from text.add_all(info.broker_addr_table, brokers)
+    text.add('},"clusterAddrTable":{')
+    for number, (cluster, names) in enumerate(info.cluster_addr_table):
+        text.add(f"{',' if number else ''}{quoted[cluster]}:[")
+        yield from text.add_all(names, lambda some: ",".join([quoted[name] for name in some]), NAMES_PER_STEP)
+        text.add("]")
+    text.add("}}")
 
 
 def encode_broker_member_group(cluster: str | None, broker_name: str | None, broker_addrs: Addrs) -> bytes:

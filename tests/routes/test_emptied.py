@@ -30,6 +30,7 @@ NO_STATE = {
     "_touched",
     "_interned",
     "topic_names_changes",
+    "listing_changes",
     "kv_index",
 }
 """Settings and revisions are not emptied. The other fields concern only the last command, or are remembered up to a bound.

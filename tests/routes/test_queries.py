@@ -1,8 +1,13 @@
 """Answers: ``pickupTopicRouteData`` and the lists, RocketMQ 5.3.3."""
 
+from random import Random
+
+import pytest
+
 from replicated_namesrv.model import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from replicated_namesrv.routes.commands import DeleteKVConfig, PutKVConfig, UpdateSettings
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+from tests.routes.sequences import random_command
 from tests.support.routes import mapping, queues, register
 from tests.support.work import work_of
 
@@ -154,3 +159,18 @@ def test_renewal_result_is_what_registering_again_gives() -> None:
     assert result == state.apply(slave, 4).result
     assert result is not None
     assert (result.master_addr, result.ha_server_addr, result.changed) == ("m:1", "hm:1", False)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lists_are_the_same_while_their_numbers_are(seed: int) -> None:
+    """Answers are kept while ``listing_changes`` and ``topic_names_changes`` are the same."""
+    rng, state = Random(seed), RouteInfoManager()
+    for _ in range(100):
+        before = (state.listing_changes, state.cluster_info()), (state.topic_names_changes, state.all_topics())
+        if rng.random() < 0.05:
+            state.restore(list(state.snapshot()))
+        else:
+            state.apply(random_command(rng), 1)
+        after = (state.listing_changes, state.cluster_info()), (state.topic_names_changes, state.all_topics())
+        for (number, held), (number_after, held_after) in zip(before, after, strict=True):
+            assert number != number_after or held == held_after

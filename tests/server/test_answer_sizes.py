@@ -154,7 +154,7 @@ def test_an_answer_that_cannot_fit_is_not_encoded(tmp_path: Path, monkeypatch: p
     def encode(*arguments: object) -> bytes:
         raise AssertionError("encoded")
 
-    encoders = ("encode_topic_list", "encode_kv_table", "encode_cluster_info")
+    encoders = ("encode_topic_list", "encode_kv_table")
     for name in encoders:
         monkeypatch.setattr(bodies, name, encode)
     monkeypatch.setattr(registrations, "encode_kv_table", encode)
