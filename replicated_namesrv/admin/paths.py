@@ -7,6 +7,9 @@ from replicated_namesrv.admin import cluster_view, contents, http_changes, json_
 from replicated_namesrv.admin.access import ACCESS, Handler
 from replicated_namesrv.admin.watch import watch
 
+TOPIC = r"{topic:[\s\S]+}"
+"""A name in a path. Like the following ones, it may have any character, also a line break or a brace."""
+KV_ENTRY = r"/v1/kv/{namespace:[^/]+}/{key:[\s\S]+}"
 HTTP_ROLES: dict[tuple[str, str], frozenset[Role]] = {}
 """The roles that may send a request, by method and path. Paths without a row are open to everyone."""
 
@@ -55,7 +58,7 @@ ROUTES: tuple[web.RouteDef, ...] = (
     _view("/v1/topics", json_views.topics),
     _view("/v1/brokers", json_views.brokers),
     _view("/v1/clusters", json_views.clusters),
-    _view("/v1/routes/{topic:.+}", json_views.route),
+    _view("/v1/routes/" + TOPIC, json_views.route),
     _secret_view("/v1/kv", json_views.kv),
     _secret_view("/v1/kv-namespaces", json_views.kv_namespaces),
     _secret_view("/v1/config", json_views.config),
@@ -69,10 +72,10 @@ ROUTES: tuple[web.RouteDef, ...] = (
     _secret_view("/v1/timeline", time_line.time_line),
     _secret_view("/v1/watch", watch),
     _secret_view("/v1/backup", operations.backup, ADMINS),
-    _change("PUT", "/v1/kv/{namespace}/{key:.+}", http_changes.put_kv),
-    _change("DELETE", "/v1/kv/{namespace}/{key:.+}", http_changes.delete_kv),
-    _change("DELETE", "/v1/topics/{topic:.+}", http_changes.delete_topic),
-    _change("POST", "/v1/brokers/{brokerName:.+}/write-permission", http_changes.change_write_permission),
+    _change("PUT", KV_ENTRY, http_changes.put_kv),
+    _change("DELETE", KV_ENTRY, http_changes.delete_kv),
+    _change("DELETE", "/v1/topics/" + TOPIC, http_changes.delete_topic),
+    _change("POST", r"/v1/brokers/{brokerName:[\s\S]+}/write-permission", http_changes.change_write_permission),
     _change("POST", "/v1/config", http_changes.update_config),
     _change("POST", "/v1/restore", operations.restore, ADMINS),
     _change("POST", "/v1/leader/transfer", operations.transfer_leadership, ADMINS),

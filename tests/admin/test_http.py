@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -138,6 +139,19 @@ async def test_brokers_are_sorted_by_cluster_name_and_id(node: tuple[ServingNode
     first = (await http(port, "/v1/brokers?limit=3")).json
     last = (await http(port, f"/v1/brokers?limit=3&after={first['next']}")).json
     assert [b["brokerId"] for b in last["brokers"]] == [10]
+
+
+@pytest.mark.parametrize("name", ["a{b}", "a\nb", "a/b", "a%2Fb", "|", "\u2028"])
+async def test_entries_with_any_name_can_be_written_and_removed(node: tuple[ServingNode, int], name: str) -> None:
+    started, port = node
+    path = f"/v1/kv/{quote(name, safe='')}/{quote(name, safe='')}"
+    assert (await http(port, path, "PUT", b"v")).status == 200
+    assert started.service.state.kv_get(name, name) == "v"
+    assert (await http(port, path, "DELETE")).status == 200
+    assert started.service.state.kv_get(name, name) is None
+    propose(started, registration("b", {name: QUEUES, "T2": QUEUES}))
+    assert (await http(port, f"/v1/routes/{quote(name, safe='')}")).json["topic"] == name
+    assert (await http(port, f"/v1/topics/{quote(name, safe='')}", "DELETE")).json["changed"]
 
 
 async def test_digest_moves_with_the_state_and_is_equal_for_equal_states(tmp_path: Path) -> None:
