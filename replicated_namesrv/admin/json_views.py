@@ -73,6 +73,16 @@ async def state_for(request: web.Request) -> tuple[RouteInfoManager, dict[str, s
     return state, freshness_fields(freshness, state.revision) if asked else {}
 
 
+def event_id(revision: int, history_id: str) -> str:
+    """The id of a change in ``/v1/watch``. ``history_id``: ``WatchedService.history_id``."""
+    return f"{revision}@{history_id}" if history_id else str(revision)
+
+
+def revision_fields(request: web.Request, revision: int) -> dict[str, Any]:
+    """The revision of an answer, and the value of ``from`` with which a watcher gets all later changes."""
+    return {"revision": revision, "watchFrom": event_id(revision, request.app[CONTEXT].service.history_id)}
+
+
 def advertised_address(context: AdminContext) -> str:
     """host:port under which brokers and clients reach this node's remoting server."""
     port = context.remoting.port
@@ -185,7 +195,8 @@ async def topics(request: web.Request) -> web.Response:
     revision = state.revision
     page = await cut(list(state.topic_revisions), wanted, lambda topic: (row(topic) or {wanted.sort: 0})[wanted.sort])
     rows = await build_rows(page.keys, row)
-    return json_response({"topics": rows, "next": page.next, "total": page.total, "revision": revision}, headers=freshness)
+    fields = {"topics": rows, "next": page.next, "total": page.total, **revision_fields(request, revision)}
+    return json_response(fields, headers=freshness)
 
 
 async def brokers(request: web.Request) -> web.Response:
@@ -206,7 +217,8 @@ async def brokers(request: web.Request) -> web.Response:
     rows, following = await sized_rows(
         page, lambda key: _broker_row(context, by_key[key], suspected), lambda built: sum(map(len, built["filterServers"]))
     )
-    return json_response({"brokers": rows, "next": following, "total": page.total, "revision": revision}, headers=freshness)
+    fields = {"brokers": rows, "next": following, "total": page.total, **revision_fields(request, revision)}
+    return json_response(fields, headers=freshness)
 
 
 def _broker_key(registration: Registration) -> str:
@@ -252,7 +264,7 @@ async def clusters(request: web.Request) -> web.Response:
         }
         for name in sorted(brokers)
     ]
-    return json_response({"clusters": rows, "revision": state.revision}, headers=freshness)
+    return json_response({"clusters": rows, **revision_fields(request, state.revision)}, headers=freshness)
 
 
 async def route(request: web.Request) -> web.Response:
@@ -341,7 +353,8 @@ async def kv(request: web.Request) -> web.Response:
         return None if found is None else {"namespace": namespace, "key": key, "value": found[0]}
 
     rows, following = await sized_rows(page, row, lambda built: len(built["value"] or ""))
-    return json_response({"entries": rows, "next": following, "total": page.total, "revision": revision}, headers=freshness)
+    fields = {"entries": rows, "next": following, "total": page.total, **revision_fields(request, revision)}
+    return json_response(fields, headers=freshness)
 
 
 def _kv_value(state: RouteInfoManager, name: str) -> tuple[str | None] | None:
@@ -363,7 +376,8 @@ async def kv_namespaces(request: web.Request) -> web.Response:
     revision = state.revision
     page = await cut(list(state.kv_table()), wanted)
     rows = await build_rows(page.keys, row)
-    return json_response({"namespaces": rows, "next": page.next, "total": page.total, "revision": revision}, headers=freshness)
+    fields = {"namespaces": rows, "next": page.next, "total": page.total, **revision_fields(request, revision)}
+    return json_response(fields, headers=freshness)
 
 
 async def _search_kv(state: RouteInfoManager, only: str | None, wanted: PageRequest) -> Page:

@@ -12,8 +12,9 @@ Before events, and after each reload of the access file, the stream checks again
 reload, it checks at most once a second, because a check can read the token file.
 
 A change has the same revision on all nodes of a CP cluster, so a watcher may continue at another node. An independent node counts
-from the beginning after each start. So its ids also name the history (``REVISION@HISTORY``), and an id of an earlier history is
-answered with 410.
+from the beginning after each start. So its ids also name the history (``REVISION@HISTORY``). An id of an earlier history is
+answered with 410. So is a revision without a history, because an earlier process may have counted it. Exception: 0 is the
+beginning of each history.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from aiohttp import web
 from replicated_namesrv.access.roles import READERS
 from replicated_namesrv.admin.access import ACCESS, AccessError
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
-from replicated_namesrv.admin.json_views import fresh_state, passed
+from replicated_namesrv.admin.json_views import event_id, fresh_state, passed
 from replicated_namesrv.admin.responses import json_error, json_response
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.routes.history import CompactedError, History
@@ -145,7 +146,7 @@ class Watchers:
         }
         if self.leadership is not None:
             fields |= self.leadership
-        return _event("hello", json.dumps(fields), _id(watcher.position, context.service.history_id))
+        return _event("hello", json.dumps(fields), event_id(watcher.position, context.service.history_id))
 
     async def _follow(self, request: web.Request, response: web.StreamResponse, context: AdminContext, watcher: Watcher) -> None:
         """Send events. Raises ConnectionError: the watcher has left. Raises TimeoutError: it reads too slowly."""
@@ -169,7 +170,7 @@ class Watchers:
                 await self._send(response, _end("compacted", str(error), history))
                 self.too_slow_count += 1
                 return
-            events = [_event(change.kind, change.data, _id(change.revision, history_id)) for change in changes]
+            events = [_event(change.kind, change.data, event_id(change.revision, history_id)) for change in changes]
             notices, watcher.notices = watcher.notices, []
             if events or notices:
                 await self._send(response, "".join(events + notices))
@@ -224,14 +225,16 @@ async def watch(request: web.Request) -> web.StreamResponse:
     if asked is None:
         return await request.app[WATCHERS].stream(request, context, history.newest)
     revision, of_history = parse_position(asked)
-    if of_history not in ("", history_id):
-        return _gone(f"revision {revision} was counted by an earlier process of an independent node", history)
+    if of_history != history_id and (of_history or revision):
+        problem = "was counted by an earlier process" if of_history else "does not name the process that counted it"
+        return _gone(f"revision {revision} {problem} of an independent node", history, history_id)
     if revision > history.newest:  # another node may have sent this revision, while this node lags or gives stale answers
         await passed(context, ReadLevel.LINEARIZABLE, None)
     if revision > history.newest:
-        return _gone(f"revision {revision} does not exist here yet: the latest is {history.newest}", history)
+        return _gone(f"revision {revision} does not exist here yet: the latest is {history.newest}", history, history_id)
     if revision < history.oldest:
-        return _gone(str(CompactedError(revision, history.oldest)), history)
+        oldest = event_id(history.oldest, history_id)
+        return _gone(f"changes after revision {revision} are no longer kept, only those after {oldest}", history, history_id)
     return await request.app[WATCHERS].stream(request, context, revision)
 
 
@@ -243,14 +246,10 @@ def parse_position(text: str) -> tuple[int, str]:
     return int(number), of_history
 
 
-def _gone(error: str, history: History) -> web.Response:
-    remedy = "read the state again (/v1/topics, /v1/brokers, /v1/kv) and watch from the revision that those answers name"
+def _gone(error: str, history: History, history_id: str) -> web.Response:
+    remedy = "read the state again (/v1/topics, /v1/brokers, /v1/kv) and watch from the 'watchFrom' of those answers"
     fields = {"error": error, "remedy": remedy, "outcome": "not done", "oldest": history.oldest, "revision": history.newest}
-    return json_response(fields, 410)
-
-
-def _id(revision: int, history_id: str) -> str:
-    return f"{revision}@{history_id}" if history_id else str(revision)
+    return json_response(fields | {"watchFrom": event_id(history.newest, history_id)}, 410)
 
 
 def _event(kind: str, data: str, event_id: str | None = None) -> str:

@@ -148,7 +148,7 @@ def _show(event: Event, address: str, as_json: bool) -> None:
         return
     when_s = event.data.get("timeMs", time.time() * 1000) / 1000  # without timeMs: a change of the leader has no time of its own
     print(
-        f"{event.data.get('revision', '-') if event.id else '-'}  {_time_of(when_s)}  {event.kind}  {_words(event)}".rstrip(),
+        f"{event.id or '-'}  {_time_of(when_s)}  {event.kind}  {_words(event)}".rstrip(),
         flush=True,
     )
 

@@ -52,7 +52,7 @@ async def test_changes_arrive_and_a_watcher_goes_on_where_it_was(node: tuple[Ser
             assert event.id is not None
             assert event.id.partition("@")[0] == str(number)
     second = f"2@{started.service.history_id}"
-    for query, last_event_id in (("?from=2", None), (f"?from={second}", None), ("?from=0", second)):
+    for query, last_event_id in ((f"?from={second}", None), ("?from=0", second)):
         async with watching(port, query, last_event_id) as stream:
             assert (await stream.next()).data["from"] == 2
             assert (await stream.next()).data["revision"] == 3
@@ -74,16 +74,17 @@ async def test_a_revision_that_is_gone_is_an_error_that_names_the_oldest(tmp_pat
     async with running_node(tmp_path, watchHistoryBytes="2000") as (started, port):
         for number in range(50):
             await put(started, str(number))
-        answer = await http(port, "/v1/watch?from=3")
+        history_id = started.service.history_id
+        answer = await http(port, f"/v1/watch?from=3@{history_id}")
         assert answer.status == 410
         oldest = answer.json["oldest"]
-        assert f"only those after {oldest}" in answer.json["error"]
+        assert f"only those after {oldest}@{history_id}" in answer.json["error"]
         assert "/v1/topics" in answer.json["remedy"]
-        async with watching(port, f"?from={oldest}") as stream:
+        async with watching(port, f"?from={oldest}@{history_id}") as stream:
             await stream.next()
             assert [(await stream.next()).data["revision"] for _ in range(50 - oldest)] == list(range(oldest + 1, 51))
-        answer = await http(port, "/v1/watch?from=51")
-        assert (answer.status, answer.json["revision"]) == (410, 50)
+        answer = await http(port, f"/v1/watch?from=51@{history_id}")
+        assert (answer.status, answer.json["revision"], answer.json["watchFrom"]) == (410, 50, f"50@{history_id}")
 
 
 async def test_an_earlier_life_of_an_independent_node_is_recognised(tmp_path: Path) -> None:
@@ -97,6 +98,15 @@ async def test_an_earlier_life_of_an_independent_node_is_recognised(tmp_path: Pa
         answer = await http(port, "/v1/watch", headers={"Last-Event-ID": str(seen)})
         assert answer.status == 410
         assert "earlier process" in answer.json["error"]
+        answer = await http(port, "/v1/watch?from=1")
+        assert (answer.status, "does not name the process" in answer.json["error"]) == (410, True)
+        for path in ("topics", "brokers", "clusters", "kv", "kv-namespaces"):
+            position = (await http(port, f"/v1/{path}")).json["watchFrom"]
+            assert position == answer.json["watchFrom"] == f"1@{started.service.history_id}"
+        await put(started, "two")
+        async with watching(port, f"?from={position}") as stream:
+            await stream.next()
+            assert (await stream.next()).data["value"] == "two"
 
 
 @pytest.mark.parametrize("position", ["x", "-1", "1.5", "9" * 19, "@"])

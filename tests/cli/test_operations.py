@@ -432,11 +432,11 @@ async def test_the_watch_command_prints_words_and_refuses_what_is_gone(tmp_path:
         (node,) = nodes.nodes
         for number in range(20):
             await put(node, f"k{number}")
-        done = await run("watch", "-a", nodes.admin, "--from", "1")
+        oldest, history_id = node.service.history.oldest, node.service.history_id
+        done = await run("watch", "-a", nodes.admin, "--from", f"1@{history_id}")
         assert done.code == 1
-        assert "no longer kept" in done.err
-        oldest = node.service.history.oldest
-        done = await run("watch", "-a", nodes.admin, "--from", str(oldest), "--count", str(20 - oldest))
+        assert f"only those after {oldest}@{history_id}" in done.err
+        done = await run("watch", "-a", nodes.admin, "--from", f"{oldest}@{history_id}", "--count", str(20 - oldest))
         assert done.code == 0
         assert done.out.splitlines()[-1].endswith("kv-put  namespace=N key=k19 value=v")
         assert (await run("watch", "-a", nodes.admin, "--from", "x")).code == 2
