@@ -6,6 +6,7 @@ arrangements that make the real one fast; the two share only the types of comman
 
 import copy
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
@@ -176,9 +177,8 @@ class PlainModel:
         known = any(topic == c.topic for topic, _ in s.queues)
         if not known and any(name not in s.groups for name, _ in c.queue_datas):
             return Result()
-        for name, queue_data in c.queue_datas:
-            if name not in s.groups:
-                break
+        accepted = dict(takewhile(lambda entry: entry[0] in s.groups, c.queue_datas))  # the last entry of a name counts
+        for name, queue_data in accepted.items():
             if s.queues.get((c.topic, name), queue_data) != queue_data:
                 s.groups[name].overridden = True
             s.queues[c.topic, name] = queue_data
