@@ -23,8 +23,8 @@ from replicated_namesrv.address_list import is_host
 from replicated_namesrv.client.credentials import NO_CREDENTIALS, Credentials
 from replicated_namesrv.errors import FrameError, OutcomeUnknownError, SettingError, UnavailableError
 from replicated_namesrv.wire.codes import ONEWAY_FLAG, RESPONSE_FLAG, V5_3_3, LanguageCode, SerializeType
-from replicated_namesrv.wire.frame import next_frame
-from replicated_namesrv.wire.header import RemotingHeader, command_frame, decode_header
+from replicated_namesrv.wire.frame import MAX_TOTAL, frame, next_frame
+from replicated_namesrv.wire.header import MAX_PLAIN_BYTES, RemotingHeader, decode_header, encode_header
 
 DEFAULT_TIMEOUT_MS = 3000
 """Time-out of a request, including connecting (``MQClientAPIImpl``)."""
@@ -52,7 +52,11 @@ class RemotingCommand(NamedTuple):
 
 
 def encode_command(command: RemotingCommand) -> bytes:
-    """One whole frame. Raises FrameError if it would be too long."""
+    """One whole frame. Raises FrameError if it would be too long.
+
+    A long header is sent as a binary one. In JSON, it could have more bytes or escapes than a name server accepts. Exception: a
+    binary header cannot carry an empty field.
+    """
     header = RemotingHeader(
         code=int(command.code),
         flag=command.flag,
@@ -63,15 +67,19 @@ def encode_command(command: RemotingCommand) -> bytes:
         ext_fields=command.ext_fields,
         serialize_type=command.serialize_type,
     )
-    return command_frame(header, command.body)
+    encoded = encode_header(header)
+    if len(encoded) > MAX_PLAIN_BYTES and all((command.ext_fields or {}).values()):
+        header = header._replace(serialize_type=SerializeType.ROCKETMQ.value)
+        encoded = encode_header(header)
+    return frame(encoded, command.body, header.serialize_type)
 
 
 def cut_commands(buffer: bytearray) -> list[RemotingCommand]:
     """Cut all complete frames from the front of ``buffer``. Raises FrameError if the bytes are not a frame."""
     commands = []
     start, end = 0, len(buffer)
-    while (bounds := next_frame(buffer, start, end)) is not None:
-        header = decode_header(bytes(buffer[bounds.header_start : bounds.body_start]), bounds.serialize_type)
+    while (bounds := next_frame(buffer, start, end, MAX_TOTAL)) is not None:
+        header = decode_header(bytes(buffer[bounds.header_start : bounds.body_start]), bounds.serialize_type, MAX_TOTAL)
         body = bytes(buffer[bounds.body_start : bounds.end])
         commands.append(
             RemotingCommand(

@@ -16,9 +16,8 @@ MAX_TOTAL: Final = 16_777_212
 """Greatest value of the length field. A frame of this length, with the length field, is 16 MiB long
 (``com.rocketmq.remoting.frameMaxLength``)."""
 MAX_HEADER_BYTES: Final = 2 << 20
-"""Maximum length of a header, stricter than Java's limits. A header is not read in slices, so this limits how long one peer
-delays the others.
-"""
+"""Maximum length of a request's header, stricter than Java's limits. A header is not read in slices, so this limits how long one
+peer delays the others. An answer may have a longer one: in JSON, a value of 1 MiB in the KV config can have 6 MiB."""
 FRAME_PREFIX_BYTES: Final = 8
 """Length of the fields before the header: frame length, serialize type and header length."""
 FIRST_JUDGED_BYTES: Final = 12
@@ -40,7 +39,7 @@ class FrameBounds(NamedTuple):
     end: int
 
 
-def next_frame(buffer: Buffer, start: int, end: int) -> FrameBounds | None:
+def next_frame(buffer: Buffer, start: int, end: int, header_bytes_max: int = MAX_HEADER_BYTES) -> FrameBounds | None:
     """The frame that begins at ``start`` if all of it is before ``end``; None while bytes are missing.
 
     Raises FrameError as soon as the bytes show that it is invalid.
@@ -51,7 +50,7 @@ def next_frame(buffer: Buffer, start: int, end: int) -> FrameBounds | None:
         return None
     total, word = _PREFIX.unpack_from(buffer, start)
     header_bytes = word & 0xFFFFFF
-    if not 4 <= total <= MAX_TOTAL or header_bytes > total - 4 or header_bytes > MAX_HEADER_BYTES or word > 0x1FFFFFF:
+    if not 4 <= total <= MAX_TOTAL or header_bytes > total - 4 or header_bytes > header_bytes_max or word > 0x1FFFFFF:
         _refuse(total, word)
     frame_end = start + 4 + total
     if frame_end > end:

@@ -44,7 +44,8 @@ ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 BINARY_OPAQUE: Final = slice(5, 9)
 """Position of the opaque in a binary header."""
 
-_MAX_PLAIN_BYTES = 65_536
+MAX_PLAIN_BYTES: Final = 65_536
+"""Maximum length of the JSON header of a request that is read in one step, whatever it contains."""
 _FIXED = Struct(">hbhiii")
 _SHORT = Struct(">h")
 _INT = Struct(">i")
@@ -91,9 +92,9 @@ class AnswerParts(NamedTuple):
     body: bytes
 
 
-def decode_header(data: Buffer, serialize_type: int) -> RemotingHeader:
-    """The header in ``data``. Raises FrameError."""
-    return decode_json_header(data) if serialize_type == JSON else decode_binary_header(data)
+def decode_header(data: Buffer, serialize_type: int, plain_bytes_max: int = MAX_PLAIN_BYTES) -> RemotingHeader:
+    """The header in ``data``. Raises FrameError. ``plain_bytes_max``: maximum length of plain JSON that is read in one step."""
+    return decode_json_header(data, plain_bytes_max) if serialize_type == JSON else decode_binary_header(data)
 
 
 def encode_header(header: RemotingHeader) -> bytes:
@@ -101,9 +102,9 @@ def encode_header(header: RemotingHeader) -> bytes:
     return encode_json_header(header) if header.serialize_type == JSON else encode_binary_header(header)
 
 
-def decode_json_header(data: Buffer) -> RemotingHeader:
+def decode_json_header(data: Buffer, plain_bytes_max: int = MAX_PLAIN_BYTES) -> RemotingHeader:
     """A JSON header. Raises FrameError."""
-    header = _decode_plain(data)
+    header = _decode_plain(data) if len(data) <= plain_bytes_max else None
     if header is not None:
         return header
     try:
@@ -132,8 +133,6 @@ def _decode_plain(data: Buffer) -> RemotingHeader | None:
     """A header of plain JSON with members of the usual types and names. None: the header is not of this form, and the lenient
     reader has to read it.
     """
-    if len(data) > _MAX_PLAIN_BYTES:
-        return None
     try:
         given = orjson.loads(data)
     except orjson.JSONDecodeError:

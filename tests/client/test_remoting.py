@@ -13,8 +13,10 @@ import pytest
 from replicated_namesrv.client.credentials import Credentials
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand, client_tls_context, encode_command, parse_address
 from replicated_namesrv.errors import FrameError, NamesrvError, OutcomeUnknownError, SettingError, UnavailableError
+from replicated_namesrv.routes.quotas import VALUE_BYTES_MAX
 from replicated_namesrv.wire.codes import ONEWAY_FLAG, RequestCode, SerializeType
 from tests.support.client_peers import Behaviour, answer_to, scripted_server
+from tests.support.remoting_server import live_server
 from tests.support.waiting import until
 
 ASK = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
@@ -369,3 +371,21 @@ def _self_signed(folder: Path) -> tuple[Path, ssl.SSLContext]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate_file, key_file)
     return certificate_file, context
+
+
+@pytest.mark.parametrize("character", ["\x01", "\x7f", '"', "\u20ac"])
+def test_every_value_that_a_name_server_stores_can_be_written_and_read(tmp_path: Path, character: str) -> None:
+    """In JSON, a value of 1 MiB can have 6 MiB and a million escapes, more than a name server reads in the header of a request."""
+    value = character * (VALUE_BYTES_MAX // len(character.encode()))
+
+    async def scenario(address: str) -> None:
+        client = RemotingClient()
+        entry = {"namespace": "n", "key": "k"}
+        assert (await client.request(address, RemotingCommand(100, {**entry, "value": value}))).code == 0
+        for kind in SerializeType:
+            answer = await client.request(address, RemotingCommand(101, entry, serialize_type=kind.value))
+            assert answer.ext_fields == {"value": value}
+        await client.close()
+
+    with live_server(tmp_path) as server:
+        asyncio.run(scenario(f"127.0.0.1:{server.port}"))
