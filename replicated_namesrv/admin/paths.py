@@ -9,7 +9,8 @@ from replicated_namesrv.admin.watch import watch
 
 TOPIC = r"{topic:[\s\S]+}"
 """A name in a path. Like the following ones, it may have any character, also a line break or a brace."""
-KV_ENTRY = r"/v1/kv/{namespace:[^/]+}/{key:[\s\S]+}"
+KV_ENTRY = r"/v1/kv/{namespace:[^/]*}/{key:[\s\S]*}"
+"""Both names may be empty."""
 HTTP_ROLES: dict[tuple[str, str], frozenset[Role]] = {}
 """The roles that may send a request, by method and path. Paths without a row are open to everyone."""
 

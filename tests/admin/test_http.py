@@ -141,7 +141,7 @@ async def test_brokers_are_sorted_by_cluster_name_and_id(node: tuple[ServingNode
     assert [b["brokerId"] for b in last["brokers"]] == [10]
 
 
-@pytest.mark.parametrize("name", ["a{b}", "a\nb", "a/b", "a%2Fb", "|", "\u2028"])
+@pytest.mark.parametrize("name", ["", "a{b}", "a\nb", "a/b", "a%2Fb", "|", "\u2028"])
 async def test_entries_with_any_name_can_be_written_and_removed(node: tuple[ServingNode, int], name: str) -> None:
     started, port = node
     path = f"/v1/kv/{quote(name, safe='')}/{quote(name, safe='')}"
@@ -149,6 +149,11 @@ async def test_entries_with_any_name_can_be_written_and_removed(node: tuple[Serv
     assert started.service.state.kv_get(name, name) == "v"
     assert (await http(port, path, "DELETE")).status == 200
     assert started.service.state.kv_get(name, name) is None
+
+
+@pytest.mark.parametrize("name", ["a{b}", "a\nb", "a/b", "a%2Fb", "|", "\u2028"])
+async def test_topics_with_any_name_can_be_shown_and_removed(node: tuple[ServingNode, int], name: str) -> None:
+    started, port = node
     propose(started, registration("b", {name: QUEUES, "T2": QUEUES}))
     assert (await http(port, f"/v1/routes/{quote(name, safe='')}")).json["topic"] == name
     assert (await http(port, f"/v1/topics/{quote(name, safe='')}", "DELETE")).json["changed"]

@@ -107,3 +107,16 @@ async def test_an_empty_cluster_is_restored_as_a_whole(tmp_path: Path) -> None:
         assert done.code == 0, done
         assert "restored: revision" in done.out
         assert knows(cluster.nodes[0], 1)
+
+
+async def test_entries_with_any_name_are_merged(tmp_path: Path) -> None:
+    state = RouteInfoManager()
+    for name in ("", ".", "..", "a/../b", "/", "%2E", "\n", "?", "{}", "\u2028", "é" * 512):
+        state.apply(PutKVConfig("N", name, "v"), 1)
+        state.apply(PutKVConfig(name, "k", "v"), 1)
+    origin = {"revision": state.revision, "mode": "cp", "clusterId": "c", "nodeId": "n1"}
+    (tmp_path / "file").write_bytes(b"".join(encode(origin, state.snapshot())))
+    async with operated(tmp_path, 1, "ap") as nodes:
+        done = await run("restore", "--merge", str(tmp_path / "file"), "-a", nodes.admin)
+        assert done.code == 0, done
+        assert kv(nodes.nodes[0]) == {name: dict(table) for name, table in state.kv_table().items()}

@@ -375,7 +375,7 @@ def _self_signed(folder: Path) -> tuple[Path, ssl.SSLContext]:
 
 @pytest.mark.parametrize("character", ["\x01", "\x7f", '"', "\u20ac"])
 def test_every_value_that_a_name_server_stores_can_be_written_and_read(tmp_path: Path, character: str) -> None:
-    """In JSON, a value of 1 MiB can have 6 MiB and a million escapes, more than a name server reads in the header of a request."""
+    """In JSON, a value of 1 MiB can have 6 MiB and a million escapes: too much for the header of a request."""
     value = character * (VALUE_BYTES_MAX // len(character.encode()))
 
     async def scenario(address: str) -> None:

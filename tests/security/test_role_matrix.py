@@ -171,8 +171,8 @@ def may_send(role: Role | None, code: int) -> bool:
 def example(path: str) -> str:
     """A path that a pattern matches."""
     for name, value in {
-        r"{namespace:[^/]+}": "n",
-        r"{key:[\s\S]+}": "k",
+        r"{namespace:[^/]*}": "n",
+        r"{key:[\s\S]*}": "k",
         r"{topic:[\s\S]+}": "T",
         r"{brokerName:[\s\S]+}": "broker-b",
         "{node}": "n2",
