@@ -2,19 +2,22 @@
 
 import asyncio
 from time import monotonic, time
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
 from replicated_namesrv.access.roles import ADMINS, OPERATORS, READERS
 from replicated_namesrv.admin.access import ACCESS
-from replicated_namesrv.admin.contents import KV_NAMES, ContentComparison, contents_of, differences
+from replicated_namesrv.admin.contents import KV_NAMES, ContentComparison, contents_of, differences_steps
 from replicated_namesrv.admin.context import CONTEXT
 from replicated_namesrv.admin.diagnosis import NodeView, digests_equal, findings, leader_of
 from replicated_namesrv.admin.json_views import status_fields
 from replicated_namesrv.admin.other_nodes import OTHER_NODES, NodeAnswerError, OtherNode, OtherNodes
 from replicated_namesrv.admin.peer_contacts import SILENT_HEARTBEATS, contact_of, peers_of
 from replicated_namesrv.admin.responses import json_error, json_response
+from replicated_namesrv.steps import Steps
+
+T = TypeVar("T")
 
 VIEWS = ("brokers", "samples", "contents", "status", "members")
 """Views for which requests to another node are passed on. They need no more permissions than ``/v1/cluster``, except ``contents``
@@ -152,8 +155,19 @@ async def compare(request: web.Request) -> web.Response:
         by_node[node.shown_name] = answer
         if refused is None and "kv" not in answer:
             without_kv.append({"node": node.shown_name, "why": str(answer.get(NO_KV, "its version does not compare it"))})
-    found = differences(dict(sorted(by_node.items())), request.app[COMPARISON], int(time() * 1000))
+    found = await _in_turns(differences_steps(dict(sorted(by_node.items())), request.app[COMPARISON], int(time() * 1000)))
     return json_response({**found, "notCompared": missing, "kvNotCompared": without_kv})
+
+
+async def _in_turns(steps: Steps[T]) -> T:
+    """Do the steps, each in a turn of the event loop."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        await asyncio.sleep(0)
 
 
 async def _contents_of(

@@ -1,14 +1,14 @@
-"""``GET /v1/contents``: brokers, topics and KV config in a form that can be compared between nodes. ``differences`` compares it.
+"""``GET /v1/contents``: brokers, topics and KV config in a form that can be compared between nodes (``differences_steps``).
 
 It has no times or epochs, so nodes that received the same registrations have equal contents. The KV config is included on request
 only (``?kv=true``), because it may hold secrets: names of keys, and checksums from which a short value can be guessed.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import merge
-from itertools import islice
+from heapq import merge, nsmallest
+from itertools import chain, islice
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -23,6 +23,7 @@ from replicated_namesrv.admin.responses import json_response
 from replicated_namesrv.admin.time_line import TIMELINE, TimeLine
 from replicated_namesrv.routes.kv_index import entry_of, name_of
 from replicated_namesrv.routes.state import RouteInfoManager
+from replicated_namesrv.steps import Steps
 
 TOPICS_MAX = 50_000
 """Maximum number of topics that are compared: the first ones in the order of their names."""
@@ -123,8 +124,8 @@ class ContentComparison:
     """When each difference was first seen."""
 
 
-def differences(by_node: Mapping[str, Mapping[str, Any]], before: ContentComparison, now_ms: int) -> dict[str, Any]:
-    """Brokers, topics and KV entries in which the contents of nodes differ, and since when. This function updates ``before``.
+def differences_steps(by_node: Mapping[str, Mapping[str, Any]], before: ContentComparison, now_ms: int) -> Steps[dict[str, Any]]:
+    """Brokers, topics and KV entries in which the contents of nodes differ, and since when. The last step updates ``before``.
 
     difference in                     began
     a broker that one node removed    when this node removed it
@@ -133,20 +134,31 @@ def differences(by_node: Mapping[str, Mapping[str, Any]], before: ContentCompari
       time or after a pause
     other                             when it was first seen, which ``before`` knows
     """
-    nodes = list(by_node)
-    brokers = _rows([{key: value[0] for key, value in by_node[node]["brokers"].items()} for node in nodes])
-    topics = _rows([by_node[node]["topics"] for node in nodes])
+    nodes, earlier = list(by_node), before.first_seen
+    versions = []
+    for node in nodes:
+        versions.append({key: value[0] for key, value in by_node[node]["brokers"].items()})
+        yield
+    topics_of = [by_node[node]["topics"] for node in nodes]
     with_kv = [node for node in nodes if "kv" in by_node[node]]
-    kv = _rows([by_node[node]["kv"] for node in with_kv]) if with_kv else []
-    seen = {f"broker {key}" for key, _ in brokers} | {f"topic {key}" for key, _ in topics}
+    kv_of = [by_node[node]["kv"] for node in with_kv]
+    brokers = yield from _differing(versions)
+    topics = yield from _differing(topics_of)
+    kv = yield from _differing(kv_of)
     is_new = nodes != before.nodes or now_ms - before.time_ms > GAP_MAX_MS
     found = FirstSeen(now_ms, is_new)
-    first_seen = {key: before.first_seen.get(key, found) for key in seen}
-    for key, _ in kv:
-        changed = _kv_changed(key, [by_node[node] for node in with_kv])
-        kept = before.first_seen.get(f"kv {key}")
-        first_seen[f"kv {key}"] = kept if kept and not (is_new and changed) else changed or found
-    before.nodes, before.time_ms, before.first_seen = nodes, now_ms, first_seen
+    first_seen: dict[str, FirstSeen] = {}
+    for kind, keys in (("broker", brokers), ("topic", topics)):
+        for part in _parts(keys):
+            names = [f"{kind} {key}" for key in part]
+            first_seen.update(zip(names, [earlier.get(name, found) for name in names], strict=True))
+            yield
+    for part in _parts(kv, KEYS_PER_TURN // 5):
+        for key in part:
+            changed = _kv_changed(key, [by_node[node] for node in with_kv])
+            kept = earlier.get(f"kv {key}")
+            first_seen[f"kv {key}"] = kept if kept and not (is_new and changed) else changed or found
+        yield
 
     def since(key: str, known_ms: int | None = None) -> dict[str, int | bool]:
         time_ms, or_earlier = (known_ms, False) if known_ms else first_seen[key]
@@ -156,14 +168,17 @@ def differences(by_node: Mapping[str, Mapping[str, Any]], before: ContentCompari
         namespace, name = entry_of(key)
         return {"namespace": namespace, "key": name, "values": values, **since(f"kv {key}")}
 
+    broker_rows = yield from _first_rows(brokers, versions)
+    topic_rows = yield from _first_rows(topics, topics_of)
+    kv_rows = yield from _first_rows(kv, kv_of)
+    before.nodes, before.time_ms, before.first_seen = nodes, now_ms, first_seen
     return {
         "nodes": nodes,
         "brokers": [
-            {"broker": key, "values": values, **since(f"broker {key}", _since(key, by_node))}
-            for key, values in brokers[:ROWS_MAX]
+            {"broker": key, "values": values, **since(f"broker {key}", _since(key, by_node))} for key, values in broker_rows
         ],
-        "topics": [{"topic": key, "values": values, **since(f"topic {key}")} for key, values in topics[:ROWS_MAX]],
-        "kv": [kv_row(key, values) for key, values in kv[:ROWS_MAX]],
+        "topics": [{"topic": key, "values": values, **since(f"topic {key}")} for key, values in topic_rows],
+        "kv": [kv_row(key, values) for key, values in kv_rows],
         "kvNodes": with_kv,
         "brokersDiffer": len(brokers),
         "topicsDiffer": len(topics),
@@ -179,16 +194,40 @@ def _kv_changed(key: str, parts: Sequence[Mapping[str, Any]]) -> FirstSeen | Non
     return FirstSeen(last_ms, False) if last_ms >= max(part["kvSinceMs"] for part in parts) else None
 
 
-def _rows(parts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Any]]]:
-    """For each key whose values are not the same on all nodes: the key, and its value on each node or None."""
-    if all(part == parts[0] for part in parts[1:]):
-        return []
-    found = []
-    for key in sorted(set().union(*parts)):
-        values = [part.get(key) for part in parts]
-        if any(value != values[0] for value in values[1:]):
-            found.append((key, values))
+def _parts(keys: Iterable[str], size: int | None = None) -> Iterator[list[str]]:
+    """The keys in parts of this size. None: KEYS_PER_TURN."""
+    rest = iter(keys)
+    while part := list(islice(rest, size or KEYS_PER_TURN)):
+        yield part
+
+
+def _differing(tables: Sequence[Mapping[str, Any]]) -> Steps[list[str]]:
+    """The keys whose values are not the same in all tables, in no order."""
+    found = list[str]()
+    for table in tables[1:]:
+        if table != tables[0]:
+            break
+        yield
+    else:  # the usual case, which takes a few milliseconds for each table
+        return found
+    for number, table in enumerate(tables):
+        earlier, others = tables[:number], tables[number + 1 :]
+        for part in _parts(table):
+            if earlier:  # keys that the first table does not have
+                found += [key for key in part if not any(key in other for other in earlier)]
+            else:
+                found += [key for key in part if any(other.get(key) != table[key] for other in others)]
+            yield
     return found
+
+
+def _first_rows(keys: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> Steps[list[tuple[str, list[Any]]]]:
+    """The first keys in order, at most ROWS_MAX, each with its value in each table or None."""
+    first = list[str]()
+    for part in _parts(keys):
+        first = nsmallest(ROWS_MAX, chain(first, part))
+        yield
+    return [(key, [table.get(key) for table in tables]) for key in first]
 
 
 def _since(key: str, by_node: Mapping[str, Mapping[str, Any]]) -> int | None:

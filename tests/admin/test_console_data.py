@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from replicated_namesrv.admin import contents as contents_module
 from replicated_namesrv.admin import time_line
-from replicated_namesrv.admin.contents import GAP_MAX_MS, ContentComparison, differences
+from replicated_namesrv.admin.contents import GAP_MAX_MS, ROWS_MAX, ContentComparison, differences_steps
 from replicated_namesrv.admin.diagnosis import NodeView, digests_equal, findings, leader_of
 from replicated_namesrv.admin.open_paths import CONSOLE_FILES
 from replicated_namesrv.admin.other_nodes import addresses
@@ -30,11 +30,13 @@ from replicated_namesrv.process import ServingNode
 from replicated_namesrv.routes.commands import BrokerRemoval, UnregisterBrokers
 from replicated_namesrv.routes.history import History
 from replicated_namesrv.settings_sources import load_settings
+from replicated_namesrv.steps import finish
 from replicated_namesrv.wire.codes import RequestCode
 from tests.admin.test_http import QUEUES, propose, registration
 from tests.support.nodes import http, independent_flags, running_node
 from tests.support.ports import free_port
 from tests.support.replicated_processes import eventually
+from tests.support.work import work_of
 
 VENDOR = Path(__file__).parents[2] / "replicated_namesrv" / "admin" / "console" / "vendor"
 
@@ -138,6 +140,35 @@ def test_admin_addresses_are_as_far_from_the_listed_ports_as_on_this_node() -> N
 
 def contents(brokers: dict[str, list[Any]], topics: dict[str, int], removed: dict[str, int] | None = None) -> dict[str, Any]:
     return {"brokers": brokers, "topics": topics, "removedMs": removed or {}}
+
+
+def differences(by_node: dict[str, dict[str, Any]], before: ContentComparison, now_ms: int) -> dict[str, Any]:
+    return finish(differences_steps(by_node, before, now_ms))
+
+
+def test_no_step_of_a_comparison_visits_many_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing 50,000 topics and KV entries that all differ took a second of one turn of the loop."""
+    monkeypatch.setattr(contents_module, "KEYS_PER_TURN", 100)
+    count = 5_001
+    by_node = {
+        name: kv_contents({f"S|{number:05}": number * factor for number in range(1, count)}, {})
+        | {"topics": {f"T{number:05}": number * factor for number in range(1, count)}}
+        for name, factor in (("one", 1), ("two", 2), ("three", 2))
+    }
+    lines, found = list[int](), dict[str, Any]()
+    steps = differences_steps(by_node, ContentComparison(), 1_000)
+
+    def step() -> None:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            found.update(stop.value)
+
+    while not found:
+        lines.append(work_of(step).lines)
+    assert (found["topicsDiffer"], found["kvDiffer"], len(found["topics"])) == (count - 1, count - 1, ROWS_MAX)
+    assert [row["topic"] for row in found["topics"]] == [f"T{number:05}" for number in range(1, ROWS_MAX + 1)]
+    assert max(lines) < 5_000
 
 
 def test_differences_name_the_time_at_which_they_began() -> None:
