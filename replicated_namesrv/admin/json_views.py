@@ -418,7 +418,7 @@ async def digest(request: web.Request) -> web.Response:
 async def config(request: web.Request) -> web.Response:
     """``GET /v1/config``: settings in force, as in ``GET_NAMESRV_CONFIG`` (319)."""
     _, freshness = await state_for(request)
-    lines = request.app[CONTEXT].service.config_text().splitlines()
+    lines = request.app[CONTEXT].service.config_text().split("\n")
     return json_response(dict(line.split("=", 1) for line in lines if "=" in line), headers=freshness)
 
 
@@ -436,7 +436,7 @@ async def members(request: web.Request) -> web.Response:
 async def settings(request: web.Request) -> web.Response:
     """``GET /v1/settings``: settings in force with default and meaning; ``atRunTime``: whether they can be changed now."""
     _, freshness = await state_for(request)
-    lines = request.app[CONTEXT].service.config_text().splitlines()
+    lines = request.app[CONTEXT].service.config_text().split("\n")
     values = dict(line.split("=", 1) for line in lines if "=" in line)
     rows = [
         {

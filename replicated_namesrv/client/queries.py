@@ -138,7 +138,7 @@ def read_kv_table(response: RemotingCommand) -> dict[str, str] | None:
 
 def read_config(response: RemotingCommand) -> dict[str, str]:
     """The settings in force, by RocketMQ's names. Lines are ``key=value`` without escapes."""
-    lines = _check(response).body.decode(errors="replace").splitlines()
+    lines = _check(response).body.decode(errors="replace").split("\n")
     return {key: value for key, separator, value in (line.partition("=") for line in lines) if separator}
 
 

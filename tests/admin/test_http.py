@@ -10,6 +10,8 @@ import pytest
 
 from replicated_namesrv.admin.http_changes import BODY_BYTES_MAX
 from replicated_namesrv.admin.open_paths import CONSOLE_FILES
+from replicated_namesrv.client.queries import config_request, read_config
+from replicated_namesrv.client.remoting import RemotingClient
 from replicated_namesrv.errors import SettingError, StorageError
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.process import ServingNode, StartError
@@ -139,6 +141,18 @@ async def test_brokers_are_sorted_by_cluster_name_and_id(node: tuple[ServingNode
     first = (await http(port, "/v1/brokers?limit=3")).json
     last = (await http(port, f"/v1/brokers?limit=3&after={first['next']}")).json
     assert [b["brokerId"] for b in last["brokers"]] == [10]
+
+
+async def test_a_setting_with_a_line_separator_is_shown_whole(tmp_path: Path) -> None:
+    """Only a line feed ends a line of the answer to ``GET_NAMESRV_CONFIG`` (319)."""
+    async with running_node(tmp_path, productEnvName="a\u2028b\u2029c") as (started, port):
+        assert (await http(port, "/v1/config")).json["productEnvName"] == "a\u2028b\u2029c"
+        rows = (await http(port, "/v1/settings")).json["settings"]
+        assert [row["value"] for row in rows if row["name"] == "productEnvName"] == ["a\u2028b\u2029c"]
+        client = RemotingClient()
+        answer = await client.request(f"127.0.0.1:{started.remoting.port}", config_request())
+        assert read_config(answer)["productEnvName"] == "a\u2028b\u2029c"
+        await client.close()
 
 
 @pytest.mark.parametrize("name", ["", "a{b}", "a\nb", "a/b", "a%2Fb", "|", "\u2028"])
