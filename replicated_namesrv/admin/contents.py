@@ -17,11 +17,12 @@ from aiohttp import web
 from replicated_namesrv.access.roles import READERS
 from replicated_namesrv.admin.access import ACCESS
 from replicated_namesrv.admin.context import CONTEXT
-from replicated_namesrv.admin.json_views import state_for
+from replicated_namesrv.admin.json_views import KV_ENTRIES_PER_TURN, state_for
 from replicated_namesrv.admin.paging import KEYS_PER_TURN, build_rows
 from replicated_namesrv.admin.responses import json_response
 from replicated_namesrv.admin.time_line import TIMELINE, TimeLine
-from replicated_namesrv.routes.kv_index import entry_of, name_of
+from replicated_namesrv.routes.broker_group import Registration
+from replicated_namesrv.routes.kv_index import entry_of
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.steps import Steps
 
@@ -53,14 +54,13 @@ async def contents_of(request: web.Request, state: RouteInfoManager, with_kv: bo
     context, line = request.app[CONTEXT], request.app[TIMELINE]
     line.catch_up()
     revision = state.revision
-    brokers = {
-        f"{found.cluster_name}|{found.broker_name}|{found.broker_id}|{found.broker_addr}": [
-            f"{found.data_version.counter}/{found.data_version.timestamp}",
-            found.since_ms,
-        ]
-        for found in state.registrations()
-    }
-    names = list(state.topic_revisions)
+
+    def version(found: Registration) -> tuple[str, list[object]]:
+        key = f"{found.cluster_name}|{found.broker_name}|{found.broker_id}|{found.broker_addr}"
+        return key, [f"{found.data_version.counter}/{found.data_version.timestamp}", found.since_ms]
+
+    registrations = state.registrations()
+    names = list(state.topic_revisions)  # like the registrations, in the turn of this revision
     first = islice(await _in_order(names), TOPICS_MAX)
 
     def checksum(topic: str) -> tuple[str, int] | None:
@@ -72,6 +72,7 @@ async def contents_of(request: web.Request, state: RouteInfoManager, with_kv: bo
         )
         return topic, crc32(repr(shown).encode("utf-8", "surrogatepass"))
 
+    brokers = dict(await build_rows(registrations, version))
     topics = dict(await build_rows(first, checksum))
     return {
         "nodeId": context.settings.node_id,
@@ -85,15 +86,17 @@ async def contents_of(request: web.Request, state: RouteInfoManager, with_kv: bo
 
 
 async def _kv_of(state: RouteInfoManager, line: TimeLine) -> dict[str, Any]:
-    """The KV entries by ``name_of``."""
-    names = [name_of(namespace, key) for namespace, entries in state.kv_table().items() for key in entries]
+    """The KV entries by ``kv_index.name_of``."""
+    while not state.advance_kv_index(KV_ENTRIES_PER_TURN):  # noqa: ASYNC110 - yields to other tasks, waits for no event
+        await asyncio.sleep(0)
+    names, count = state.kv_index.page("", KV_MAX), state.kv_index.count()
 
     def checksum(name: str) -> tuple[str, int] | None:
         value = state.kv_get(*entry_of(name))
         return None if value is None else (name, crc32(value.encode("utf-8", "surrogatepass")))
 
-    entries = dict(await build_rows(islice(await _in_order(names), KV_MAX), checksum))
-    left_out = max(0, len(names) - KV_MAX)
+    entries = dict(await build_rows(names, checksum))
+    left_out = max(0, count - KV_MAX)
     return {"kv": entries, "kvLeftOut": left_out, "kvChangedMs": line.kv_changed_ms, "kvSinceMs": line.kv_since_ms}
 
 

@@ -204,10 +204,10 @@ async def brokers(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     wanted = page_request(request, BROKER_SORTS)
     state, freshness = await state_for(request)
-    by_key = {_broker_key(registration): registration for registration in state.registrations()}
     suspected = context.service.suspected_since()
     # the registrations are those of this revision: building the rows yields to other tasks, which may change the state
-    revision = state.revision
+    revision, registrations = state.revision, state.registrations()
+    by_key = dict(await build_rows(registrations, lambda registration: (_broker_key(registration), registration)))
 
     def rank(key: str) -> float:
         value = _broker_row(context, by_key[key], suspected)[wanted.sort]

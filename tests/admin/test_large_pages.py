@@ -1,13 +1,17 @@
 """Views of large contents: pages end early, and no answer is larger than a page."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from replicated_namesrv.admin import contents, json_views, paging
 from replicated_namesrv.admin.paging import ANSWER_BYTES
 from replicated_namesrv.model import TopicQueueMappingInfo
+from replicated_namesrv.routes import kv_index
+from replicated_namesrv.routes.broker_group import Registration
 from replicated_namesrv.routes.commands import PutKVConfig
 from tests.support.nodes import http, running_node
 from tests.support.routes import register
@@ -68,3 +72,44 @@ async def test_numbers_with_many_digits_are_refused(tmp_path: Path, path: str) -
         assert (await http(port, path + MORE_DIGITS)).status == 400
         assert (await http(port, "/v1/drain?withinSeconds=0000000019999", "POST")).status == 400
         assert (await http(port, path + "000000001")).status == 200
+
+
+async def test_other_tasks_run_while_brokers_are_sorted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "SLICE_S", 0.0)
+    turns, seen = 0, set[int]()
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def key_of(registration: Registration) -> str:
+        seen.add(turns)
+        return broker_key(registration)
+
+    broker_key = json_views._broker_key
+    monkeypatch.setattr(json_views, "_broker_key", key_of)
+    async with running_node(tmp_path) as (node, port):
+        for number in range(300):
+            node.service.state.apply(register("b", number, f"b:{number}"), 0)
+        counting = asyncio.create_task(count())
+        assert (await http(port, "/v1/brokers?limit=1")).json["total"] == 300
+        counting.cancel()
+    assert len(seen) == 300
+
+
+async def test_contents_do_not_visit_all_kv_entries_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "KV_MAX", 2)
+    async with running_node(tmp_path) as (node, port):
+        for number in (3, 1, 2):
+            node.service.state.apply(PutKVConfig("n", f"key-{number}", "v"), 0)
+        first = (await http(port, "/v1/contents?kv=true")).json
+        assert (list(first["kv"]), first["kvLeftOut"]) == (["n|key-1", "n|key-2"], 1)
+
+        def name_of(namespace: str, key: str) -> str:
+            raise AssertionError("visited")
+
+        for module in (contents, kv_index):
+            monkeypatch.setattr(module, "name_of", name_of, raising=False)
+        assert (await http(port, "/v1/contents?kv=true")).json["kv"] == first["kv"]
