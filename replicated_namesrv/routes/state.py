@@ -358,6 +358,11 @@ class RouteInfoManager:
         group = self._tables.groups.get(broker_name)
         return None if group is None else group.member_at(broker_addr)
 
+    def registrations_at(self, broker_addr: str) -> list[Registration]:
+        """The live entries of this address, in all clusters."""
+        tables = self._tables
+        return [tables.live[cluster, broker_addr] for cluster in tables.clusters_at.get(broker_addr, ())]
+
     def is_registered(self, command: RegisterBroker) -> bool:
         """Whether the broker is registered under this name and id, with any content."""
         held = self._tables.live.get((command.cluster_name, command.broker_addr))

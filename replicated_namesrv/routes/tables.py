@@ -100,6 +100,8 @@ class Tables:
         self.clusters_sum = 0
         self.live: dict[tuple[str, str], Registration] = {}
         self.live_sum = 0
+        self.clusters_at: dict[str, tuple[str, ...]] = {}
+        """For each address in ``live``: its clusters."""
         self.memos: dict[tuple[str, str], object] = {}
         """Memos of the server about entries of ``live``, dropped with them. Not part of the state."""
         self.mappings: dict[str, SharedDict[TopicQueueMappingInfo]] = {}
@@ -303,6 +305,8 @@ class Tables:
         replaced = self.live.get(key)
         if replaced is not None:
             self.sizes.registration(replaced, -1)
+        else:
+            self.clusters_at[key[1]] = (*self.clusters_at.get(key[1], ()), key[0])
         self.sizes.registration(registration, 1)
         before = 0 if replaced is None else _live_hash(replaced)
         self.live_sum = (self.live_sum + _live_hash(registration) - before) % PRIME
@@ -314,6 +318,9 @@ class Tables:
         group = self.groups[registration.broker_name]
         key = registration.cluster_name, registration.broker_addr
         del self.live[key]
+        clusters = tuple(cluster for cluster in self.clusters_at.pop(key[1]) if cluster != key[0])
+        if clusters:
+            self.clusters_at[key[1]] = clusters
         self.memos.pop(key, None)
         del group.members[registration.broker_id]
         self.live_sum = (self.live_sum - _live_hash(registration)) % PRIME

@@ -169,10 +169,9 @@ class AccessGuard:
         (name,) = claims.names
         registered = self._state.registration(claims.cluster_name, claims.broker_addr)
         if registered is not None and registered.broker_name == name:
-            return  # a renewal does not need the search through all brokers
-        for held in self._state.registrations():
-            if held.broker_addr == claims.broker_addr:
-                yield name, claims.broker_addr, held.broker_name
+            return  # a renewal
+        for held in self._state.registrations_at(claims.broker_addr):
+            yield name, claims.broker_addr, held.broker_name
 
 
 def _claims_of(request: Request) -> Claims:

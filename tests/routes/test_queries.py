@@ -7,7 +7,7 @@ import pytest
 from replicated_namesrv.model import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from replicated_namesrv.routes.commands import DeleteKVConfig, PutKVConfig, UpdateSettings
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
-from tests.routes.sequences import random_command
+from tests.routes.sequences import ADDRS, random_command
 from tests.support.routes import mapping, queues, register
 from tests.support.work import work_of
 
@@ -174,3 +174,23 @@ def test_lists_are_the_same_while_their_numbers_are(seed: int) -> None:
         after = (state.listing_changes, state.cluster_info()), (state.topic_names_changes, state.all_topics())
         for (number, held), (number_after, held_after) in zip(before, after, strict=True):
             assert number != number_after or held == held_after
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_registrations_at_an_address(seed: int) -> None:
+    rng, state = Random(seed), RouteInfoManager()
+    for _ in range(100):
+        if rng.random() < 0.05:
+            state.restore(list(state.snapshot()))
+        else:
+            state.apply(random_command(rng), 1)
+        for address in ADDRS:
+            assert state.registrations_at(address) == [each for each in state.registrations() if each.broker_addr == address]
+
+
+def test_the_registrations_at_an_address_cost_the_same_however_many_brokers_there_are() -> None:
+    few, many = RouteInfoManager(), RouteInfoManager()
+    for state, count in ((few, 10), (many, 1_000)):
+        for number in range(count):
+            state.apply(register(f"b{number}", 0, f"b{number}:1"), 1)
+    assert work_of(lambda: few.registrations_at("b7:1")).lines == work_of(lambda: many.registrations_at("b7:1")).lines

@@ -20,6 +20,7 @@ from replicated_namesrv.raft.interfaces import ReadOutcome
 from replicated_namesrv.replication.consensus import HEAVY_BYTES
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
+from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.server.server import RemotingServer
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.settings_sources import load_settings
@@ -178,6 +179,20 @@ def header_of(code: int, flag: int, *fields: tuple[str, str]) -> bytes:
     """A header in which a field may occur twice."""
     texts = ",".join(f'"{name}":"{value}"' for name, value in fields)
     return f'{{"code":{code},"extFields":{{{texts}}},"flag":{flag},"language":"JAVA","opaque":1,"version":479}}'.encode()
+
+
+def test_a_new_broker_is_not_compared_with_all_brokers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When all brokers of a large cluster returned, each of them was compared with all that were there already."""
+
+    def registrations(state: RouteInfoManager) -> None:
+        raise AssertionError("visited all brokers")
+
+    own = broker_fields("broker-a", "10.0.0.1:10911")
+    with world.peer("broker-a") as broker:
+        monkeypatch.setattr(RouteInfoManager, "registrations", registrations)
+        for code in (103, 322, 104, 904):
+            answer = broker.call(code, own, topic_table("T", "U") if code == 103 else b"")
+            assert answer.code == 0, answer.header.remark
 
 
 def test_a_broker_can_name_another_one_nowhere_in_a_request(world: World) -> None:
