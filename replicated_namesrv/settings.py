@@ -24,6 +24,10 @@ Value = str | int | bool
 RUN_TIME_FILE = "runtime.properties"
 """File in ``dataDir`` that contains only the run-time changes. The file given with -c is never written."""
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
+"""Largest values of Java's ``int`` and ``long``."""
+_LONGS = {"scan_not_active_broker_interval", "channel_not_active_interval", "max_reconnect_interval_time_seconds"}
+"""RocketMQ's numbers that are a ``long``. The others are an ``int``."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PORT = re.compile(r"[0-9]{1,5}")
 _SHOWN_CHARACTERS = 300
@@ -552,7 +556,8 @@ class Row:
         return "password" in self.name.lower()
 
     def parse(self, text: str) -> Value:
-        """Value of a properties text. Raises ValueError. Booleans are true only for "true" in any case, as in Java."""
+        """Value of a properties text. Raises ValueError. Booleans are true only for "true" in any case, and numbers have the range
+        of their type, as in Java."""
         if self.kind is bool:
             if self.group == OWN and text.lower() not in ("true", "false"):
                 raise ValueError("give true or false")
@@ -560,7 +565,10 @@ class Row:
         if self.kind is int:
             if _WHOLE_NUMBER.fullmatch(text.strip()) is None:
                 raise ValueError("give a whole number")
-            return int(text)
+            value, most = int(text), LONG_MAX if self.group == OWN or self.attribute in _LONGS else INT_MAX
+            if not -most - 1 <= value <= most:
+                raise ValueError(f"give a whole number of at most {most}")
+            return value
         return text.strip()
 
     def is_plain(self, text: str) -> bool:
@@ -576,7 +584,7 @@ class Row:
     def parse_change(self, text: str) -> Value:
         """Value of a run-time change. Raises ValueError if it is malformed or outside of ``_RUN_TIME_RANGES``."""
         value = self.parse_strictly(text)
-        least, most = _RUN_TIME_RANGES.get(self.attribute, (-(2**31), 2**31 - 1))
+        least, most = _RUN_TIME_RANGES.get(self.attribute, (-INT_MAX - 1, INT_MAX))
         if isinstance(value, int) and not least <= value <= most:
             raise ValueError(f"give {least} to {most}")
         check_change(self.name, text)

@@ -41,8 +41,7 @@ def _parse(row: Row, text: str, source: str) -> Value:
     try:
         return row.parse_strictly(text)
     except ValueError as cause:
-        kind = {int: "a whole number", bool: "true or false"}.get(row.kind, str(cause))
-        raise SettingError(f"{row.name}={text} ({source}): give {kind}") from None
+        raise SettingError(f"{row.name}={text} ({source}): {cause}") from None
 
 
 def _from_file(path: str, taken: dict[str, Value], origins: dict[str, str], warnings: list[str]) -> dict[str, str]:
@@ -68,21 +67,24 @@ def _from_file(path: str, taken: dict[str, Value], origins: dict[str, str], warn
     return extra
 
 
+def _optional(path: Path, name: str, remedy: str) -> dict[str, str]:
+    """The properties in a file that may be absent. Raises SettingError, with ``name`` and ``remedy``, if it cannot be read."""
+    try:
+        return load_properties(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, BodyError) as cause:
+        reason = cause.strerror if isinstance(cause, OSError) else str(cause)
+        raise SettingError(f"{name}: {reason}; {remedy}") from cause
+
+
 def _from_run_time_file(
     path: Path, extra: dict[str, str], taken: dict[str, Value], origins: dict[str, str], warnings: list[str]
 ) -> dict[str, str]:
     """The run-time changes; flags and environment override them. Raises SettingError if the file cannot be read."""
     changes: dict[str, str] = {}
-    try:
-        lines = load_properties(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return changes
-    except (OSError, BodyError) as cause:
-        reason = cause.strerror if isinstance(cause, OSError) else str(cause)
-        raise SettingError(
-            f"{path}: {reason}; make it readable, correct it, or remove it to undo the changes made at run time"
-        ) from cause
-    for key, text in lines.items():
+    remedy = "make it readable, correct it, or remove it to undo the changes made at run time"
+    for key, text in _optional(path, str(path), remedy).items():
         row = ROWS.get(key)
         if row is None and key in extra:
             extra[key] = changes[key] = text
@@ -102,10 +104,11 @@ def _from_run_time_file(
 
 def _from_tls_file(taken: dict[str, Value], origins: dict[str, str]) -> None:
     """``TlsHelper.extractTlsConfigFromFile``; flags and environment override it."""
-    path = Path(str(taken.get("tls_config_file", Settings.__dataclass_fields__["tls_config_file"].default)))
-    if not path.is_file():
+    path = str(taken.get("tls_config_file", Settings.__dataclass_fields__["tls_config_file"].default))
+    if not path:
         return
-    for key, text in load_properties(path.read_bytes()).items():
+    remedy = "make it readable, correct it, or name another file"
+    for key, text in _optional(Path(path), f"tls.config.file={path}", remedy).items():
         row = ROWS.get(key)
         if row is None or not key.startswith("tls.") or row.attribute in ("tls_server_mode", "tls_config_file"):
             continue

@@ -91,6 +91,31 @@ def test_a_misspelt_setting_of_ours_in_the_file_stops_the_start(tmp_path: Path) 
         load_settings(write(tmp_path / "f", adminListn="x:1"), {}, {})
 
 
+def test_numbers_have_the_range_of_their_type_in_java(tmp_path: Path) -> None:
+    """In an earlier version, a larger backlog or buffer ended the start with a traceback."""
+    given = {"serverSocketBacklog": "2147483648", "scanNotActiveBrokerInterval": "2147483648", "serverSocketRcvBufSize": "-2147483649"}
+    settings = load_settings(write(tmp_path / "f", **given), {}, {})
+    assert (settings.server_socket_backlog, settings.scan_not_active_broker_interval) == (1024, 2147483648)
+    assert settings.server_socket_rcv_buf_size == 0
+    assert [warning.partition(" (")[0] for warning in settings.warnings] == [
+        "serverSocketBacklog=2147483648",
+        "serverSocketRcvBufSize=-2147483649",
+    ]
+    for given in ({"serverSocketBacklog": "2147483648"}, {"maxHeldBytes": "9223372036854775808"}):
+        with pytest.raises(SettingError, match=r"\(flag\): give a whole number of at most [0-9]+$"):
+            load_settings(None, given, {})
+
+
+def test_a_tls_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """An earlier version said "cannot read the properties file None"."""
+    file = tmp_path / "tls"
+    file.write_text("tls.server.keyPath=\\uZZ\n")
+    for path, why in ((file, "malformed"), (tmp_path, "Is a directory")):
+        with pytest.raises(SettingError, match=rf"^tls.config.file={path}: {why}.*; make it readable, correct it"):
+            load_settings(None, {"tls.config.file": str(path)}, {})
+    assert load_settings(None, {"tls.config.file": ""}, {}).tls_config_file == ""
+
+
 def test_every_setting_explains_itself() -> None:
     for name, row in ROWS.items():
         assert row.meaning.endswith("."), name

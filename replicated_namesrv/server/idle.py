@@ -3,7 +3,8 @@
 A connection records the tick of its last read or write (one assignment) and is in the slot of the earliest tick at which it could
 be idle. When that tick comes, the connection is either idle or moves to the slot of its last activity. So each connection is
 checked about once per idle time, independent of its traffic. It is closed at most one tick late (the Java server's
-``IdleStateHandler`` ALL_IDLE is exact to the millisecond, but no client depends on that).
+``IdleStateHandler`` ALL_IDLE is exact to the millisecond, but no client depends on that). Only slots with connections use memory:
+an idle time can be 68 years.
 
 Time in which this process did not run (SIGSTOP, a suspended machine) is not silence of brokers and clients and does not count.
 """
@@ -22,7 +23,7 @@ class Idler(Protocol):
     last_active_tick: int
     """Value of ``IdleWheel.tick`` at the last read or write."""
     idle_slot: int
-    """The slot of the timer wheel that this connection is in; only the wheel changes it."""
+    """The tick whose slot this connection is in; only the wheel changes it."""
 
 
 class IdleWheel:
@@ -33,7 +34,8 @@ class IdleWheel:
         self.tick = 0
         """Number of the current tick. Members copy it when they are active."""
         self._idle_ticks = round(idle_s / self.tick_s) + 1  # + 1, because the activity can be at any point of its tick
-        self._slots: list[set[Idler]] = [set() for _ in range(self._idle_ticks + 1)]
+        self._slots: dict[int, set[Idler]] = {}
+        """Members by the tick at which they are checked."""
         self._started_s = now_s
 
     def add(self, member: Idler) -> None:
@@ -43,7 +45,11 @@ class IdleWheel:
 
     def discard(self, member: Idler) -> None:
         """Stop watching ``member``."""
-        self._slots[member.idle_slot].discard(member)
+        slot = self._slots.get(member.idle_slot)
+        if slot is not None:
+            slot.discard(member)
+            if not slot:
+                del self._slots[member.idle_slot]
 
     def advance(self, now_s: float) -> list[Idler]:
         """Advance to ``now_s``. Returns the members that became idle; they are no longer watched."""
@@ -55,17 +61,14 @@ class IdleWheel:
             target -= missed
         while self.tick < target:
             self.tick += 1
-            slot = self._slots[self.tick % len(self._slots)]
-            due: list[Idler] = []
-            moved: list[Idler] = []
-            for member in slot:
-                (due if member.last_active_tick + self._idle_ticks <= self.tick else moved).append(member)
-            slot.clear()
-            idle += due
-            for member in moved:
-                self._place(member, member.last_active_tick + self._idle_ticks)
+            for member in self._slots.pop(self.tick, ()):
+                check_at = member.last_active_tick + self._idle_ticks
+                if check_at <= self.tick:
+                    idle.append(member)
+                else:
+                    self._place(member, check_at)
         return idle
 
     def _place(self, member: Idler, tick: int) -> None:
-        member.idle_slot = tick % len(self._slots)
-        self._slots[member.idle_slot].add(member)
+        member.idle_slot = tick
+        self._slots.setdefault(tick, set()).add(member)

@@ -5,6 +5,7 @@ import contextlib
 import resource
 import socket
 import struct
+import tracemalloc
 from asyncio import Future, get_running_loop
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from replicated_namesrv.routes.results import Result
 from replicated_namesrv.server import connection, turn_shares
 from replicated_namesrv.server.idle import TICKS_PER_ADVANCE_MAX, IdleWheel
 from replicated_namesrv.service import CloseReason, Connection, Freshness, ReadLevel
-from replicated_namesrv.settings import Settings
+from replicated_namesrv.settings import INT_MAX, Settings
 from replicated_namesrv.wire import bodies
 from tests.support.nodes import running_command
 from tests.support.remoting_server import Peer, broker_fields, live_server, raw_frame, request, rss_bytes, topic_table
@@ -185,6 +186,23 @@ def test_idle_wheel_does_not_count_time_in_which_the_process_stood_still() -> No
     wheel.add(member)
     assert wheel.advance(10_000.0) == []
     assert wheel.tick == TICKS_PER_ADVANCE_MAX
+
+
+def test_idle_wheel_uses_no_memory_for_a_long_idle_time() -> None:
+    """An earlier version used memory for each second of the idle time: with Java's largest ``int`` it did not start."""
+    wheel = IdleWheel(INT_MAX, 0.0)
+    kept = Member()
+    wheel.add(kept)
+    tracemalloc.start()
+    try:
+        for second in range(1, 10_000):
+            assert wheel.advance(float(second)) == []
+            member = Member()
+            wheel.add(member)
+            wheel.discard(member)
+        assert tracemalloc.get_traced_memory()[0] < 10_000, "closed connections leave nothing behind"
+    finally:
+        tracemalloc.stop()
 
 
 def test_slow_drip_is_closed(tmp_path: Path) -> None:
