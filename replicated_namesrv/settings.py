@@ -28,6 +28,7 @@ INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 """Largest values of Java's ``int`` and ``long``."""
 _LONGS = {"scan_not_active_broker_interval", "channel_not_active_interval", "max_reconnect_interval_time_seconds"}
 """RocketMQ's numbers that are a ``long``. The others are an ``int``."""
+_SECRET = re.compile("pas+[wp]|secret|token|credential", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PORT = re.compile(r"[0-9]{1,5}")
 _SHOWN_CHARACTERS = 300
@@ -514,13 +515,14 @@ class Settings:
 
     def text(self) -> str:
         """The answer to ``GET_NAMESRV_CONFIG`` (319): sorted ``key=value`` lines of all settings (NettyClientConfig: those in
-        the file) and the file's other keys, without passwords.
+        the file) and the file's other keys, without passwords and keys that may be secrets.
         """
         return dump_properties(self._shown(row for row in ROWS.values() if not row.secret))
 
     def _shown(self, rows: "Iterable[Row]") -> dict[str, str]:
         known = {row.name: row.show(self.get(row)) for row in rows if row.group != NETTY_CLIENT or self._is_in_file(row)}
-        return dict(sorted({**self.extra, **known}.items()))
+        others = {key: text for key, text in self.extra.items() if not may_be_secret(key)}
+        return dict(sorted({**others, **known}.items()))
 
     def _is_in_file(self, row: "Row") -> bool:
         return self.origins.get(row.attribute, "").startswith("file ")
@@ -556,8 +558,8 @@ class Row:
         return "password" in self.name.lower()
 
     def parse(self, text: str) -> Value:
-        """Value of a properties text. Raises ValueError. Booleans are true only for "true" in any case, and numbers have the range
-        of their type, as in Java."""
+        """Value of a properties text. Raises ValueError. As in Java, booleans are true only for "true" in any case, and numbers
+        have the range of their type."""
         if self.kind is bool:
             if self.group == OWN and text.lower() not in ("true", "false"):
                 raise ValueError("give true or false")
@@ -607,6 +609,11 @@ def _rows() -> Iterator[Row]:
 def has_control_character(text: str) -> bool:
     """Whether ``text`` could become more than one line of a properties file, or control a terminal."""
     return _CONTROL.search(text) is not None
+
+
+def may_be_secret(key: str) -> bool:
+    """Whether the value of a key that is not a setting may be a secret (a misspelt setting). Such a value is not shown."""
+    return _SECRET.search(key) is not None
 
 
 ROWS: dict[str, Row] = {row.name: row for row in _rows()}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from replicated_namesrv.errors import BodyError, SettingError
-from replicated_namesrv.settings import OWN, ROWS, Row, Settings, Value
+from replicated_namesrv.settings import OWN, ROWS, Row, Settings, Value, may_be_secret
 from replicated_namesrv.settings_checks import check
 from replicated_namesrv.wire.properties import load_properties
 
@@ -30,6 +30,11 @@ _OPERATORS_VARIABLES = ("NAMESRV_ADMIN", "NAMESRV_ADMIN_CA", "NAMESRV_ADMIN_CERT
 def environment_name(row: Row) -> str:
     """``listenPort`` to ``NAMESRV_LISTEN_PORT``."""
     return ENVIRONMENT_PREFIX + row.attribute.upper()
+
+
+def _assigned(key: str, text: str) -> str:
+    """``key=text`` of an unknown key, for messages, which everyone who can read the log sees."""
+    return f"{key}=…" if may_be_secret(key) else f"{key}={text}"
 
 
 def _nearest(key: str) -> str:
@@ -51,8 +56,9 @@ def _from_file(path: str, taken: dict[str, Value], origins: dict[str, str], warn
         if row is None:
             near = difflib.get_close_matches(key, [r.name for r in ROWS.values() if r.group == OWN], n=1, cutoff=0.8)
             if near:
-                raise SettingError(f"{key}={text} ({path}): unknown setting; did you mean {near[0]}?")
-            warnings.append(f"{key}={text} ({path}): not a setting of this name server; it is shown but has no effect")
+                raise SettingError(f"{_assigned(key, text)} ({path}): unknown setting; did you mean {near[0]}?")
+            shown = "it has no effect" if may_be_secret(key) else "it is shown but has no effect"
+            warnings.append(f"{_assigned(key, text)} ({path}): not a setting of this name server; {shown}")
             extra[key] = text
             continue
         try:
@@ -94,7 +100,7 @@ def _from_run_time_file(
                 raise ValueError("it cannot change at run time")
             value = row.parse_change(text)
         except ValueError as cause:
-            warnings.append(f"{key}={text} ({path}): ignored; {cause}")
+            warnings.append(f"{_assigned(key, text)} ({path}): ignored; {cause}")
             continue
         changes[key] = text
         if origins.get(row.attribute, "file ").startswith("file "):
@@ -129,7 +135,7 @@ def _from_environment(environment: Mapping[str, str], taken: dict[str, Value], o
                 continue
             near = difflib.get_close_matches(variable, by_variable, n=1, cutoff=0.8)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise SettingError(f"{variable}={text}: unknown setting in the environment{hint}; unset it")
+            raise SettingError(f"{_assigned(variable, text)}: unknown setting in the environment{hint}; unset it")
         taken[row.attribute] = _parse(row, text, variable)
         origins[row.attribute] = f"environment {variable}"
 
@@ -155,7 +161,7 @@ def load_settings(
         row = ROWS.get(key)
         if row is None:
             raise SettingError(
-                f"{key}={text}: unknown setting{_nearest(key)}; 'namesrv serve --help' names the page that lists them"
+                f"{_assigned(key, text)}: unknown setting{_nearest(key)}; 'namesrv serve --help' names the page that lists them"
             )
         taken[row.attribute] = _parse(row, text, "flag")
         origins[row.attribute] = "flag"

@@ -93,7 +93,11 @@ def test_a_misspelt_setting_of_ours_in_the_file_stops_the_start(tmp_path: Path) 
 
 def test_numbers_have_the_range_of_their_type_in_java(tmp_path: Path) -> None:
     """In an earlier version, a larger backlog or buffer ended the start with a traceback."""
-    given = {"serverSocketBacklog": "2147483648", "scanNotActiveBrokerInterval": "2147483648", "serverSocketRcvBufSize": "-2147483649"}
+    given = {
+        "serverSocketBacklog": "2147483648",
+        "scanNotActiveBrokerInterval": "2147483648",
+        "serverSocketRcvBufSize": "-2147483649",
+    }
     settings = load_settings(write(tmp_path / "f", **given), {}, {})
     assert (settings.server_socket_backlog, settings.scan_not_active_broker_interval) == (1024, 2147483648)
     assert settings.server_socket_rcv_buf_size == 0
@@ -114,6 +118,21 @@ def test_a_tls_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         with pytest.raises(SettingError, match=rf"^tls.config.file={path}: {why}.*; make it readable, correct it"):
             load_settings(None, {"tls.config.file": str(path)}, {})
     assert load_settings(None, {"tls.config.file": ""}, {}).tls_config_file == ""
+
+
+def test_values_that_may_be_secret_are_neither_in_messages_nor_shown(tmp_path: Path) -> None:
+    """A misspelt password must not be in the log, or in the answer to code 319, which everyone may ask for."""
+    settings = load_settings(write(tmp_path / "f", **{"my.password": "hidden", "my.own": "shown"}), {}, {})
+    assert [warning.partition(" (")[0] for warning in settings.warnings] == ["my.password=…", "my.own=shown"]
+    assert "my.own=shown" in settings.text().splitlines()
+    assert "hidden" not in settings.text()
+    for file, flags, environment in (
+        (write(tmp_path / "g", **{"tls.server.keyPasword": "hidden"}), {}, {}),
+        (None, {"peerSecret": "hidden"}, {}),
+        (None, {}, {"NAMESRV_ADMIN_TOKEN": "hidden"}),
+    ):
+        with pytest.raises(SettingError, match=r"^[A-Za-z._]+=….*: unknown setting"):
+            load_settings(file, flags, environment)
 
 
 def test_every_setting_explains_itself() -> None:
