@@ -358,3 +358,18 @@ async def test_rows_belong_to_the_revision_that_is_told_though_the_state_moves_o
     answer = (await told).json
     assert started.service.state.revision > answer["revision"] > revision
     assert answer["revision"] - revision == answer["total"] - 40
+
+
+async def test_every_name_can_be_in_a_path(node: tuple[ServingNode, int]) -> None:
+    """Every client of the RocketMQ port can store such names, and operators have to be able to delete them."""
+    started, port = node
+    for name in ("a\nb", "{a}", "a/b", "..", "a\u2028b"):
+        path = quote(name, safe="")
+        propose(started, registration(name, {name: QUEUES, "T": QUEUES}))
+        assert (await http(port, f"/v1/kv/{path}/{path}", "PUT", b"v")).json["changed"] is True, name
+        assert (await http(port, f"/v1/routes/{path}")).json["topic"] == name
+        assert (await http(port, f"/v1/brokers/{path}/write-permission?writable=false", "POST")).json["changed"] is True, name
+        assert (await http(port, f"/v1/kv/{path}/{path}", "DELETE")).json["changed"] is True, name
+        assert (await http(port, f"/v1/topics/{path}", "DELETE")).json["changed"] is True, name
+    assert (await http(port, "/v1/kv")).json["entries"] == []
+    assert [row["topic"] for row in (await http(port, "/v1/topics")).json["topics"]] == ["T"]

@@ -168,21 +168,23 @@ def may_send(role: Role | None, code: int) -> bool:
     return role is not None and code in page()[role] and not (role is Role.BROKER and code not in page()[Role.READ])
 
 
+EXAMPLES = {
+    "namespace": "n",
+    "key": "k",
+    "topic": "T",
+    "brokerName": "broker-b",
+    "node": "n2",
+    "view": "status",
+    "action": "promote",
+    "file": "main.js",
+    "unit": "u",
+}
+"""Values of the variable parts of paths."""
+
+
 def example(path: str) -> str:
     """A path that a pattern matches."""
-    for name, value in {
-        r"{namespace:[^/]*}": "n",
-        r"{key:[\s\S]*}": "k",
-        r"{topic:[\s\S]+}": "T",
-        r"{brokerName:[\s\S]+}": "broker-b",
-        "{node}": "n2",
-        "{view}": "status",
-        "{action}": "promote",
-        "{file:.+}": "main.js",
-        "{unit}": "u",
-    }.items():
-        path = path.replace(name, value)
-    assert "{" not in path
+    path = re.sub(r"\{(\w+)(?::[^}]*)?\}", lambda part: EXAMPLES[part[1]], path)
     return path + ("?withinSeconds=1" if path == "/v1/drain" else "")
 
 
