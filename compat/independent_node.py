@@ -64,14 +64,13 @@ log = logging.getLogger(__name__)
 
 DISK_CHECK_S = 1.0
 KV_DUMP_FIRST_S, KV_DUMP_INTERVAL_S = 60.0, 600.0
-DUMPED_CHARACTERS = 1_000
-"""Maximum length of a value in a log line."""
 NO_RESTORE = "this is an independent node (mode=ap): take KV config and settings of the backup with 'namesrv restore --merge'"
 REMOVALS_PER_TURN, TOPICS_PER_TURN = 100, 20_000
 """Maximum number of brokers that one turn of the loop removes, and maximum number of topics of their groups. A single broker may
 have more topics. Removing one with 10,000 topics takes about 3 ms."""
-DUMPED_PER_TURN = 100
-"""Number of KV entries that are written to the log in one turn of the loop: a few milliseconds."""
+DUMPED_PER_TURN, DUMPED_MAX = 100, 1_000
+"""Number of KV entries that are written to the log in one turn of the loop: a few milliseconds; and their maximum number at one
+time, because every client can write KV entries and the log must not fill the disk."""
 
 
 class IndependentNode:
@@ -480,13 +479,17 @@ class IndependentNode:
                 asyncio.get_running_loop().run_in_executor(None, self._kv.fill_ballast)
 
     def _dump_kv_config(self) -> None:
-        """Write the KV config to the log, a few entries in each turn of the loop."""
-        tables = ((namespace, list(entries.items())) for namespace, entries in self.state.kv_table().items())
-        self._dump_some((namespace, key, value) for namespace, entries in tables for key, value in entries)
+        """Write the names in the KV config to the log, a few in each turn of the loop. The values may be secrets."""
+        table = self.state.kv_table()
+        keys_of = ((namespace, list(entries)) for namespace, entries in table.items())
+        names = ((namespace, key) for namespace, keys in keys_of for key in keys)
+        self._dump_some(islice(names, DUMPED_MAX), sum(map(len, table.values())) - DUMPED_MAX)
 
-    def _dump_some(self, entries: Iterator[tuple[str, str, str | None]]) -> None:
-        some = [] if self._stopping else list(islice(entries, DUMPED_PER_TURN))
-        for namespace, key, value in some:
-            log.info("configTable", extra={"namespace": namespace, "key": key, "value": value and value[:DUMPED_CHARACTERS]})
+    def _dump_some(self, names: Iterator[tuple[str, str]], left_out: int) -> None:
+        some = [] if self._stopping else list(islice(names, DUMPED_PER_TURN))
+        for namespace, key in some:
+            log.info("configTable", extra={"namespace": namespace, "key": key})
         if some:
-            self._soon(lambda: self._dump_some(entries))
+            self._soon(lambda: self._dump_some(names, left_out))
+        elif left_out > 0 and not self._stopping:
+            log.info("configTable: further entries left out", extra={"left_out": left_out})

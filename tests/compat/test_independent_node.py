@@ -276,16 +276,18 @@ async def test_a_full_disk_leaves_the_old_file(make_node: Callable[[], Independe
 async def test_kv_config_is_dumped_to_the_log_again_and_again(
     node: IndependentNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """``KVConfigManager.printAllPeriodically``: first after a minute, then every ten."""
+    """``KVConfigManager.printAllPeriodically``: first after a minute, then every ten. A value may be a secret, so it is not in
+    the log."""
     assert (compat_node.KV_DUMP_FIRST_S, compat_node.KV_DUMP_INTERVAL_S) == (60, 600)
     monkeypatch.setattr(compat_node, "KV_DUMP_FIRST_S", 0.01)
     monkeypatch.setattr(compat_node, "KV_DUMP_INTERVAL_S", 0.01)
     caplog.set_level(logging.INFO)
     await node.start()
-    await _await(node.propose(PutKVConfig("N", "k", "v"), None))
+    await _await(node.propose(PutKVConfig("N", "k", "hidden"), None))
     await until(lambda: len([line for line in caplog.records if line.message == "configTable"]) > 1, "two dumps", 60)
     facts = next(line.__dict__ for line in caplog.records if line.message == "configTable")
-    assert (facts["namespace"], facts["key"], facts["value"]) == ("N", "k", "v")
+    assert (facts["namespace"], facts["key"]) == ("N", "k")
+    assert not [line for line in caplog.records if "hidden" in str(line.__dict__)]
     await node.stop()
 
 
@@ -304,6 +306,21 @@ async def test_kv_config_is_dumped_in_several_turns(
     while later:
         later.pop(0)()
     assert [line.key for line in caplog.records if line.message == "configTable"] == ["a", "b", "c"]  # type: ignore[attr-defined]  # extra
+    await node.stop()
+
+
+async def test_the_dump_of_the_kv_config_has_a_limit(
+    node: IndependentNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every client can write KV entries. In an earlier version, a million of them added 200 MB to the log every ten minutes."""
+    monkeypatch.setattr(compat_node, "DUMPED_MAX", 2)
+    caplog.set_level(logging.INFO)
+    for key in "abcde":
+        await _await(node.propose(PutKVConfig("N", key, "v"), None))
+    node._dump_kv_config()
+    await until(lambda: "further entries left out" in caplog.text, "the end of the dump", 60)
+    assert [line.key for line in caplog.records if line.message == "configTable"] == ["a", "b"]  # type: ignore[attr-defined]  # extra
+    assert [line.left_out for line in caplog.records if "left out" in line.message] == [3]  # type: ignore[attr-defined]  # extra
     await node.stop()
 
 
