@@ -119,6 +119,8 @@ def no_space_text(path: Path, wanted: int) -> str:
 
 def why_unwritable(path: Path) -> str | None:
     """Why ``write_atomically`` cannot replace or create ``path``, as far as can be checked. None: no reason found."""
+    if path.exists() and not path.is_file():
+        return f"{path} is not a regular file"
     folder = path.parent
     while not folder.exists():
         folder = folder.parent
@@ -266,11 +268,16 @@ def _create_folder(folder: Path) -> None:
 
 
 def _mode(path: Path) -> int | None:
-    """Permissions of the file to replace; None for a new file. A file with a secret must not become readable by others."""
+    """Permissions of the file to replace; None for a new file. A file with a secret must not become readable by others.
+
+    Raises OSError also for a device or a pipe, which must not be replaced by a file."""
     try:
-        return stat.S_IMODE(path.stat().st_mode)
+        mode = path.stat().st_mode
     except FileNotFoundError:
         return None
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return stat.S_IMODE(mode)
 
 
 def _write_synced(path: Path, parts: Sequence[bytes], mode: int | None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.errors import OutcomeUnknownError, StorageError
-from replicated_namesrv.files import FileWriter, write_atomically
+from replicated_namesrv.files import FileWriter, why_unwritable, write_atomically
 
 CALLS = ("open", "fsync", "replace")
 """Functions of ``os``: the calls of a write that change the disk, except for writing the bytes."""
@@ -150,3 +150,14 @@ async def test_no_change_fails_because_of_another() -> None:
     answers = await asyncio.gather(*(writer.submit(number) for number in range(6)), return_exceptions=True)
     assert [isinstance(answer, ValueError) for answer in answers] == [number == 3 for number in range(6)]
     assert table == [0, 1, 2, 4, 5]
+
+
+def test_a_device_or_pipe_is_not_replaced(tmp_path: Path) -> None:
+    """In an earlier version, root could replace /dev/null by a file."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(StorageError, match=r"pipe: could not be written \(it is not a regular file\)"):
+        write_atomically(pipe, b"content", backup=True)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+    assert why_unwritable(pipe) == f"{pipe} is not a regular file"

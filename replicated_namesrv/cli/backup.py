@@ -68,8 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         head = check_file(file)
         _report(arguments.json, {"file": str(file), "bytes": file.stat().st_size, **head.fields}, "is whole: it")
         return GOOD
-    if file.exists() and not arguments.force:
-        raise SettingError(f"{file} exists; choose another name, or replace it with --force")
+    refuse_replacing(file, arguments.force)
     to_stdout = str(file) == STDOUT
     if to_stdout and (arguments.json or sys.stdout.isatty()):
         raise SettingError("a backup on stdout is binary: send it to a file or a program, without --json")
@@ -90,6 +89,16 @@ def run(arguments: argparse.Namespace) -> int:
     for failure in failures:
         print(str(failure), file=sys.stderr)
     return BAD if any(isinstance(failure, AdminRefusedError) for failure in failures) else UNKNOWN
+
+
+def refuse_replacing(file: Path, force: bool) -> None:
+    """Raise SettingError if the file exists and must not be replaced: without --force, or because it is a device or a pipe."""
+    if not file.exists():
+        return
+    if not force:
+        raise SettingError(f"{file} exists; choose another name, or replace it with --force")
+    if not file.is_file():
+        raise SettingError(f"{file} is not a regular file and cannot be replaced; choose another name")
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from replicated_namesrv.cli.admin import admin_of, given_addresses
+from replicated_namesrv.cli.backup import refuse_replacing
 from replicated_namesrv.cli.client import BAD, FOUND, print_json, run_with_servers
 from replicated_namesrv.cli.diff import admin_port_of, known_namespaces
 from replicated_namesrv.client.nameservers import NameServers
@@ -28,8 +29,7 @@ def refuse_existing(file: Path, force: bool, as_json: bool) -> None:
         if as_json:
             raise SettingError("an export to stdout has no summary: leave --json out, or give a file")
         return
-    if file.exists() and not force:
-        raise SettingError(f"{file} exists; choose another name, or replace it with --force")
+    refuse_replacing(file, force)
     if not file.parent.is_dir():
         raise SettingError(f"{file}: there is no folder {file.parent}; create it, or choose another name")
 

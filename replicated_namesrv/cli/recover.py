@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from replicated_namesrv import __version__
-from replicated_namesrv.cli.backup import saving
+from replicated_namesrv.cli.backup import refuse_replacing, saving
 from replicated_namesrv.cli.client import print_json
 from replicated_namesrv.cli.new_cluster import OLD, check_place, make
-from replicated_namesrv.errors import SettingError, StorageError
+from replicated_namesrv.errors import StorageError
 from replicated_namesrv.raft.raft_errors import RaftError
 from replicated_namesrv.raft.recovery import Recovered, recover
 from replicated_namesrv.replication.cluster_restore import RestorableMachine
@@ -60,8 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     directory: Path = arguments.directory
     file: Path | None = arguments.file
     new_id: str | None = arguments.force_new_cluster
-    if file is not None and file.exists() and not arguments.force:
-        raise SettingError(f"{file} exists; choose another name, or replace it with --force")
+    if file is not None:
+        refuse_replacing(file, arguments.force)
     if (directory / "raft").is_dir():
         directory = directory / "raft"
     elif (directory / OLD).is_dir():
