@@ -263,7 +263,7 @@ def load(name: str) -> ChaosScenario:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as cause:
         raise SettingError(f"scenario {path}: cannot be read ({cause.strerror})") from cause
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
+    except (ValueError, RecursionError) as cause:
         raise SettingError(f"scenario {path}: not TOML: {cause}") from cause
     try:
         scenario: ChaosScenario = build(ChaosScenario, {"name": path.stem, **content})

@@ -219,7 +219,7 @@ def load_study(path: Path, name: str | None = None) -> StudyPlan:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as cause:
         raise SettingError(f"study {path}: cannot be read ({cause.strerror})") from cause
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
+    except (ValueError, RecursionError) as cause:
         raise SettingError(f"study {path}: not TOML: {cause}") from cause
     try:
         plan: StudyPlan = build(StudyPlan, {**content, "name": name or path.stem, "folder": str(path.parent)})

@@ -26,23 +26,24 @@ ENTRY_CHARACTERS = 6
 _REMEDY = "restore it from its .bak or move it away to start with an empty KV config"
 
 
-def read_kv_file(path: Path) -> KVTable:
-    """Read the table. A missing or empty file is an empty table. Raises StorageError for a file that cannot be used."""
+def read_kv_file(path: Path, remedy: str = _REMEDY) -> KVTable:
+    """Read the table. A missing or empty file is an empty table. Raises StorageError for a file that cannot be used; the text
+    ends with ``remedy``."""
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as cause:
-        raise StorageError(f"{path}: cannot be read ({cause.strerror}); {_REMEDY}") from cause
+        raise StorageError(f"{path}: cannot be read ({cause.strerror}); {remedy}") from cause
     if not content.strip():
         return {}
     try:
         document = orjson.loads(content)
     except orjson.JSONDecodeError as cause:
-        raise StorageError(f"{path}: not JSON ({cause}); {_REMEDY}") from None
+        raise StorageError(f"{path}: not JSON ({cause}); {remedy}") from None
     table = document.get("configTable") if isinstance(document, dict) else None
     if not isinstance(table, dict) or not all(isinstance(entries, dict) for entries in table.values()):
-        raise StorageError(f'{path}: not a JSON object of the form {{"configTable":{{namespace:{{key:value}}}}}}; {_REMEDY}')
+        raise StorageError(f'{path}: not a JSON object of the form {{"configTable":{{namespace:{{key:value}}}}}}; {remedy}')
     return {namespace: {key: _text(value) for key, value in entries.items()} for namespace, entries in table.items()}
 
 

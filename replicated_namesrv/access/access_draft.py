@@ -55,7 +55,7 @@ class AccessDraft:
         for line in lines:
             try:
                 found = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 found = None
             if not isinstance(found, dict):
                 self.unreadable += bool(line.strip())

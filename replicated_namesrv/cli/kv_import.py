@@ -25,7 +25,7 @@ def run_import(arguments: argparse.Namespace) -> int:
 
 def entries_of(file: Path) -> list[tuple[str, str, str]]:
     """(namespace, key, value) of all entries in a kvConfig.json or a backup. Raises StorageError."""
-    table = state_in(file).kv_table() if is_backup(file) else read_kv_file(file)
+    table = state_in(file).kv_table() if is_backup(file) else read_kv_file(file, "give a kvConfig.json or a backup")
     return [
         (namespace, key, value) for namespace, entries in table.items() for key, value in entries.items() if value is not None
     ]
