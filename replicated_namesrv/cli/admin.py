@@ -107,7 +107,7 @@ class Admin:
     """Sends requests to nodes."""
 
     timeout_s: float
-    token: str | None
+    token: bytes | None
     tls: ssl.SSLContext | None = None
     """TLS context for the admin ports. None: plain HTTP."""
 
@@ -123,9 +123,9 @@ class Admin:
         """Return the response; its body is not read yet. Raises AdminError, AdminUnknownError, AdminRefusedError."""
         host, _, port = address.rpartition(":")
         connection = self._connection(host.strip("[]"), int(port))
-        fields = dict(headers or {})
+        fields: dict[str, str | bytes] = dict(headers or {})
         if self.token is not None:
-            fields["Authorization"] = f"Bearer {self.token}"
+            fields["Authorization"] = b"Bearer " + self.token
         try:
             try:
                 connection.connect()
@@ -178,16 +178,19 @@ def admin_of(arguments: argparse.Namespace) -> Admin:
     return Admin(arguments.timeout_ms / 1000, token_of(arguments), tls_of(arguments))
 
 
-def token_of(arguments: argparse.Namespace) -> str | None:
-    """The token in the file of --token-file. Raises SettingError."""
+def token_of(arguments: argparse.Namespace) -> bytes | None:
+    """The token in the file of --token-file: the bytes with which the node compares it. Raises SettingError."""
     path = arguments.token_file or os.environ.get(TOKEN_VARIABLE)
-    token = None
-    if path:
-        try:
-            with open(path, encoding="utf-8") as file:
-                token = file.readline().strip()
-        except (OSError, UnicodeDecodeError) as cause:
-            raise SettingError(f"--token-file {path}: {reason_of(cause)}") from None
+    if not path:
+        return None
+    try:
+        with open(path, "rb") as file:
+            token = file.readline().strip()
+    except OSError as cause:
+        raise SettingError(f"--token-file {path}: {reason_of(cause)}") from None
+    if not token or any(byte < 0x20 or byte == 0x7F for byte in token):
+        what = "has a control character" if token else "is empty"
+        raise SettingError(f"--token-file {path}: its first line {what}; give the file with the token of the node")
     return token
 
 

@@ -32,10 +32,10 @@ from replicated_namesrv.cli.client import (
     USAGE,
     ProgressLine,
     add_client_arguments,
-    positive,
     print_json,
     print_table,
     run_with_servers,
+    seconds,
 )
 from replicated_namesrv.cli.diff import (
     Comparison,
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--swap", metavar="COMMAND", help="replace the servers one after the other; COMMAND replaces one")
     parser.add_argument("--only", metavar="ADDRESS", action="append", default=[], help="swap only this server; may be repeated")
     parser.add_argument(
-        "--within", type=positive, default=WITHIN_S, metavar="SECONDS", help=f"time for each swap (default {WITHIN_S})"
+        "--within", type=seconds, default=WITHIN_S, metavar="SECONDS", help=f"time for each swap (default {WITHIN_S})"
     )
     add_comparison_arguments(parser)
     codes = "0 all servers agree, and were swapped if asked; 1 they differ, or a swap failed; 2 usage, or not all was compared"

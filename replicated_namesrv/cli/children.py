@@ -56,7 +56,7 @@ class NodeAccess:
 
     credentials: Credentials = NO_CREDENTIALS
     """Credentials for the RocketMQ ports of the nodes."""
-    token: str | None = None
+    token: bytes | None = None
     """Token for the admin ports of the nodes."""
     tls: ssl.SSLContext | None = None
     """TLS context for the admin ports of the nodes. None: plain HTTP."""
@@ -130,14 +130,15 @@ async def leadership(admin: tuple[str, int], access: NodeAccess) -> tuple[int, s
 async def _get(address: tuple[str, int], path: str, access: NodeAccess) -> tuple[int, str]:
     """(status, body) of an HTTP request. Importing an HTTP library would take a quarter of the command's start-up time."""
     reader, writer = await asyncio.open_connection(*address, ssl=access.tls)
-    token = "" if access.token is None else f"Authorization: Bearer {access.token}\r\n"
+    token = b"" if access.token is None else b"Authorization: Bearer " + access.token + b"\r\n"
     try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host_port(address)}\r\n{token}Connection: close\r\n\r\n".encode())
-        head = await reader.readuntil(b"\r\n\r\n")
+        head = f"GET {path} HTTP/1.1\r\nHost: {host_port(address)}\r\nConnection: close\r\n"
+        writer.write(head.encode() + token + b"\r\n")
+        answer = await reader.readuntil(b"\r\n\r\n")
         body = b""
         while len(body) < BODY_BYTES_MAX and (part := await reader.read(1 << 16)):
             body += part
-        return int(head.split(b" ", 2)[1]), body.decode(errors="replace").strip()
+        return int(answer.split(b" ", 2)[1]), body.decode(errors="replace").strip()
     finally:
         writer.close()
 

@@ -20,6 +20,8 @@ from replicated_namesrv.client.remoting import DEFAULT_TIMEOUT_MS, RemotingClien
 from replicated_namesrv.errors import NamesrvError, SettingError
 
 FOUND, BAD, USAGE = 0, 1, 2
+NUMBER_MAX, SECONDS_MAX = 1_000_000_000, 1_000_000
+"""Largest number, and largest number of seconds, in an option. Sockets accept no time-out of more than 24 days."""
 DEFAULT_ADDRESSES = "127.0.0.1:9876"
 READ_CONSISTENCIES = ("linearizable", "lease", "stale")
 ADDRESSES_VARIABLE = "NAMESRV_ADDR"
@@ -143,12 +145,23 @@ def addresses_argument(text: str) -> tuple[str, ...]:
 
 def positive(text: str) -> int:
     """A whole number of at least 1, for argparse."""
+    return _number(text, NUMBER_MAX)
+
+
+def seconds(text: str) -> int:
+    """A number of seconds of at least 1, for argparse."""
+    return _number(text, SECONDS_MAX)
+
+
+def _number(text: str, most: int) -> int:
     try:
         number = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    if number > most:
+        raise argparse.ArgumentTypeError(f"{number} is more than {most}")
     return number
 
 

@@ -24,7 +24,7 @@ from replicated_namesrv.cli.admin import (
     own_admin,
     reason_of,
 )
-from replicated_namesrv.cli.client import positive, print_json
+from replicated_namesrv.cli.client import print_json, seconds
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.settings_sources import load_settings
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="properties file of the node on this machine: its adminListen is used, and its adminTlsCertPath is trusted",
     )
     parser.add_argument(
-        "--within", type=positive, default=WITHIN_S, metavar="SECONDS", help=f"time for all clients to move (default {WITHIN_S})"
+        "--within", type=seconds, default=WITHIN_S, metavar="SECONDS", help=f"time for all clients to move (default {WITHIN_S})"
     )
     parser.add_argument("--undo", action="store_true", help="end a drain: serve again")
     parser.add_argument("--force", action="store_true", help="drain even if no other node is known to serve")

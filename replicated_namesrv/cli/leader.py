@@ -8,6 +8,7 @@ import argparse
 import sys
 import time
 from typing import Any
+from urllib.parse import quote
 
 from replicated_namesrv.cli.admin import BAD, GOOD, UNKNOWN, Admin, add_admin_arguments, admin_addresses, admin_of
 from replicated_namesrv.cli.client import print_json
@@ -68,7 +69,7 @@ def _transfer(admin: Admin, addresses: tuple[str, ...], leader: dict[str, Any], 
     if arguments.to == leader["nodeId"]:
         print(f"{arguments.to} is already the leader, in term {leader['term']}", file=sys.stderr)
         return GOOD
-    path = "/v1/leader/transfer" + (f"?to={arguments.to}" if arguments.to else "")
+    path = "/v1/leader/transfer" + (f"?to={quote(arguments.to)}" if arguments.to else "")
     try:
         admin.ask(leader["admin"], path, "POST")
     except NamesrvError as error:

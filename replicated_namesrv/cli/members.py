@@ -26,7 +26,7 @@ from replicated_namesrv.cli.admin import (
     ask_all,
     neighbours,
 )
-from replicated_namesrv.cli.client import positive, print_json, print_table
+from replicated_namesrv.cli.client import print_json, print_table, seconds
 from replicated_namesrv.cli.leader import leader_among
 from replicated_namesrv.cli.status import look_at
 from replicated_namesrv.errors import NamesrvError, SettingError
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=tuple(_OPERANDS))
     parser.add_argument("operands", nargs="*", metavar="NAME", help="node, and for add, replace and move its peer address")
     parser.add_argument("--observer", action="store_true", help="add: a member that never votes")
-    parser.add_argument("--within", type=positive, default=WITHIN_S, metavar="S", help=f"seconds to wait (default {WITHIN_S})")
+    parser.add_argument("--within", type=seconds, default=WITHIN_S, metavar="S", help=f"seconds to wait (default {WITHIN_S})")
     codes = "0 shown or done; 1 refused, for example by an independent node; 2 usage, no node answered, or not finished in time"
     add_admin_arguments(parser, _EXAMPLES, codes)
     parser.set_defaults(usage_error=parser.error)

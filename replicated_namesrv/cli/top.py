@@ -12,7 +12,7 @@ import time
 from typing import Any, NamedTuple
 
 from replicated_namesrv.cli.admin import GOOD, UNKNOWN, Admin, add_admin_arguments, admin_addresses, admin_of, ask_all
-from replicated_namesrv.cli.client import positive, print_table
+from replicated_namesrv.cli.client import positive, print_table, seconds
 from replicated_namesrv.cli.status import assess, look_at_cluster
 from replicated_namesrv.errors import NamesrvError
 
@@ -49,7 +49,7 @@ class NodeCounters(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("--interval", type=positive, default=INTERVAL_S, metavar="S", help="seconds between frames (default 2)")
+    parser.add_argument("--interval", type=seconds, default=INTERVAL_S, metavar="S", help="seconds between frames (default 2)")
     parser.add_argument("--count", type=positive, metavar="N", help="end after N frames")
     add_admin_arguments(parser, _EXAMPLES, "0 the last frame has a node that answered; 2 no node answered, or usage")
 

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import io
 import json
+import os
 import re
 import shlex
 import shutil
@@ -36,7 +37,7 @@ from tests.support.nodes import clean_environment, command
 from tests.support.operated import Output, operated
 
 DEADLINE_S = 120.0
-TOKEN = "a-token-that-is-long-enough-for-a-test"
+TOKEN = "a-tökén-that-is-long-€nough-for-a-test"
 ATTEMPTS_MAX = 200
 ELECTION = re.compile(r"no leader|no node leads|not ready|fenced|time-out|not comparable|\"digestsEqual\": null")
 """Outputs after which a command is repeated, because a leader can change on a busy machine."""
@@ -130,6 +131,7 @@ TABLE = [
     Invocation("kv export {folder}/cp.json -n {cp} -a {cpadmin}", GOOD, "entries of 127.0.0.1"),
     Invocation("kv export {folder}/cp.json -n {cp} -a {cpadmin}", BAD, err="choose another name, or replace it with --force"),
     Invocation("kv export {folder}/cp.json -n {cp} -a {cpadmin} --force --json", GOOD, '"entries": 2'),
+    Invocation("kv export {pipe} -n {cp} -a {cpadmin} --force", BAD, err="not a regular file and cannot be replaced"),
     Invocation("kv export - -n {cp} -a {cpadmin}", GOOD, '{"configTable":{"', "stdout has the 2 entries of 127.0.0.1"),
     Invocation("kv export - -n {cp} -a {cpadmin} --json", BAD, err="leave --json out"),
     Invocation("kv export {folder}/ns.json -n {ap} --namespace NS --json", GOOD, '"entries": 1'),
@@ -148,7 +150,7 @@ TABLE = [
     Invocation("kv get OTHER 'a key' -n {ap}", GOOD, "two words"),
     Invocation("kv import {folder}/cp.json -n {nobody}", USAGE, "Connection refused"),
     Invocation("kv import {folder}/missing.json -n {cp}", BAD, err="missing.json: No such file"),
-    Invocation("kv import {text} -n {cp}", BAD, err="not JSON"),
+    Invocation("kv import {text} -n {cp}", BAD, err="not JSON .*; give a kvConfig.json or a backup"),
     Invocation("kv import {folder} -n {cp}", BAD, err="Is a directory"),
     Invocation("config get -n {ap}", GOOD, "orderMessageEnable"),
     Invocation("config get orderMessageEnable -n {cp} --json", GOOD, '"orderMessageEnable": "false"'),
@@ -165,6 +167,7 @@ TABLE = [
     Invocation("config export {folder}/settings -n {cp}", GOOD, "settings of 127.0.0.1"),
     Invocation("config export {folder}/settings -n {cp}", BAD, err="--force"),
     Invocation("config export {folder}/settings -n {cp} --force --json", GOOD, '"entries"'),
+    Invocation("config export {pipe} -n {cp} --force", BAD, err="not a regular file and cannot be replaced"),
     Invocation("config export - -n {cp}", GOOD, "orderMessageEnable=", "settings of 127.0.0.1"),
     Invocation("config export {folder}/never -n {nobody}", USAGE, err="no name server answered"),
     Invocation("config export -n {cp}", USAGE, err="needs one FILE"),
@@ -219,11 +222,14 @@ TABLE = [
     Invocation("status -a ftp://127.0.0.1:1", BAD, err="http:// or https://"),
     Invocation("status -a https://127.0.0.1:1", BAD, err="give --ca FILE"),
     Invocation("status -a {locked}", USAGE, "--token-file"),
+    Invocation("status -a {locked} --token-file {empty}", BAD, err="its first line is empty"),
+    Invocation("status -a {cpadmin} --timeout-ms 99999999999999", USAGE, err="is more than 1000000000"),
     Invocation("status -a {locked} --token-file {text}", USAGE, "token"),
     Invocation("status -a {locked} --token-file {token}", GOOD, "independent nodes"),
     Invocation("top -a {cpadmin} --interval 1 --count 1 --json", GOOD, '"rates"'),
     Invocation("top -a {nobody} --interval 1 --count 1", USAGE, "problem:"),
     Invocation("top --interval 0", USAGE, err="--interval"),
+    Invocation("top --interval 99999999999", USAGE, err="is more than 1000000"),
     Invocation("doctor --set mode=ap --set listenPort=0 --set adminListen= --data-dir {folder}/dr", GOOD, "settings"),
     Invocation("doctor --set listenPort=0 --set adminListen= --data-dir {folder}/dr --json", GOOD, '"findings"'),
     Invocation("doctor --set mode", BAD, err="give KEY=VALUE"),
@@ -270,11 +276,13 @@ TABLE = [
     Invocation("leader -a {nobody}", USAGE, err="Connection refused"),
     Invocation("leader show n1 -a {cpadmin}", USAGE, err="did you mean 'leader transfer'?"),
     Invocation("leader transfer nobody -a {cpadmin}", BAD, err="is not another node"),
+    Invocation("leader transfer 'a b&to=n1' -a {cpadmin}", BAD, err="a b&to=n1 is not another node"),
     Invocation("leader transfer n1 -a {nobody}", USAGE, err="no answer (Connection refused)"),
     Invocation("leader transfer -a {cpadmin} --json", GOOD, '"from"'),
     Invocation("drain -a {cpadmin}", USAGE, err="drain takes one node"),
     Invocation("drain -a {nobody}", USAGE, err="Connection refused"),
     Invocation("drain -a {ap2admin} --within 0", USAGE, err="--within"),
+    Invocation("drain -a {ap2admin} --within 99999999999", USAGE, err="is more than 1000000"),
     Invocation("drain -a {ap2admin} --within 1 --json", GOOD, '"drained": true'),
     Invocation("drain -a {ap2admin} --undo --json", GOOD, '"drained": false'),
     Invocation("drain -a {locked} --within 1", BAD, err="--token-file"),
@@ -283,6 +291,7 @@ TABLE = [
     Invocation("backup {folder}/cp.backup -a {cpadmin}", GOOD, "saved"),
     Invocation("backup {folder}/ap.backup -a {apadmin} --json", GOOD, '"mode": "ap"'),
     Invocation("backup {folder}/cp.backup -a {cpadmin}", BAD, err="replace it with --force"),
+    Invocation("backup {pipe} -a {cpadmin} --force", BAD, err="not a regular file and cannot be replaced"),
     Invocation("backup {folder}/none/x -a {cpadmin}", BAD, err="No such file or directory"),
     Invocation("backup {folder}/no.backup -a {nobody}", USAGE, err="Connection refused"),
     Invocation("backup {folder}/no.backup -a {locked}", BAD, err="--token-file"),
@@ -306,6 +315,7 @@ TABLE = [
     Invocation("log", USAGE, err="required"),
     Invocation("recover {data} {folder}/recovered --json", GOOD, '"lastIndex"'),
     Invocation("recover {data} {folder}/recovered", BAD, err="--force"),
+    Invocation("recover {data} {pipe} --force", BAD, err="not a regular file and cannot be replaced"),
     Invocation("recover {folder}/none", USAGE, err="give the dataDir"),
     Invocation("switch --to ap {data} --backup {folder}/cp.backup --dry-run --json", GOOD, '"done": false'),
     Invocation("switch --to ap {folder} --backup {folder}/cp.backup --dry-run", GOOD, "would: ", err="has no folder raft"),
@@ -316,6 +326,7 @@ TABLE = [
     Invocation("access token --json", GOOD, '"hash"'),
     Invocation("access token surplus", USAGE, err="unrecognized arguments: surplus"),
     Invocation("access report {empty}", GOOD, "Draft made from audit logs"),
+    Invocation("access report {brackets}", GOOD, "Draft made", "1 lines are not JSON objects"),
     Invocation("access check {access} --json", GOOD, '"identities"'),
     Invocation("access check {folder}/missing", BAD, err="missing"),
     Invocation("access check {text}", BAD, err="text"),
@@ -349,6 +360,7 @@ TABLE = [
     Invocation("chaos", USAGE, err="required: COMMAND"),
     Invocation("chaos run isolate-leadr", USAGE, err="did you mean isolate-leader?"),
     Invocation("chaos run {folder}/missing.toml", USAGE, err="cannot be read"),
+    Invocation("chaos run {deep}", USAGE, err="not TOML: maximum recursion depth"),
     Invocation("chaos compare isolate-leadr", USAGE, err="did you mean isolate-leader?"),
     Invocation("chaos run isolate-leader --mode xp", USAGE, err="xp"),
     Invocation("chaos check {folder}/missing", USAGE, err="missing"),
@@ -363,6 +375,7 @@ TABLE = [
     Invocation("study plan primary --jobs 2 --json", GOOD, '"study": "primary"'),
     Invocation("study plan primry", USAGE, err="did you mean primary?"),
     Invocation("study plan {folder}/missing.toml", USAGE, err="cannot be read"),
+    Invocation("study plan {deep}", USAGE, err="not TOML: maximum recursion depth"),
     Invocation("study run primary --dry-run --keep-traces --hours 1", GOOD, "cp-lease"),
     Invocation("study run primary --hours 0", USAGE, err="--hours 0"),
     Invocation("study run primary --out {folder}", USAGE, err="is not empty"),
@@ -398,12 +411,16 @@ class Places:
             ("token", TOKEN + "\n"),
             ("access", '[identities.ops]\nroles = ["admin"]\nnetworks = ["127.0.0.1/32"]\n'),
             ("empty", ""),
+            ("deep.toml", f"name = {'[' * 100_000}"),
+            ("brackets", "[" * 100_000),
             ("mode", "mode=ap\n"),
         ):
             file = folder / name
             file.write_text(text)
             file.chmod(0o600)
-            self.values[name] = str(file)
+            self.values[name.removesuffix(".toml")] = str(file)
+        self.values["pipe"] = str(folder / "pipe")
+        os.mkfifo(self.values["pipe"])
 
 
 def _registration() -> tuple[BrokerIdentity, bytes]:
