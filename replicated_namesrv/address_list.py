@@ -6,6 +6,7 @@ of a unit. With ``zoneAwareAddresses``, the list has the nodes of one zone.
 
 import re
 import socket
+from ipaddress import ip_address
 
 from replicated_namesrv.errors import SettingError
 
@@ -25,6 +26,15 @@ def advertised_host(bind_host: str) -> str:
             return str(chooser.getsockname()[0])
         except OSError:
             return "127.0.0.1"
+
+
+def is_numeric(host: str) -> bool:
+    """Whether ``host`` is an IP address, so that it is not looked up."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def is_host(text: str) -> bool:

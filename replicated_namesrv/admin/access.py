@@ -33,6 +33,7 @@ from aiohttp import web
 from replicated_namesrv.access.access_control import AccessControl, CheckedOrigin
 from replicated_namesrv.access.identities import AccessRules, NamedIdentity, refusal, subject_of
 from replicated_namesrv.access.roles import Role
+from replicated_namesrv.address_list import is_numeric
 from replicated_namesrv.errors import NoPermissionError, SettingError
 from replicated_namesrv.model import ChangeOrigin
 
@@ -220,7 +221,7 @@ class Access:
             host = urlsplit(f"//{request.host}").hostname or ""
         except ValueError:
             host = request.host
-        if host not in self._own_hosts and not _is_address(host):
+        if host not in self._own_hosts and not is_numeric(host):
             remedy = "use the node's address, localhost or a name in nameServerAddresses, or send the token of adminTokenFile"
             raise AccessError(403, f"a request without a token was sent to the name '{host}'", remedy)
 
@@ -290,11 +291,3 @@ def _host_of(origin: str) -> str:
         return urlsplit(origin).netloc
     except ValueError:
         return ""
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

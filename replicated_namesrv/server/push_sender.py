@@ -6,13 +6,19 @@ connecting takes longer than 300 ms (with ``useTLS``: ``connectTimeoutMillis``),
 still unsent. It is dropped if ``serverOnewaySemaphoreValue`` pushes wait. Failed and dropped pushes are counted.
 
 Each recipient has its own queue and connection. So its pushes arrive in order, and an unreachable recipient delays no other.
-(RocketMQ drops the remaining recipients of a notification instead.) Connections are kept while they are used."""
+(RocketMQ drops the remaining recipients of a notification instead.) Connections are kept while they are used.
+
+A look-up of a host name occupies one of the loop's few threads until the resolver gives up, and every client can register brokers
+with names that no server answers. Connections to peers need such look-ups, too. Therefore pushes use one thread at most."""
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
+from replicated_namesrv.address_list import is_numeric
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.routes.results import Effect, NotifyMinBrokerIdChange
 from replicated_namesrv.server.problems import Problems
@@ -51,6 +57,8 @@ class Pushes:
         self._waiting = 0
         self._opaque = 0
         self._context: ssl.SSLContext | None = None
+        self._looks_up = asyncio.Lock()
+        """Held from the beginning of a look-up until its thread is free again, even if the push has failed meanwhile."""
 
     def perform(self, effects: Iterable[Effect]) -> None:
         """Queue the pushes among ``effects``. Returns at once."""
@@ -124,8 +132,30 @@ class Pushes:
             if use_tls and self._context is None:
                 self._context = client_context(self._settings)
             host, port = parse_address("brokerAddr", address)
-            transport, _ = await asyncio.get_running_loop().create_connection(_Sink, host, port, ssl=self._context)
-        return transport
+            name = host if self._context else None
+            for found in await self._addresses(host):
+                try:
+                    transport, _ = await asyncio.get_running_loop().create_connection(
+                        _Sink, found, port, ssl=self._context, server_hostname=name
+                    )
+                    return transport
+                except OSError as cause:
+                    error = cause
+        raise error
+
+    async def _addresses(self, host: str) -> list[str]:
+        """The numeric addresses of ``host``, at least one. Raises OSError."""
+        if is_numeric(host):
+            return [host]
+        await self._looks_up.acquire()
+        looked_up = asyncio.ensure_future(asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM))
+        looked_up.add_done_callback(self._looked_up)
+        return [str(address[4][0]) for address in await asyncio.shield(looked_up)]
+
+    def _looked_up(self, done: "asyncio.Task[Any]") -> None:
+        self._looks_up.release()
+        if not done.cancelled():
+            done.exception()  # nobody else may wait for it, and asyncio logs an exception that is never retrieved
 
     def _count(self, outcome: str) -> None:
         self._metrics.pushes[outcome] = self._metrics.pushes.get(outcome, 0) + 1

@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.routes.results import NotifyMinBrokerIdChange
+from replicated_namesrv.server.problems import Problems
 from replicated_namesrv.server.push_sender import Pushes
+from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.server.tls import self_signed_files
+from replicated_namesrv.settings import Settings
 from tests.support.remoting_server import Answer, ServerThread, live_server
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 
 
 def pushes_of(server: ServerThread) -> Pushes:
@@ -55,6 +58,37 @@ def test_a_recipient_that_cannot_be_reached_delays_nobody(tmp_path: Path) -> Non
         accepted, _ = broker.accept()
         accepted.close()
         wait_until(lambda: server.metrics.pushes == {"sent": 1, "failed": 3}, "all outcomes")
+
+
+async def test_names_that_no_server_resolves_occupy_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread looks up a name until the resolver gives up. In an earlier version, pushes to names of an attacker occupied all
+    threads, and a node that dials its peers by name could not reach them for minutes."""
+    look_up, gives_up, asked = socket.getaddrinfo, threading.Event(), list[str]()
+
+    def unanswered(host: str, *more: object, **options: object) -> object:
+        if not host.endswith(".test"):
+            return look_up(host, *more, **options)  # type: ignore[arg-type]  # as the caller gives them
+        asked.append(host)
+        gives_up.wait(60)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", unanswered)
+    metrics = ServerMetrics()
+    pushes = Pushes(Settings(), metrics, Problems())
+    with socket.create_server(("127.0.0.1", 0)) as broker:
+        port = broker.getsockname()[1]
+        pushes.perform((change(0, *(f"b{number}.test:1" for number in range(20))),))
+        await until(lambda: metrics.pushes == {"failed": 20}, "all failures")
+        await until(lambda: asked, "a look-up")
+        assert len(asked) == 1
+        monkeypatch.setattr("replicated_namesrv.server.push_sender.SEND_TIMEOUT_S", 60)
+        pushes.perform((change(1, f"127.0.0.1:{port}"),))
+        await until(lambda: metrics.pushes == {"failed": 20, "sent": 1}, "a push to an address")
+        gives_up.set()
+        pushes.perform((change(2, f"localhost:{port}"),))
+        await until(lambda: sum(metrics.pushes.values()) == 22, "a push to a name")
+        assert metrics.pushes["sent"] == 2
+    await pushes.stop()
 
 
 @contextmanager
