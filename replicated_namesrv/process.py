@@ -129,20 +129,23 @@ def shared_authority(settings: Settings) -> list[str]:
     ]
 
 
-def check_kv_folder(settings: Settings) -> None:
-    """Check that an independent node can write kvConfig.json. Raises StartError if it cannot and the folder was configured.
+def check_folder(settings: Settings) -> None:
+    """Check that the node can write its files: kvConfig.json (AP), or the log (CP). Raises StartError.
 
-    For the default folder there is only a warning: routes need no disk, and a node in a container without one can serve them.
+    If an independent node cannot write into the default folder, there is only a warning: routes need no disk, and a node in a
+    container without one can serve them.
     """
-    why = why_unwritable(Path(settings.kv_config_path)) if settings.mode == "ap" else None
+    is_ap = settings.mode == "ap"
+    why = why_unwritable(Path(settings.kv_config_path) if is_ap else settings.data_path / "raft" / "lock")
     if why is None:
         return
     for attribute, name, value in (
-        ("kv_config_path", "kvConfigPath", settings.kv_config_path),
-        ("data_dir", "dataDir", settings.data_dir),
+        *((("kv_config_path", "kvConfigPath", settings.kv_config_path),) if is_ap else ()),
+        ("data_dir", "dataDir", settings.data_dir or settings.data_path),
     ):
-        if attribute in settings.origins:
-            raise StartError(f"{name}={value} ({settings.origins[attribute]}): {why}; make it writable or name another folder")
+        if attribute in settings.origins or not is_ap:
+            origin = settings.origins.get(attribute, "default")
+            raise StartError(f"{name}={value} ({origin}): {why}; make it writable or name another folder")
     log.warning("changes of the KV config will be refused; name a folder with --data-dir (dataDir)", extra={"why": why})
 
 
@@ -224,7 +227,7 @@ class ServingNode:
     async def start(self) -> None:
         """Start everything, or stop what was started and raise StartError."""
         try:
-            check_kv_folder(self.settings)
+            check_folder(self.settings)
             if self.access is not None:
                 await self.access.start()
                 self._undo.append(self.access.stop)

@@ -226,6 +226,18 @@ def test_folder_that_was_asked_for_and_cannot_be_written_stops_the_start(setting
     assert done.stderr.startswith(f"the name server did not start: {given} (flag): {tmp_path}/file is not a folder")
 
 
+@pytest.mark.parametrize("place", ["", "raft"])
+def test_a_cluster_node_names_the_folder_that_it_cannot_use(tmp_path: Path, place: str) -> None:
+    """An earlier version gave the error of the system without a remedy."""
+    given = tmp_path / "given"
+    (given / place).parent.mkdir(exist_ok=True)
+    (given / place).write_text("")
+    peers = ("--set", "peers=n1=127.0.0.1:1", "--node-id", "n1")
+    done = run_command("serve", "--mode", "cp", *peers, "--listen", "127.0.0.1:0", "--admin", "off", "--data-dir", str(given))
+    assert done.returncode == 255
+    assert f"did not start: dataDir={given} (flag): {given / place} is not a folder; make it writable or" in done.stderr
+
+
 @pytest.mark.slow
 def test_default_folder_that_cannot_be_written_is_warned_about(tmp_path: Path) -> None:
     """RocketMQ's server starts without a disk too, and routes need none."""
