@@ -571,7 +571,10 @@ class Row:
             if not -most - 1 <= value <= most:
                 raise ValueError(f"give a whole number of at most {most}")
             return value
-        return text.strip()
+        value_text = text.strip()
+        if has_control_character(value_text):  # a NUL in a path would raise ValueError where the path is used
+            raise ValueError("give a text without control characters")
+        return value_text
 
     def is_plain(self, text: str) -> bool:
         """False for a boolean text that is neither true nor false. RocketMQ reads it as false, which is probably not intended."""

@@ -65,6 +65,8 @@ def test_what_kubernetes_and_clients_set_is_not_ours() -> None:
         ({"clusterTest": "true"}, {}, ["clusterTest=true", "addressServer= (default)"]),
         ({"zoneAwareAddresses": "true"}, {}, ["zoneAwareAddresses=true", "zone= (default)", "name the zone of this node"]),
         ({"zone": "east 1"}, {}, ["zone=east 1", "give at most 100 letters"]),
+        ({"dataDir": "a\0b"}, {}, ["dataDir=a", "(flag): give a text without control characters"]),
+        ({}, {"NAMESRV_NODE_ID": "a\nb"}, ["nodeId=a", "(NAMESRV_NODE_ID): give a text without control characters"]),
     ],
 )
 def test_a_start_is_stopped_with_key_value_and_remedy(
