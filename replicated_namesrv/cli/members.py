@@ -28,7 +28,7 @@ from replicated_namesrv.cli.admin import (
 )
 from replicated_namesrv.cli.client import print_json, print_table, seconds
 from replicated_namesrv.cli.leader import leader_among
-from replicated_namesrv.cli.status import look_at
+from replicated_namesrv.cli.status import look_at, look_at_cluster
 from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.settings import parse_address
 
@@ -82,13 +82,25 @@ def run(arguments: argparse.Namespace) -> int:
     addresses = admin_addresses(arguments, admin)
     if arguments.action != "list":
         return _Change(admin, addresses, arguments).run()
-    answers = ask_all(addresses, lambda address: admin.ask(address, "/v1/members"))
+    return _list(admin, addresses, arguments.json)
+
+
+def _list(admin: Admin, addresses: tuple[str, ...], as_json: bool) -> int:
+    """Print the members as the leader knows them, if it answers. If ``addresses`` is another node, the leader is asked, too."""
+
+    def ask(some: tuple[str, ...]) -> list[Any]:
+        return ask_all(some, lambda address: admin.ask(address, "/v1/members"))
+
+    answers = ask(addresses)
     found = [answer for answer in answers if not isinstance(answer, NamesrvError)]
     if not found:
         print("\n".join(dict.fromkeys(map(str, answers))), file=sys.stderr)
         return BAD if any(isinstance(answer, AdminRefusedError) for answer in answers) else UNKNOWN
+    if len(addresses) == 1 and found[0]["leader"] not in (None, found[0]["nodeId"]):
+        others = look_at_cluster(admin, addresses)[0][1:]
+        found += [answer for answer in ask(others) if not isinstance(answer, NamesrvError)]
     best = max(found, key=lambda answer: (answer["nodeId"] == answer["leader"], answer["leader"] is not None, answer["term"]))
-    if arguments.json:
+    if as_json:
         print_json(best)
     else:
         _print(best)
