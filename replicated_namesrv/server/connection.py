@@ -245,7 +245,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         elif self._closing:
             return
         elif self._tls is not None:
-            self._decrypt(host.receive_view[:count].tobytes())
+            self._tls.backlog += host.receive_view[:count]
+            self._decrypt()
         else:
             self._append(host.receive_view[:count])
             self._proceed()
@@ -475,19 +476,27 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._is_plain = True
             self._take(data)
 
-    def _decrypt(self, data: bytes) -> None:
-        assert self._tls is not None
-        started_ns = perf_counter_ns()
-        try:
-            plain = self._tls.receive(data)
-        except TlsError as error:
-            self._tls_failed(error)
+    def _decrypt(self) -> None:
+        """Decrypt what has arrived, in pieces within the address's share: records that contain no data cost time, too."""
+        tls = self._tls
+        if tls is None:
             return
-        finally:
-            self._host.shares.spend(self.share, perf_counter_ns() - started_ns)
-        if plain:
-            self._append(plain)
-            self._proceed()
+        while tls.backlog and self._reading and not self._closing:
+            if self.share.is_used_up:
+                self._await_turn()
+                break
+            started_ns = perf_counter_ns()
+            try:
+                plain = tls.receive()
+            except TlsError as error:
+                self._tls_failed(error)
+                return
+            finally:
+                self._host.shares.spend(self.share, perf_counter_ns() - started_ns)
+            if plain:
+                self._append(plain)
+                self._proceed()
+        self._hold()
         self._end_tls()
 
     def _end_tls(self) -> None:
@@ -512,7 +521,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
             return
         self._host.held.begin(self, now_s)
         self._tls = TlsSession(context, self._transport.write, self._handshake_done)
-        self._decrypt(data)
+        self._tls.backlog += data
+        self._decrypt()
 
     def _handshake_done(self) -> None:
         self._host.metrics.tls_handshakes += 1
@@ -645,15 +655,17 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._reading = True
         if not self._running:
             self._proceed()
-            self._end_tls()
+            self._decrypt()
         if self._reading and not self._closing:
-            if self._partial is not None:
+            if self._partial is not None or (self._tls is not None and self._tls.is_shaking_hands):
                 self._host.held.begin(self, self._host.now_s())
             self._transport.resume_reading()
 
     def _hold(self) -> None:
         """Report to the accounts how many bytes this connection holds."""
         count = len(self._partial) if self._partial is not None else 0
+        if self._tls is not None:
+            count += len(self._tls.backlog)
         if self._unwritable and self._transport is not None:
             count += self._transport.get_write_buffer_size()
         self._host.held.hold(self, count)

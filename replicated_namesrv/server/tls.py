@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.5
 READ_BYTES = 65_536
+PIECE_BYTES = 2_048
+"""Number of bytes that are processed without a look at the time. They can contain 75 changes of the key (KeyUpdate), which take
+some milliseconds. A read of 256 KiB that consists of nothing else took a second."""
 CLIENT_AUTH = {"optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
 
 
@@ -38,7 +41,7 @@ class TlsError(Exception):
 class TlsSession:
     """Server side of one TLS connection between memory buffers; ``write`` sends bytes to the peer."""
 
-    __slots__ = ("_handshake_done", "_incoming", "_object", "_outgoing", "_write", "ended")
+    __slots__ = ("_handshake_done", "_incoming", "_object", "_outgoing", "_write", "backlog", "ended")
 
     def __init__(self, context: ssl.SSLContext, write: Callable[[bytes], None], handshake_done: Callable[[], None]) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -48,10 +51,18 @@ class TlsSession:
         self._handshake_done: Callable[[], None] | None = handshake_done
         self.ended = False
         """True after the peer has sent close_notify."""
+        self.backlog = bytearray()
+        """Bytes from the peer that have not been processed yet."""
 
-    def receive(self, data: bytes) -> bytes:
-        """Process bytes from the peer and return the decrypted ones. Raises TlsError."""
-        self._incoming.write(data)
+    @property
+    def is_shaking_hands(self) -> bool:
+        """Whether the handshake is not complete yet."""
+        return self._handshake_done is not None
+
+    def receive(self) -> bytes:
+        """Process a piece of ``backlog`` and return the decrypted bytes. Raises TlsError."""
+        self._incoming.write(self.backlog[:PIECE_BYTES])
+        del self.backlog[:PIECE_BYTES]
         plain: list[bytes] = []
         try:
             if self._handshake_done is not None:

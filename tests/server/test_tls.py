@@ -14,6 +14,7 @@ from replicated_namesrv.errors import SettingError
 from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.server.tls import TlsContexts, self_signed_files
 from replicated_namesrv.settings_sources import load_settings
+from tests.support.key_updates import KeyUpdater
 from tests.support.remoting_server import Peer, ServerThread, broker_fields, live_server, request, topic_table
 from tests.support.waiting import wait_until
 
@@ -255,3 +256,22 @@ def test_requests_before_close_notify_are_processed(tmp_path: Path) -> None:
             pass
         assert server.do(lambda: server.metrics.request_counts()) == {(206, 0): count}
         assert server.do(lambda: server.metrics.connections_closed) == {"peer": 1}
+
+
+def test_records_without_data_take_the_share_of_their_address(tmp_path: Path) -> None:
+    """In an earlier version, 10,000 of them in one read of the socket, 270 KB, stopped the event loop for a second."""
+    with live_server(tmp_path) as server, Peer(server.port) as honest:
+        attacker = KeyUpdater(server.port, "127.0.0.2")
+        with attacker.socket:
+            honest.call(206)
+            attacker.socket.sendall(attacker.records(4_000))
+            (connection,) = (each for each in server.server.connections if each.is_encrypted)
+
+            def backlog() -> int:
+                return 0 if connection._tls is None else len(connection._tls.backlog)
+
+            wait_until(backlog, "records that wait")
+            honest.call(206)
+            assert backlog() > 0, "the records were processed before another address was served"
+            wait_until(lambda: not backlog(), "the end of the records")
+            assert not connection.is_closing
