@@ -19,7 +19,7 @@ from typing import NamedTuple
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from replicated_namesrv.admin.paced import PacedProtocol
+from replicated_namesrv.admin.paced import PacedProtocol, PacedTls
 from replicated_namesrv.admin.unread import HttpConnections
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.listening import stop_listening
@@ -135,9 +135,9 @@ class HttpListener:
         self._on_refused()
         transport.close()
 
-    def _serve(self, transport: asyncio.Transport, socket: asyncio.Transport) -> None:
+    def _serve(self, transport: asyncio.Transport, socket: asyncio.Transport, below: PacedTls | None = None) -> None:
         assert self._runner.server is not None
-        handler = PacedProtocol(self._runner.server(), self._shares, _host_of(socket), self._connections, socket)
+        handler = PacedProtocol(self._runner.server(), self._shares, _host_of(socket), self._connections, socket, below)
         transport.set_protocol(handler)
         handler.connection_made(transport)
 
@@ -147,10 +147,12 @@ class HttpListener:
         done: asyncio.Future[None] = loop.create_future()
         self._handshakes[done] = host
         done.add_done_callback(self._handshake_ended)
-        serving = _Serving(partial(self._serve, socket=transport))
+        serving = _Serving()
         tls = SSLProtocol(loop, serving, context, done, server_side=True, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S)
-        transport.set_protocol(tls)
-        tls.connection_made(transport)
+        paced = PacedTls(self._shares, host, tls)
+        serving.serve = partial(self._serve, socket=transport, below=paced)
+        transport.set_protocol(paced)
+        paced.connection_made(transport)
 
     def _handshake_ended(self, done: "asyncio.Future[None]") -> None:
         host = self._handshakes.pop(done)
@@ -163,11 +165,10 @@ class HttpListener:
 class _Serving(asyncio.Protocol):
     """Protocol of a connection until its TLS handshake is done."""
 
-    def __init__(self, serve: Callable[[asyncio.Transport], None]) -> None:
-        self._serve = serve
+    serve: Callable[[asyncio.Transport], None]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._serve(transport)  # type: ignore[arg-type]  # asyncio's TLS transport is not declared as a Transport
+        self.serve(transport)  # type: ignore[arg-type]  # asyncio's TLS transport is not declared as a Transport
 
 
 class ListenerTls(NamedTuple):

@@ -5,10 +5,14 @@
 consist of chunks of one byte, each of which costs the parser microseconds: eight such reads in one turn took half a second. The
 connection of a malformed request is closed in a later turn; until then, the parser gets nothing more.
 
+``PacedTls``: the same below the TLS of a connection. Records that contain no data, such as changes of the key, never reach
+``PacedProtocol``, and 10,000 of them fit into a read.
+
 ``in_share``: a parsed request waits if the share of its address is used up, and the time of its handler is charged to that share.
 """
 
 import asyncio
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from functools import partial
 from time import perf_counter_ns
@@ -26,14 +30,90 @@ PIECE_BYTES = 16 << 10
 """Number of bytes that are parsed in one turn. They can contain 2,700 chunks of one byte, which take 6 ms."""
 
 
+TLS_PIECE_BYTES = 2_048
+"""Number of encrypted bytes that are processed without a look at the time (``server.tls.PIECE_BYTES``)."""
+
+
+class PacedTls(asyncio.Protocol):
+    """Forwards a connection to its TLS: data in pieces, within the share of the connection's address."""
+
+    def __init__(self, shares: TurnShares, host: str, tls: SSLProtocol) -> None:
+        self.shares, self._tls = shares, tls
+        self.share: Share = shares.enter(host)
+        self.spent_above_ns = 0
+        """Time in the present call of the TLS that ``PacedProtocol`` has charged to the share."""
+        self._transport: asyncio.Transport | None = None
+        self._backlog = bytearray()
+        self._is_paused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = stream = cast(asyncio.Transport, transport)  # uvloop's class is not declared as a Transport
+        self._tls.connection_made(_Paused(stream, self))  # type: ignore[arg-type]  # it does what a transport does
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._backlog.clear()
+        self.shares.leave(self.share)
+        self._tls.connection_lost(exc)
+
+    def eof_received(self) -> bool | None:
+        return self._tls.eof_received()  # type: ignore[func-returns-value]  # it can return True
+
+    def pause_writing(self) -> None:
+        self._tls.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._tls.resume_writing()
+
+    def write(self, data: bytes) -> None:
+        """Write what the TLS writes."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def pause(self, is_paused: bool) -> None:
+        """The TLS wants no more bytes for now, or wants them again."""
+        self._is_paused = is_paused
+        self._set_reading()
+
+    def data_received(self, data: bytes) -> None:
+        is_waiting = bool(self._backlog)
+        self._backlog += data
+        if not is_waiting:
+            self._forward()
+
+    def _forward(self) -> None:
+        while self._backlog and self._transport is not None and not self._transport.is_closing():
+            if self.share.is_used_up:
+                self.shares.wait(self.share, self._forward)
+                break
+            piece = self._backlog[:TLS_PIECE_BYTES]
+            del self._backlog[:TLS_PIECE_BYTES]
+            started_ns, self.spent_above_ns = perf_counter_ns(), 0
+            self._tls.get_buffer(len(piece))[: len(piece)] = piece
+            self._tls.buffer_updated(len(piece))
+            self.shares.spend(self.share, perf_counter_ns() - started_ns - self.spent_above_ns)
+        self._set_reading()
+
+    def _set_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            _read(self._transport, not self._backlog and not self._is_paused)
+
+
 class PacedProtocol(asyncio.Protocol):
     """Forwards a connection to ``handler``: data in pieces, within the share of the connection's address."""
 
     def __init__(
-        self, handler: asyncio.Protocol, shares: TurnShares, host: str, connections: HttpConnections, socket: asyncio.Transport
+        self,
+        handler: asyncio.Protocol,
+        shares: TurnShares,
+        host: str,
+        connections: HttpConnections,
+        socket: asyncio.Transport,
+        below: PacedTls | None = None,
     ) -> None:
-        """``socket``: the transport below TLS, or that of the connection."""
-        self._handler, self.shares, self._host = handler, shares, host
+        """``socket``: the transport below TLS, or that of the connection. ``below``: what forwards to the TLS of the
+        connection."""
+        self._handler, self.shares, self._host, self._below = handler, shares, host, below
         self.share: Share = shares.enter(host)
         self._connections, self._socket = connections, socket
         self._connection: HttpConnection | None = None
@@ -99,7 +179,10 @@ class PacedProtocol(asyncio.Protocol):
         piece = bytes(self._backlog[:PIECE_BYTES])
         started_ns = perf_counter_ns()
         self._handler.data_received(piece)
-        self.shares.spend(self.share, perf_counter_ns() - started_ns)
+        spent_ns = perf_counter_ns() - started_ns
+        self.shares.spend(self.share, spent_ns)
+        if self._below is not None:
+            self._below.spent_above_ns += spent_ns
         del self._backlog[:PIECE_BYTES]
         self._set_reading()
         if not self._backlog:
@@ -110,18 +193,21 @@ class PacedProtocol(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._forward)
 
     def _set_reading(self) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
-        if self._backlog or self._is_paused:
-            self._transport.pause_reading()
-        else:
-            self._transport.resume_reading()
+        if self._transport is not None and not self._transport.is_closing():
+            _read(self._transport, not self._backlog and not self._is_paused)
+
+
+def _read(transport: asyncio.Transport, is_wanted: bool) -> None:
+    if is_wanted:
+        transport.resume_reading()
+    else:
+        transport.pause_reading()
 
 
 class _Paused:
     """The transport that the handler gets. The protocol decides whether it is read, and counts unread answers."""
 
-    def __init__(self, transport: asyncio.Transport, protocol: PacedProtocol) -> None:
+    def __init__(self, transport: asyncio.Transport, protocol: PacedProtocol | PacedTls) -> None:
         self._transport, self.protocol = transport, protocol
 
     def __getattr__(self, name: str) -> Any:

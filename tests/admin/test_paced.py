@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from replicated_namesrv.admin.paced import PIECE_BYTES, PacedProtocol, counted, in_share
+from replicated_namesrv.admin.paced import PIECE_BYTES, TLS_PIECE_BYTES, PacedProtocol, PacedTls, counted, in_share
 from replicated_namesrv.admin.unread import HttpConnections
 from replicated_namesrv.server.turn_shares import ALONE_NS, SHARE_NS, TurnShares
 from tests.support.http_listeners import http_listener
+from tests.support.waiting import until
 
 
 class Handler(asyncio.Protocol):
@@ -167,3 +168,35 @@ async def test_the_time_of_each_step_is_counted_and_the_outcome_is_that_of_the_w
         await tasks[1]
     assert await tasks[2] == "cancelled"
     assert len(spent) == 6
+
+
+class SlowTls(asyncio.BufferedProtocol):
+    """Needs a millisecond for each piece, as asyncio's TLS does for records without data."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self._buffer = memoryview(bytearray(1 << 18))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, count: int) -> None:
+        self.received += self._buffer[:count]
+        ends_ns = perf_counter_ns() + SHARE_NS
+        while perf_counter_ns() < ends_ns:
+            pass
+
+
+async def test_encrypted_bytes_are_processed_within_the_share_of_their_address() -> None:
+    """In an earlier version, a read that consisted of changes of the key stopped the event loop for a second."""
+    shares, tls, socket = TurnShares(), SlowTls(), Socket()
+    shares.enter("127.0.0.3")  # the address is not alone
+    protocol = PacedTls(shares, "127.0.0.2", tls)  # type: ignore[arg-type]  # the part of SSLProtocol that is used
+    protocol.connection_made(socket)
+    data = bytes(range(256)) * (20 * TLS_PIECE_BYTES // 256)
+    protocol.data_received(data)
+    assert 0 < len(tls.received) <= 3 * TLS_PIECE_BYTES
+    assert not socket.reads
+    await until(lambda: tls.received == data, "all bytes, in order")
+    assert socket.reads
+    protocol.connection_lost(None)
