@@ -55,6 +55,8 @@ class Group:
         leader."""
         self.hint: tuple[int, Members] = (0, {})
         """(index, members): members of the cluster that another node named in a hint, and that this node does not know yet."""
+        self._hint_source = VACANT
+        """The incarnation of the node that sent this hint."""
         self.version = 0
         """Number of changes so far: of the members in the log, and of the peers."""
         self.has_lost_place = False
@@ -103,7 +105,7 @@ class Group:
             for peer in [peer for peer, until in self._leaving.items() if until <= now]:
                 del self._leaving[peer]
                 self._is_due = True
-        if 0 < self.hint[0] <= self._core.applied_index:
+        if self.hint[0] and not self._hint_counts:
             self._is_due = True
         if self._is_due:
             self._regroup()
@@ -117,7 +119,7 @@ class Group:
         names = {*configuration.members, *configuration.applied, *self._leaving}
         if self.is_searching or context.node_id not in configuration.applied:
             names.update(context.configured)
-        if self.hint[0] > self._core.applied_index:
+        if self._hint_counts:
             names.update(self.hint[1])
         else:
             self.hint = (0, {})
@@ -139,9 +141,14 @@ class Group:
     def on_hint(self, message: MemberHint) -> None:
         """Another node knows these members. Raises MalformedError."""
         members = unpack_members(message.members)
-        if message.log_index > max(self._core.applied_index, self.hint[0]):
-            self.hint = message.log_index, members
+        if message.log_index > max(self._core.applied_index, self.hint[0]) and not self._membership.is_foreign(message.source):
+            self.hint, self._hint_source = (message.log_index, members), message.source
             self._is_due = True
+
+    @property
+    def _hint_counts(self) -> bool:
+        """Whether the hint is of this cluster, as far as known, and names what this node does not know."""
+        return self.hint[0] > self._core.applied_index and not self._membership.is_foreign(self._hint_source)
 
     def member(self, peer: str) -> RaftMember | None:
         """``peer`` as a member, from the newest source: the hint or the log. None: neither knows it. An entry

@@ -54,6 +54,8 @@ longer than an attempt of the peer to connect, and longer than ``transport.LIVE_
 NUMBERS_REMEMBERED = 1_024
 """Number of introductions to a peer whose numbers are remembered until the peer echoes one of them or a later one. If there are
 more, the oldest are forgotten. Over a connection on which nothing arrives, they are those of at least 50 s."""
+FOREIGN_REMEMBERED = 64
+"""Number of data directories of other clusters that are remembered, as many as a cluster has members."""
 REJOIN_STEP = 1 << 40
 """A process that rejoins skips this many numbers. It may have been reset, and its peers may have received greater ones."""
 _STEP_FACTOR, _STEP_BITS = 0x9E37_79B9_7F4A_7C15, 24
@@ -129,6 +131,9 @@ class Membership:
         """For each peer: the numbers of the introductions sent to it, from the last one that it has echoed on."""
         self._foreign: set[str] = set()
         """Peers that belong to another cluster of the same name."""
+        self._foreign_incarnations: deque[int] = deque(maxlen=FOREIGN_REMEMBERED)
+        """Incarnations of nodes of other clusters. A peer that was added because of a wrong hint is dropped when this is noticed,
+        and must not be added again."""
         self._greet_at: dict[str, float] = {}
         self._introduce_at: dict[str, float] = {}
         self._due_at: float | None = None
@@ -571,6 +576,12 @@ class Membership:
             self.problem = problem
             self.known.pop(peer, None)
             self._foreign.add(peer)
+            if greeting.source not in self._foreign_incarnations:
+                self._foreign_incarnations.append(greeting.source)
+
+    def is_foreign(self, incarnation: int) -> bool:
+        """Whether this data directory is known to belong to another cluster of the same name."""
+        return incarnation in self._foreign_incarnations
 
     # For operators
 
