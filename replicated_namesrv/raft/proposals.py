@@ -96,6 +96,9 @@ class Proposals:
         self._sessions, self._state_machine = sessions, state_machine
         self._may_append, self._refused, self._boot_of = may_append, refused, boot_of
         self.origin = origin
+        self._started_at = self._now()
+        self._uncertain_until = 0.0
+        """Until then, a new proposal may come from a request that was executed before the machine was reset."""
         self._pending: dict[int, Pending] = {}
         self._pending_bytes = 0
         self._queue: deque[int] = deque()
@@ -137,6 +140,10 @@ class Proposals:
 
     def propose(self, command: bytes, done: Done, timeout_ms: int) -> None:
         config = self.config
+        if self._now() < self._uncertain_until:
+            self._measurements.proposals[UNKNOWN] += 1
+            done(Indeterminate("this node went back to an earlier state lately; this request may have been executed before that"))
+            return
         refused = self._refused()
         if len(command) > config.command_bytes_max:
             refused = f"the command has {len(command)} bytes, command_bytes_max is {config.command_bytes_max}"
@@ -458,6 +465,13 @@ class Proposals:
         self._arrived.clear()
         self._unsettled_bytes = self._arrived_bytes = 0
         self.placed.clear()
+
+    def distrust_requests(self) -> None:
+        """The machine may have been reset, memory included. Then the requests that waited above this package when the image was
+        taken are executed again, so take no proposals until the time limit of these requests has passed. Each of them began after
+        the start of the process."""
+        now = self._now()
+        self._uncertain_until = now + min(self.config.proposal_timeout_ms / 1000, now - self._started_at)
 
     def applied(self, log_index: int) -> None:
         """Proposals that we put at ``log_index`` in another term will never be committed."""

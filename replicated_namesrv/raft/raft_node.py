@@ -574,6 +574,7 @@ class RaftNode(NodeViews):
         if self.context.is_alone:
             raise RolledBackError(f"the disk of the only voter was rolled back: {reason}. Put its directory back as it was")
         self._rejoin(f"this disk was rolled back: {reason}")
+        self.proposals.distrust_requests()
 
     def _rejoin(self, reason: str) -> None:
         """Continue as a new incarnation without a vote, until the leader promotes it. The log stays; the leader corrects it."""

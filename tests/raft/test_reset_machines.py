@@ -196,8 +196,8 @@ def test_an_introduction_from_before_the_connection_confirms_nothing() -> None:
     world.run_until(lambda: leader.outbox.reaches(follower.name, Append))
 
 
-def without_a_leader() -> tuple[World, RaftNode, Host, list[Outcome]]:
-    """A follower has lost its connections, and a proposal waits there. Returns the leader, the follower and the outcomes."""
+def cut_off_follower() -> tuple[World, RaftNode, Host]:
+    """A leader, and a follower that has lost its connections."""
     world = World()
     world.start_all()
     leader = world.elect()
@@ -207,6 +207,20 @@ def without_a_leader() -> tuple[World, RaftNode, Host, list[Outcome]]:
         if peer != follower.name:
             world.disconnect(follower.name, peer)
             world.disconnect(peer, follower.name)
+    return world, leader, follower
+
+
+def reconnect(world: World, follower: Host) -> None:
+    """Establish the connections that ``cut_off_follower`` has ended."""
+    for peer in world.names:
+        if peer != follower.name:
+            world.connect(follower.name, peer)
+            world.connect(peer, follower.name)
+
+
+def without_a_leader() -> tuple[World, RaftNode, Host, list[Outcome]]:
+    """A follower has lost its connections, and a proposal waits there. Returns the leader, the follower and the outcomes."""
+    world, leader, follower = cut_off_follower()
     outcomes = world.propose(follower.name, b"X=1")
     return world, leader, follower, outcomes
 
@@ -215,10 +229,7 @@ def test_a_proposal_in_the_queue_of_the_image_is_not_applied_again() -> None:
     """The proposal is committed after the snapshot, and then a later write. After the reset, the queue contains it again."""
     world, leader, follower, outcomes = without_a_leader()
     _, _, image, outcomes_of_the_image = without_a_leader()  # the world is equal at the time of the snapshot
-    for peer in world.names:
-        if peer != follower.name:
-            world.connect(follower.name, peer)
-            world.connect(peer, follower.name)
+    reconnect(world, follower)
     world.run_until(lambda: outcomes)
     assert isinstance(outcomes[0], Committed)
     commit(world, leader, b"X=2")
@@ -248,3 +259,34 @@ def test_entries_of_a_later_leader_are_kept() -> None:
     last = former.log.last_index
     former.rejoin("a copy of its directory is in use")
     assert former.log.last_index == last
+
+
+def waiting_for_a_read() -> tuple[World, RaftNode, Host, list[Outcome]]:
+    """A follower has lost its connections. A request waits there for a read index, and then proposes."""
+    world, leader, follower = cut_off_follower()
+    node, outcomes = follower.node, list[Outcome]()
+    assert node is not None
+    node.read_index(lambda ready: node.propose(b"X=1", outcomes.append))
+    return world, leader, follower, outcomes
+
+
+def test_a_request_that_waits_in_the_image_is_not_executed_again() -> None:
+    """The request proposes after the snapshot, and its command is committed, and then a later write. After the reset, the request
+    waits again for its read index, and proposes again when the node has rejoined."""
+    world, leader, follower, outcomes = waiting_for_a_read()
+    _, _, image, outcomes_of_the_image = waiting_for_a_read()  # the world is equal at the time of the snapshot
+    reconnect(world, follower)
+    world.run_until(lambda: outcomes)
+    assert isinstance(outcomes[0], Committed)
+    commit(world, leader, b"X=2")
+    world.run(2)
+    assert not outcomes_of_the_image
+    reset(world, image, world.hosts[leader.node_id])
+    world.run(5)
+    node = image.node
+    assert node is not None
+    assert node.counters["rejoined"] == 1
+    assert isinstance(outcomes_of_the_image[0], Indeterminate)
+    assert [host.machine.commands for host in world.hosts.values()] == [[b"X=1", b"X=2"]] * 3
+    world.run(world.config.proposal_timeout_ms / 1000)
+    commit(world, node, b"X=3")
