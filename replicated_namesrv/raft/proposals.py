@@ -120,6 +120,8 @@ class Proposals:
         self._arrived: deque[tuple[str, Forward, Origin]] = deque()
         """Forwards received: (peer, message, origin of its group)."""
         self._arrived_bytes = 0
+        self._are_late = False
+        """Whether forwards had to wait at the last append, because there was no more room."""
         self._expiry: dict[int, list[int]] = {}
         self._next_expiry = float("inf")
         self._not_before = 0.0
@@ -237,17 +239,21 @@ class Proposals:
         return pack_group(self.origin, self._floor, batch), [number for number, _ in batch]
 
     def _append(self) -> None:
-        """On a leader: put waiting proposals into entries, ours and forwarded ones, as far as there is room."""
+        """On a leader: put waiting proposals into entries, as far as there is room: first ours, then the forwarded ones. If
+        forwards had to wait the last time, the first one goes before ours, and then both alternate, so that neither starves."""
+        is_ours_next = not self._are_late
         parts: list[bytes] = []
         numbers: list[int] = []
         answers: list[tuple[str, int]] = []
         size = 0
         self._advance_floor()
         while self._has_room:
-            if (taken := self._take_group()) is not None:
+            if (is_ours_next or not self._arrived) and (taken := self._take_group()) is not None:
                 group, own = taken
                 answer = None
+                is_ours_next = not self._are_late
             elif self._arrived:
+                is_ours_next = True
                 peer, message, origin = self._arrived.popleft()
                 group = message.proposals
                 self._arrived_bytes -= len(group)
@@ -265,6 +271,7 @@ class Proposals:
             numbers.extend(own)
             if answer:
                 answers.append(answer)
+        self._are_late = bool(self._arrived)
         if parts:
             self._append_entry(parts, numbers, answers)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Rejected
+from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, Rejected
 from replicated_namesrv.raft.payloads import pack_group
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import Forward, ForwardReply, Greeting, Message, ReadReply
@@ -139,3 +139,21 @@ def test_a_hand_over_that_ends_with_the_loss_of_the_majority_has_failed() -> Non
     leader.transfer_leadership(followers_of(world, leader)[0].node_id, done.append)
     world.run_until(lambda: done)
     assert done == [False]
+
+
+def test_forwarded_proposals_do_not_starve() -> None:
+    """The leader's own callers always have more proposals than there is room for. A forwarded proposal must be appended, too."""
+    world = World(config=RaftConfig(uncommitted_bytes_max=1_000))
+    world.start_all()
+    leader = settled(world)
+    follower = followers_of(world, leader)[0]
+
+    def again(outcome: Outcome) -> None:
+        if isinstance(outcome, Committed):
+            leader.propose(b"own" * 100, again)
+
+    for _ in range(20):
+        leader.propose(b"own" * 100, again)
+    outcomes = world.propose(follower.node_id, b"forwarded")
+    world.run(1)
+    assert [type(outcome) for outcome in outcomes] == [Committed]
