@@ -108,7 +108,7 @@ class Proposals:
         self.placed: dict[int, list[tuple[int, list[int]]]] = {}
         """For each index: (term, numbers) of the entry there that contains proposals of this node."""
         self._forwards: dict[int, tuple[list[int], float, int]] = {}
-        """Forwards without an answer: from the sequence to (numbers, when sent, bytes)."""
+        """Forwards without an answer: from the sequence to (numbers, when to retry, bytes)."""
         self.first_sequence = self._first >> 2 if self._defences.own_numbers else origin.boot << 32
         """Requests of this process have greater sequence numbers. Without the random start, a late answer to an earlier process
         would match if a rolled-back disk repeats the boot number. The start is below 2^61, half of ``NUMBER_MAX``."""
@@ -195,7 +195,7 @@ class Proposals:
     def next_wakeup(self) -> float:
         times = [self._next_expiry]
         if self._forwards:
-            times.append(next(iter(self._forwards.values()))[1] + self._retry_seconds)
+            times.append(next(iter(self._forwards.values()))[1])
         if (self._queue or self._arrived) and self._has_room:
             if self._core.is_leader and self._may_append():
                 return 0.0
@@ -209,7 +209,10 @@ class Proposals:
 
     @property
     def _retry_seconds(self) -> float:
-        return 2 * self.config.election_min_ms / 1000
+        """When a forward that is sent now counts as lost. On a slow link it waits for the bytes before it and takes long itself.
+        Another copy would make the link still slower, and the log longer."""
+        heartbeats = self._unsettled_bytes / (self.config.election_grace_bytes_per_second * self._context.heartbeat_seconds)
+        return 2 * self.config.election_min_ms / 1000 + int(heartbeats) * self._context.heartbeat_seconds
 
     def _advance_floor(self) -> int:
         """Update the lowest number without an outcome: no number below it will be proposed again."""
@@ -292,8 +295,8 @@ class Proposals:
         while self._has_room and (taken := self._take_group()) is not None:
             group, numbers = taken
             self._sequence += 1
-            self._forwards[self._sequence] = numbers, now, len(group)
             self._unsettled_bytes += len(group)
+            self._forwards[self._sequence] = numbers, now + self._retry_seconds, len(group)
             self._outbox.send(leader, Forward(*self._outbox.address(leader), self._core.term, self._sequence, group))
 
     def _refuse_forwarded(self) -> None:
@@ -304,8 +307,8 @@ class Proposals:
 
     def _retry_forwards(self, now: float) -> None:
         """Send forwards again that may have been lost. Their first copies may still exist."""
-        for sequence, (numbers, sent_at, size) in list(self._forwards.items()):
-            if sent_at + self._retry_seconds > now:
+        for sequence, (numbers, retry_at, size) in list(self._forwards.items()):
+            if retry_at > now:
                 break
             del self._forwards[sequence]
             self._unsettled_bytes -= size

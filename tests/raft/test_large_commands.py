@@ -5,8 +5,9 @@ import pytest
 
 from replicated_namesrv.raft.interfaces import Committed
 from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.raft_messages import Forward, Message
 from replicated_namesrv.raft.raft_node import RaftNode
-from tests.support.raft_world import World
+from tests.support.raft_world import Host, World
 
 LARGE = b"x" * 2_000_000
 """A command that extends the time-out by 0.8 s at the usual pace."""
@@ -73,3 +74,25 @@ def test_a_leader_that_dies_over_a_large_command_is_replaced_soon_after() -> Non
     world.run_until(lambda: world.leader is not None)
     most = len(LARGE) / world.config.election_grace_bytes_per_second + 2 * world.config.election_max_ms / 1000
     assert world.time - died_at < most
+
+
+def test_a_large_command_is_forwarded_only_once_over_a_slow_link() -> None:
+    """The message takes 1.3 s, much longer than a small forward may take before it counts as lost."""
+    world, leader = elected()
+    follower = next(node for node in world.nodes if node is not leader)
+    world.run_until(lambda: follower.leader_id == leader.node_id)
+    transmit, forwards = world.transmit, 0
+
+    def slow(source: Host, target: str, message: Message) -> None:
+        nonlocal forwards
+        seconds = 0.0
+        if isinstance(message, Forward):
+            forwards += 1
+            seconds = len(message.proposals) / 1_500_000
+        world.later(seconds, lambda: transmit(source, target, message))
+
+    world.transmit = slow  # type: ignore[method-assign]  # of this world alone
+    outcome = world.propose(follower.node_id, LARGE)
+    world.run_until(lambda: outcome)
+    assert isinstance(outcome[0], Committed)
+    assert forwards == 1
