@@ -205,7 +205,9 @@ class Proposals:
 
     @property
     def _has_room(self) -> bool:
-        return self._unsettled_bytes < self.config.uncommitted_bytes_max
+        config = self.config
+        most = config.uncommitted_bytes_max if self._core.is_leader else config.forwarded_bytes_max
+        return self._unsettled_bytes < most
 
     @property
     def _retry_seconds(self) -> float:

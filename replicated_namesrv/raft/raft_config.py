@@ -175,9 +175,12 @@ class RaftConfig:
     entry_bytes_max: int = 128 << 10
     """Proposals are packed into one entry up to this size (one large command may exceed it)."""
     uncommitted_bytes_max: int = 4 << 20
-    """Maximum number of bytes of entries that a leader has appended and not yet committed, and of bytes that another node has
-    forwarded to the leader without a reply. At this number proposals wait. The setting bounds the time that one write and one
-    fsync take."""
+    """Maximum number of bytes of entries that a leader has appended and not yet committed. At this number proposals wait. The
+    setting bounds the time that one write and one fsync take."""
+    forwarded_bytes_max: int = 512 << 10
+    """Maximum number of bytes that a node has forwarded to the leader without a reply (one large command may exceed it). At this
+    number proposals wait. On a link of 100 Mbit/s these bytes take 42 ms, which is well below the minimum election time.
+    Acknowledgements queue behind them, and a leader that gets none for the minimum election time steps down."""
     append_bytes_max: int = 256 << 10
     """Maximum number of bytes of entries in one message (one large entry may exceed it)."""
     inflight_bytes_max: int = 4 << 20

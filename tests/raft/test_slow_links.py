@@ -1,4 +1,5 @@
-"""Reads over slow links: a read waits for its own round trips, not for those of the reads before it."""
+"""Slow links: a read waits for its own round trips, not for those of the reads before it, and many forwarded proposals do not
+delay acknowledgements for so long that the leader steps down."""
 
 import itertools
 
@@ -6,9 +7,9 @@ import pytest
 
 from replicated_namesrv.raft import read_index
 from replicated_namesrv.raft.interfaces import Committed, ReadOutcome, ReadReady
-from replicated_namesrv.raft.raft_messages import ReadAck, ReadProbe, ReadReply, ReadRequest
+from replicated_namesrv.raft.raft_messages import Message, ReadAck, ReadProbe, ReadReply, ReadRequest, encode
 from replicated_namesrv.raft.raft_node import RaftNode
-from tests.support.raft_world import World
+from tests.support.raft_world import Host, World
 
 ONE_WAY_SECONDS = 0.030
 SPARE_SECONDS = 0.005
@@ -97,3 +98,27 @@ def test_rounds_without_answers_are_bounded_and_end_with_the_leadership() -> Non
         if isinstance(outcome[0], ReadReady):
             assert world.hosts[leader.node_id].machine.commands[-1] == b"newer"
             assert outcome[0].log_index >= done[0].log_index
+
+
+@pytest.mark.parametrize("megabits", [100, 50])
+def test_many_forwarded_proposals_do_not_depose_the_leader(megabits: int) -> None:
+    """One of three nodes is down. The follower's callers propose 4 MB at once. Its acknowledgements wait behind its forwards, and
+    the leader steps down if it gets none for the minimum election time."""
+    world = World(3)
+    world.start_all()
+    leader = world.elect()
+    follower, down = (world.hosts[node.node_id] for node in world.nodes if node is not leader)
+    down.crash()
+    world.run(1)
+    transmit, free_at = world.transmit, dict[tuple[str, str], float]()
+
+    def slow(source: Host, target: str, message: Message) -> None:
+        link = source.name, target
+        free_at[link] = max(world.time, free_at.get(link, 0.0)) + len(encode(message)) * 8 / (megabits * 1_000_000)
+        world.later(free_at[link] - world.time, lambda: transmit(source, target, message))
+
+    world.transmit = slow  # type: ignore[method-assign]  # of this world alone
+    term, outcomes = leader.term, [world.propose(follower.name, b"x" * 40_000) for _ in range(100)]
+    world.run_until(lambda: all(outcomes))
+    assert all(isinstance(outcome[0], Committed) for outcome in outcomes)
+    assert (leader.role, leader.term) == ("leader", term)
