@@ -57,6 +57,10 @@ class Followers:
         """The last term that this node has led since its start; 0: none."""
         return self._term_led
 
+    def is_connected(self, peer: str) -> bool:
+        """Whether this node has a connection to ``peer``."""
+        return peer in self.progress and self.progress[peer].connected
+
     def connected(self, peer: str) -> None:
         """Our connection to ``peer`` was established."""
         self.progress[peer].connected = True

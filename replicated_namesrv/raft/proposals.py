@@ -86,15 +86,17 @@ class Proposals:
         may_append: Callable[[], bool],
         refused: Callable[[], str | None],
         boot_of: Callable[[str, int], int | None],
+        is_connected: Callable[[str], bool],
     ) -> None:
         """``may_append``: whether a leader may append now; if not, proposals wait. ``refused``: why none is accepted, or None.
-        ``boot_of``: the boot of the accepted process of a peer's incarnation, None if the peer does not report it."""
+        ``boot_of``: the boot of the accepted process of a peer's incarnation, None if the peer does not report it.
+        ``is_connected``: whether this node has a connection to a peer."""
         self._context, self._defences, self._now = context, context.defences, context.now
         self.config, self._measurements = context.config, context.measurements
         self._core, self._log, self._voters, self._configuration = core, log, voters, configuration
         self._outbox, self._leadership = outbox, leadership
         self._sessions, self._state_machine = sessions, state_machine
-        self._may_append, self._refused, self._boot_of = may_append, refused, boot_of
+        self._may_append, self._refused, self._boot_of, self._is_connected = may_append, refused, boot_of, is_connected
         self.origin = origin
         self._started_at = self._now()
         self._uncertain_until = 0.0
@@ -133,10 +135,12 @@ class Proposals:
 
     @property
     def _reachable_leader(self) -> str | None:
-        """The leader to which proposals can be forwarded now. Until both processes have accepted each other, proposals wait."""
+        """The leader to which proposals can be forwarded now. Until there is a connection, and both processes have accepted each
+        other, proposals wait: a forward that is lost is repeated late, and may exist as far as this node knows."""
         leader = self._leader
-        may_forward = leader in self._context.peers and self._voters.may_propose
-        return leader if leader is not None and may_forward and self._outbox.reaches(leader, Forward) else None
+        if leader is None or leader not in self._context.peers or not self._voters.may_propose:
+            return None
+        return leader if self._is_connected(leader) and self._outbox.reaches(leader, Forward) else None
 
     # Callers
 

@@ -240,6 +240,7 @@ class RaftNode(NodeViews):
         self.proposals = Proposals(
             context, Origin(self.node_id, self.incarnation, self.boot), core, log, membership, configuration, outbox, leadership,
             sessions, self.state_machine, self._may_append, lambda: self.writes_refused, membership.boot_of,
+            self.followers.is_connected,
         )  # fmt: skip  # items grouped by line
         self.reads = ReadIndex(
             context, core, log, membership, outbox, leadership, self.elections.leader_contact,

@@ -157,3 +157,33 @@ def test_forwarded_proposals_do_not_starve() -> None:
     outcomes = world.propose(follower.node_id, b"forwarded")
     world.run(1)
     assert [type(outcome) for outcome in outcomes] == [Committed]
+
+
+def test_a_proposal_without_a_connection_to_the_leader_is_certainly_not_applied() -> None:
+    """The follower has no connection to the leader, and receives its messages. What it does not send cannot be applied."""
+    world = World()
+    world.start_all()
+    leader = settled(world)
+    follower = followers_of(world, leader)[0].node_id
+    world.run(1)
+    world.disconnect(follower, leader.node_id)
+    rejected = world.propose(follower, b"x", 200)
+    world.run(0.3)
+    assert isinstance(rejected[0], Rejected)
+
+
+def test_a_proposal_is_forwarded_as_soon_as_there_is_a_connection() -> None:
+    """Not only when a forward that was sent without a connection counts as lost."""
+    world = World()
+    world.start_all()
+    leader = settled(world)
+    follower = followers_of(world, leader)[0].node_id
+    world.run(1)
+    world.disconnect(follower, leader.node_id)
+    outcomes = world.propose(follower, b"x")
+    world.run(0.02)
+    world.connect(follower, leader.node_id)
+    connected_at = world.time
+    world.run_until(lambda: outcomes)
+    assert isinstance(outcomes[0], Committed)
+    assert world.time - connected_at < 0.1

@@ -150,6 +150,7 @@ def test_proposal_ends_when_its_entry_is_applied(leader: LeaderBench) -> None:
     proposals = Proposals(
         leader.context, Origin("a", 1, 1), leader.core, leader.log, leader.group, leader.configuration, leader.outbox,
         leader.leadership, leader.sessions, leader.machine, lambda: True, lambda: None, lambda peer, incarnation: 1,
+        lambda peer: True,
     )  # fmt: skip  # items grouped by line
     leader.leadership.recognise("a", TERM)
     outcomes: list[Outcome] = []
