@@ -22,7 +22,7 @@ from replicated_namesrv.client.broker import BrokerAgent, BrokerEvent, BrokerOpt
 from replicated_namesrv.client.broker_requests import BrokerIdentity
 from replicated_namesrv.client.credentials import NO_CREDENTIALS, Credentials
 from replicated_namesrv.client.remoting import RemotingCommand
-from replicated_namesrv.client.topics import Attachments, BrokerTopics, TopicConfig, TopicTable
+from replicated_namesrv.client.topics import BrokerTopics, RegistrationExtras, TopicConfig, TopicTable
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.wire.codes import RequestCode
 
@@ -70,7 +70,7 @@ class ChaosBroker:
         brokers: dict[str, BrokerAgent],
         credentials: Credentials = NO_CREDENTIALS,
         constant: Sequence[TopicConfig] = (),
-        attachments: Attachments = Attachments(),  # noqa: B008 - immutable
+        extras: RegistrationExtras = RegistrationExtras(),  # noqa: B008 - immutable
         read_answer: Callable[[RemotingCommand], str] | None = None,
     ) -> None:
         """``name_servers``: the address at which the broker dials each node. ``queues`` gives unused numbers. ``running``:
@@ -106,7 +106,7 @@ class ChaosBroker:
         system = TopicTable([*(TopicConfig(name, 1, 1) for name in (identity.broker_name, "SELF_TEST_TOPIC")), *constant])
         self.agent = BrokerAgent(
             identity,
-            BrokerTopics(system, TopicTable(()), attachments),
+            BrokerTopics(system, TopicTable(()), extras),
             list(name_servers.values()),
             options=options,
             rng=rng,

@@ -34,7 +34,7 @@ from replicated_namesrv.client.queries import (
     topics_of_cluster_request,
 )
 from replicated_namesrv.client.remoting import RemotingCommand
-from replicated_namesrv.client.topics import Attachments, TopicConfig
+from replicated_namesrv.client.topics import RegistrationExtras, TopicConfig
 from replicated_namesrv.model import BrokerData, QueueData, TopicQueueMappingInfo, TopicRouteData
 from replicated_namesrv.wire.codes import RequestCode, ResponseCode
 
@@ -55,7 +55,7 @@ CONFIGS = (
     TopicConfig(MAPPED, 1, 1),
 )
 MAPPING = TopicQueueMappingInfo(GROUP, ((0, 1), (2, 3)), False, 7, "__global__", MAPPED, 4)
-ATTACHMENTS = Attachments(("127.0.2.1:30911", "127.0.2.1:30912"), (MAPPING,))
+EXTRAS = RegistrationExtras(("127.0.2.1:30911", "127.0.2.1:30912"), (MAPPING,))
 SETTINGS = ("orderMessageEnable=true",)
 """Settings of the nodes: routes contain the order configuration."""
 ORDER = f"{GROUP}:3"
@@ -144,7 +144,7 @@ def _route_of(config: TopicConfig, order: str | None = None) -> TopicRouteData:
         order,
         ((GROUP, QueueData(config.perm, config.read_queue_nums, config.topic_sys_flag, config.write_queue_nums)),),
         (BrokerData(CLUSTER, GROUP, ((0, ADDRESS),), ZONE, False),),
-        ((ADDRESS, ATTACHMENTS.filter_servers),),
+        ((ADDRESS, EXTRAS.filter_servers),),
         ((GROUP, MAPPING),) if config.topic_name == MAPPED else None,
     )
 

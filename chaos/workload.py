@@ -28,10 +28,11 @@ from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.recorded_brokers import CLUSTER_NAME, DEPUTY, HEIR, PAIR, ChaosBroker, Clock
 from replicated_namesrv.chaos.recorder import OK, Ended, Recorder
 from replicated_namesrv.chaos.records import READER_SUFFIX
+from replicated_namesrv.chaos.sample_group import BROKER as SAMPLE
 from replicated_namesrv.chaos.sample_group import (
-    ATTACHMENTS,
     CHANGING,
     CONFIGS,
+    EXTRAS,
     IDENTITY,
     ORDER,
     ORDER_REQUEST,
@@ -42,7 +43,6 @@ from replicated_namesrv.chaos.sample_group import (
     ZONE,
     of_registration,
 )
-from replicated_namesrv.chaos.sample_group import BROKER as SAMPLE
 from replicated_namesrv.chaos.scenario import WorkloadSpec
 from replicated_namesrv.client.broker import BrokerAgent, BrokerOptions, Heartbeat
 from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVersion
@@ -78,7 +78,7 @@ SAMPLES_PER_S, SAMPLE_CHANGES_PER_S = 0.5, 0.7
 ROLES_PER_S = 2.0
 ZONES_PER_S = 1.0
 _BROKER_PORT = 10_911
-KNOWN: dict[str, Any] = {"constant": CONFIGS, "attachments": ATTACHMENTS, "read_answer": of_registration}
+KNOWN: dict[str, Any] = {"constant": CONFIGS, "extras": EXTRAS, "read_answer": of_registration}
 """What the broker ``sample`` has in addition to other brokers."""
 
 

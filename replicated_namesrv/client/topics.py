@@ -68,7 +68,7 @@ class TopicTable:
         return found
 
 
-class Attachments(NamedTuple):
+class RegistrationExtras(NamedTuple):
     """What a registration contains besides topics. A compressed registration leaves it out."""
 
     filter_servers: tuple[str, ...] = ()
@@ -79,10 +79,10 @@ class Attachments(NamedTuple):
 class BrokerTopics:
     """All topics of one broker: its own system topics and a table that it may share with others. Immutable."""
 
-    def __init__(self, system: TopicTable, user: TopicTable, attachments: Attachments = Attachments()) -> None:  # noqa: B008 - immutable
+    def __init__(self, system: TopicTable, user: TopicTable, extras: RegistrationExtras = RegistrationExtras()) -> None:  # noqa: B008 - immutable
         self.system = system
         self.user = user
-        self.attachments = attachments
+        self.extras = extras
 
     def __len__(self) -> int:
         return len(self.system.configs) + len(self.user.configs)
@@ -120,7 +120,7 @@ class BrokerTopics:
         return BrokerTopics(
             self.system if system == self.system.configs else TopicTable(system.values()),
             self.user if user == self.user.configs else TopicTable(user.values()),
-            self.attachments,
+            self.extras,
         )
 
     def encode(self, version: BrokerVersion, data_version: DataVersion, now_ms: int, *, compressed: bool) -> bytes:
@@ -130,7 +130,7 @@ class BrokerTopics:
         if compressed:
             return self._deflated(version, data_version)
         tables = [table.entries(version) for table in (self.system, self.user) if table.configs]
-        filters = ",".join(map(quote, self.attachments.filter_servers))
+        filters = ",".join(map(quote, self.extras.filter_servers))
         head = (
             f'{{"filterServerList":[{filters}],"topicConfigSerializeWrapper":'
             f'{{"dataVersion":{data_version_json(data_version, version)},'
@@ -138,7 +138,7 @@ class BrokerTopics:
         tail = ""
         if version is BrokerVersion.V5_3:
             head += f'"mappingDataVersion":{data_version_json(DataVersion(0, 0, now_ms), version)},'
-            mappings = ",".join(map(_mapping, self.attachments.mappings))
+            mappings = ",".join(map(_mapping, self.extras.mappings))
             tail = f',"topicQueueMappingDetailMap":{{}},"topicQueueMappingInfoMap":{{{mappings}}}'
         head += '"topicConfigTable":{'
         return b"".join((head.encode(), b",".join(tables), f"}}{tail}}}}}".encode()))

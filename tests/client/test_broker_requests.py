@@ -20,7 +20,7 @@ from replicated_namesrv.client.broker_requests import (
     unregister_request,
 )
 from replicated_namesrv.client.remoting import RemotingCommand, cut_commands, encode_command
-from replicated_namesrv.client.topics import Attachments, BrokerTopics, TopicConfig, TopicTable, system_topics
+from replicated_namesrv.client.topics import BrokerTopics, RegistrationExtras, TopicConfig, TopicTable, system_topics
 from replicated_namesrv.model import DataVersion, TopicQueueMappingInfo
 from replicated_namesrv.steps import finish
 from replicated_namesrv.wire.codes import RequestCode
@@ -128,7 +128,7 @@ def test_registration_is_the_recorded_one(frame: Recorded) -> None:
 def test_a_name_server_reads_filter_servers_and_static_mappings(version: BrokerVersion) -> None:
     mapping = TopicQueueMappingInfo("b", ((0, 1), (2, 3)), False, 7, "__global__", "T", 4)
     topics = BrokerTopics(
-        TopicTable(()), TopicTable([TopicConfig("T"), TopicConfig("U")]), Attachments(("f:1", "f:2"), (mapping,))
+        TopicTable(()), TopicTable([TopicConfig("T"), TopicConfig("U")]), RegistrationExtras(("f:1", "f:2"), (mapping,))
     )
     for one in (topics, topics.put([TopicConfig("V")]).delete(["U"])):
         body = one.encode(version, DataVersion(1, 0, 1), 1, compressed=False)

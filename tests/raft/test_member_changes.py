@@ -47,7 +47,7 @@ def row_m2() -> Refusal:
     world.isolate(leader.node_id)
     leader.transfer_leadership(None, lambda _: None)
     found = refusal(leader, add("n4"))
-    assert "handed over" in found.reason
+    assert "is being transferred" in found.reason
     return found
 
 
