@@ -20,8 +20,9 @@ from replicated_namesrv.routes.sums import SummedTable, entry_hash, entry_hashes
 ROWS_MAX = 1_000
 """Number of rows of a table written in one step: about 100 KB and a millisecond."""
 _HEAD = re.compile(rb" ?\[(\d+),(\d+),(\d+),(?:(\d+),)?\[")
-_ROWS = re.compile(rb'(?:\[(?:[^][\n"]|"(?:[^"\\\n]|\\.)*+")*+\],?)*+')
-"""Complete rows: arrays of numbers and strings."""
+_ROW = re.compile(rb'\[(?:[^][\n"]++|"(?:[^"\\\n]++|\\.)*")*\],?')
+"""A complete row: an array of numbers and strings. Only repetitions of single characters are possessive: before Python 3.11.5, a
+possessive repetition of a group can match text that the group does not match (python/cpython issue 106052)."""
 _BETWEEN, _END = b"],[", b"]]\n"
 """The text between the rows of two tables, and the text after the rows of the last table."""
 NOT_OURS = "snapshot cannot be read: its first line is not that of this version"
@@ -178,10 +179,11 @@ class OwnLineReader:
         return b""
 
     def _take_rows(self, data: bytes) -> bytes:
-        found = _ROWS.match(data)
-        assert found is not None, "the pattern also matches an empty text"
+        end = 0
+        while found := _ROW.match(data, end):
+            end = found.end()
         try:
-            rows = json.loads(b"[" + data[: found.end()].removesuffix(b",") + b"]")
+            rows = json.loads(b"[" + data[:end].removesuffix(b",") + b"]")
             for cluster, address, *values in rows:
                 if self._table == 0:
                     self.marks.put((cluster, address), Mark(*values))
@@ -192,4 +194,4 @@ class OwnLineReader:
                     self.suspected.put((cluster, address), Suspicion(*values))
         except (ValueError, TypeError) as error:
             raise RouteFormatError(NOT_OURS) from error
-        return data[found.end() :]
+        return data[end:]
