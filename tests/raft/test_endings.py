@@ -159,14 +159,20 @@ def test_forwarded_proposals_do_not_starve() -> None:
     assert [type(outcome) for outcome in outcomes] == [Committed]
 
 
-def test_a_proposal_without_a_connection_to_the_leader_is_certainly_not_applied() -> None:
-    """The follower has no connection to the leader, and receives its messages. What it does not send cannot be applied."""
+def without_a_connection_to_the_leader() -> tuple[World, str, str]:
+    """A follower has no connection to the leader, and receives its messages. Returns the names of the follower and the leader."""
     world = World()
     world.start_all()
     leader = settled(world)
     follower = followers_of(world, leader)[0].node_id
     world.run(1)
     world.disconnect(follower, leader.node_id)
+    return world, follower, leader.node_id
+
+
+def test_a_proposal_without_a_connection_to_the_leader_is_certainly_not_applied() -> None:
+    """What the follower does not send cannot be applied."""
+    world, follower, _ = without_a_connection_to_the_leader()
     rejected = world.propose(follower, b"x", 200)
     world.run(0.3)
     assert isinstance(rejected[0], Rejected)
@@ -174,15 +180,10 @@ def test_a_proposal_without_a_connection_to_the_leader_is_certainly_not_applied(
 
 def test_a_proposal_is_forwarded_as_soon_as_there_is_a_connection() -> None:
     """Not only when a forward that was sent without a connection counts as lost."""
-    world = World()
-    world.start_all()
-    leader = settled(world)
-    follower = followers_of(world, leader)[0].node_id
-    world.run(1)
-    world.disconnect(follower, leader.node_id)
+    world, follower, leader = without_a_connection_to_the_leader()
     outcomes = world.propose(follower, b"x")
     world.run(0.02)
-    world.connect(follower, leader.node_id)
+    world.connect(follower, leader)
     connected_at = world.time
     world.run_until(lambda: outcomes)
     assert isinstance(outcomes[0], Committed)

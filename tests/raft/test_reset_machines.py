@@ -1,6 +1,9 @@
 """Directed tests: a virtual machine is reset to a snapshot, memory included, while its node leads, or while proposals wait."""
 
+from collections.abc import Callable
 from itertools import pairwise
+
+import pytest
 
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
@@ -218,29 +221,11 @@ def reconnect(world: World, follower: Host) -> None:
             world.connect(peer, follower.name)
 
 
-def without_a_leader() -> tuple[World, RaftNode, Host, list[Outcome]]:
+def waiting_for_a_leader() -> tuple[World, RaftNode, Host, list[Outcome]]:
     """A follower has lost its connections, and a proposal waits there. Returns the leader, the follower and the outcomes."""
     world, leader, follower = cut_off_follower()
     outcomes = world.propose(follower.name, b"X=1")
     return world, leader, follower, outcomes
-
-
-def test_a_proposal_in_the_queue_of_the_image_is_not_applied_again() -> None:
-    """The proposal is committed after the snapshot, and then a later write. After the reset, the queue contains it again."""
-    world, leader, follower, outcomes = without_a_leader()
-    _, _, image, outcomes_of_the_image = without_a_leader()  # the world is equal at the time of the snapshot
-    reconnect(world, follower)
-    world.run_until(lambda: outcomes)
-    assert isinstance(outcomes[0], Committed)
-    commit(world, leader, b"X=2")
-    world.run(2)
-    assert not outcomes_of_the_image
-    reset(world, image, world.hosts[leader.node_id])
-    world.run(5)
-    assert image.node is not None
-    assert image.node.counters["rejoined"] == 1
-    assert isinstance(outcomes_of_the_image[0], Indeterminate)
-    assert [host.machine.commands for host in world.hosts.values()] == [[b"X=1", b"X=2"]] * 3
 
 
 def test_entries_of_a_later_leader_are_kept() -> None:
@@ -270,11 +255,14 @@ def waiting_for_a_read() -> tuple[World, RaftNode, Host, list[Outcome]]:
     return world, leader, follower, outcomes
 
 
-def test_a_request_that_waits_in_the_image_is_not_executed_again() -> None:
-    """The request proposes after the snapshot, and its command is committed, and then a later write. After the reset, the request
-    waits again for its read index, and proposes again when the node has rejoined."""
-    world, leader, follower, outcomes = waiting_for_a_read()
-    _, _, image, outcomes_of_the_image = waiting_for_a_read()  # the world is equal at the time of the snapshot
+@pytest.mark.parametrize("prepare", [waiting_for_a_leader, waiting_for_a_read])
+def test_what_waits_in_the_image_is_not_executed_again(
+    prepare: Callable[[], tuple[World, RaftNode, Host, list[Outcome]]],
+) -> None:
+    """After the snapshot, what waits is committed, and then a later write. After the reset it waits again: as a proposal in the
+    queue, or as a request that proposes when it has its read index and the node has rejoined."""
+    world, leader, follower, outcomes = prepare()
+    _, _, image, outcomes_of_the_image = prepare()  # the world is equal at the time of the snapshot
     reconnect(world, follower)
     world.run_until(lambda: outcomes)
     assert isinstance(outcomes[0], Committed)
