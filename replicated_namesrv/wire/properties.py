@@ -17,7 +17,7 @@ MAX_BODY_BYTES: Final = 65_536
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _BLANKS = " \t\f"
-_KEY = re.compile(r"((?:[^\\=: \t\f]|\\(?s:.))*+)[ \t\f]*+(?:[=:][ \t\f]*+)?")
+_KEY = re.compile(r"((?:[^\\=: \t\f]++|\\(?s:.))*)[ \t\f]*+(?:[=:][ \t\f]*+)?")
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|(?s:.)|$)")
 _SPECIAL = re.compile(r"[^ -\[\]-~]")
 _SPECIAL_IN_KEY = re.compile(r"[^!-9;<>-\[\]-~]")

@@ -158,7 +158,7 @@ MAX_TOPIC_BYTES: Final = 400_000
 _LONG = rb"(0|[1-9][0-9]{0,17})"
 _VERSION = rb'\{"counter":' + _LONG + rb',(?:"stateVersion":' + _LONG + rb',)?"timestamp":' + _LONG + rb"\}"
 _BEFORE_TABLE = re.compile(
-    rb'\{"filterServerList":(\[(?:"[^"\\]{0,255}+"(?:,"[^"\\]{0,255}+"){0,999}+)?\]),"topicConfigSerializeWrapper":\{"dataVersion":'
+    rb'\{"filterServerList":(\[(?:"[^"\\]{0,255}+"(?:,"[^"\\]{0,255}+"){0,999})?\]),"topicConfigSerializeWrapper":\{"dataVersion":'
     + _VERSION
     + rb',(?:"mappingDataVersion":'
     + _VERSION
@@ -170,7 +170,7 @@ _SHAPE = re.compile(
     rb',"order":(?:true|false),"perm":' + _INT + rb',"readQueueNums":' + _INT + rb',"topicFilterType":"(?:SINGLE_TAG|MULTI_TAG)",'
     rb'"topicName":"","topicSysFlag":' + _INT + rb',"writeQueueNums":' + _INT
 )
-_ATTRIBUTES = re.compile(rb'(?:"[^"\\]*+":"[^"\\]*+"(?:,"[^"\\]*+":"[^"\\]*+")*+)?')
+_ATTRIBUTES = re.compile(rb'(?:"[^"\\]*+":"[^"\\]*+"(?:,"[^"\\]*+":"[^"\\]*+")*)?')
 _END_OF_TOPIC = re.compile(rb"[0-9]\},")
 
 Topic = tuple[str, QueueData]

@@ -382,7 +382,7 @@ TABLE = [
     Invocation("study run primary --published {folder} --dry-run", USAGE, err="--published"),
     Invocation("study resume {folder}/missing", USAGE, err="contains no plan.toml"),
     Invocation("study publish {folder}/missing", USAGE, err="contains no plan.toml"),
-    Invocation("study publish --to {folder}", USAGE, err="contains no runs.csv"),
+    Invocation("study publish --to {folder}", USAGE, err="contains no runs.csv|pyarrow is not installed"),
     Invocation("trace generate --rows x --out {folder}/t", USAGE, err="--rows"),
     Invocation("trace generate --rows 10 --out {folder}/t", USAGE, err="10000 to 1000000000 is expected"),
     Invocation("trace generate --rows 10000 --nodes 3 --out {folder}/generated", GOOD),
