@@ -14,8 +14,9 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from replicated_namesrv import __version__
 from replicated_namesrv.cli.command_parser import CommandParser
@@ -106,19 +107,28 @@ def parser_of(name: str) -> tuple[argparse.ArgumentParser, object]:
     return parser, module
 
 
-def _open_streams() -> None:
-    """Give a process without stdout or stderr (``>&-``) one that discards everything. Python has None in their place."""
+@contextlib.contextmanager
+def _usable_streams() -> Iterator[None]:
+    """Give a process without stdout or stderr (``>&-``) one that discards everything. Python has None in their place. Afterwards,
+    discard what stderr does not take. Otherwise Python tries again when it flushes at exit, and changes the exit code to 120."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 -- open until the process ends
+    try:
+        yield
+    finally:
+        try:
+            sys.stderr.flush()
+        except OSError:
+            _discard(sys.stderr)
 
 
+@_usable_streams()
 def run_command(name: str, arguments: Sequence[str]) -> int:
     """Run one command; its exit code. Errors of ``errors``, errors of files and Ctrl-C end here."""
-    _open_streams()
     for argument in arguments:
         if any("\ud800" <= character <= "\udfff" for character in argument):  # undecodable bytes can be neither sent nor printed
-            print(f"{program_of(name)}: argument {argument!a} is not UTF-8; give it in UTF-8", file=sys.stderr)
+            _tell(f"{program_of(name)}: argument {argument!a} is not UTF-8; give it in UTF-8")
             return EXIT_USAGE
 
     def work() -> int:
@@ -150,7 +160,7 @@ def _reporting(program: str, work: Callable[[], int], file_error: int = EXIT_BAD
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        _silence_stdout()
+        _discard(sys.stdout)
         return EXIT_BAD
     except OSError as error:
         if not is_reported(error):
@@ -159,7 +169,7 @@ def _reporting(program: str, work: Callable[[], int], file_error: int = EXIT_BAD
             correction = "repeat the command as another user" if isinstance(error, PermissionError) else "give another path"
             _tell(f"{program}: {error.filename}: {error.strerror}; {correction}")
             return file_error
-        _silence_stdout()
+        _discard(sys.stdout)
         _tell(f"{program}: the output could not be written: {error.strerror}")
         return EXIT_USAGE
 
@@ -170,10 +180,10 @@ def _tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def _silence_stdout() -> None:
-    """Discard the rest of stdout: the reader has closed the pipe (`namesrv topics | head`), or the disk is full. Otherwise Python
-    reports the error again when it flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _discard(stream: TextIO) -> None:
+    """Discard the rest of stdout or stderr: the reader has closed the pipe (`namesrv topics | head`), or the disk is full.
+    Otherwise Python reports the error again when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _print(text: str) -> int:
@@ -181,18 +191,18 @@ def _print(text: str) -> int:
         try:
             print(text, flush=True)
         except BrokenPipeError:
-            _silence_stdout()
+            _discard(sys.stdout)
         return 0
 
-    _open_streams()
     return _reporting("namesrv", work)
 
 
+@_usable_streams()
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script ``namesrv``."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments:
-        print(overview(), file=sys.stderr)
+        _tell(overview())
         return EXIT_USAGE
     name, *rest = arguments
     if name == "help" and rest:
@@ -202,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("-V", "--version"):
         return _print(f"namesrv {__version__}")
     if name not in available_commands():
-        print(f"namesrv: {_unknown(name)}", file=sys.stderr)
+        _tell(f"namesrv: {_unknown(name)}")
         return EXIT_USAGE
     return run_command(name, rest)
 

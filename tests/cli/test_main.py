@@ -113,7 +113,7 @@ def test_errors_end_as_one_line_and_an_exit_code(
         raise error
 
     monkeypatch.setattr("replicated_namesrv.cli.serve.run", fail)
-    monkeypatch.setattr("replicated_namesrv.cli.main._silence_stdout", lambda: None)
+    monkeypatch.setattr("replicated_namesrv.cli.main._discard", lambda _: None)
     assert main.main(["serve"]) == code
     assert capfd.readouterr() == ("", told)
 
@@ -139,17 +139,20 @@ def test_output_that_cannot_be_written_is_one_line_and_an_exit_code(line: str, u
     assert (done.returncode, told) == (2, [f"{name}: the output could not be written: No space left on device"])
 
 
-def test_errors_that_cannot_be_written_keep_the_exit_code() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(("status", "-a", "nonsense"), 1), (("status", "--nonsense"), 2), (("nonsense",), 2), ((), 2)]
+)
+def test_errors_that_cannot_be_written_keep_the_exit_code(arguments: tuple[str, ...], code: int) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            command("status", "-a", "nonsense"),
+            command(*arguments),
             stderr=full,
             stdout=subprocess.PIPE,
             text=True,
             check=False,
             env=clean_environment(),
         )
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (code, "")
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,9 @@ def independent_flags(*names: str) -> list[dict[str, str]]:
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    """This process's environment without settings of a node."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NAMESRV_", "ROCKETMQ_"))}
+    """This process's environment without settings of a node, and with Python's usual buffers for output."""
+    foreign = ("NAMESRV_", "ROCKETMQ_", "PYTHONUNBUFFERED")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     return {**kept, **more}
 
 
