@@ -14,11 +14,12 @@ The toxics of the two streams of a link are independent. The following holds for
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from replicated_namesrv.chaos.effects import Effect, Link, Stream
-from replicated_namesrv.chaos.toxiproxy_client import ProxyPlan, Toxic, ToxiproxyClient
+from replicated_namesrv.chaos.toxiproxy_client import CALLS_AT_ONCE, ProxyPlan, Toxic, ToxiproxyClient
 
 
 class Strength(NamedTuple):
@@ -172,27 +173,31 @@ class Links:
                 desired = wanted(held, one_way=one_way)
                 if desired != self._applied[link]:
                     changes[link] = desired
-            await asyncio.to_thread(self._apply, changes)
+            await asyncio.to_thread(self._apply_all, changes)
 
-    def _apply(self, changes: Mapping[Link, tuple[dict[str, Toxic], bool]]) -> None:
-        for link, (desired, enabled) in changes.items():
-            applied, was_enabled = self._applied[link]
-            toxics = possible(applied, desired)
-            if was_enabled and not enabled:
-                self._client.set_enabled(link.proxy, False)
-            new = [toxic for name, toxic in toxics.items() if name not in applied]
-            for toxic in new:  # add these toxics before others are removed, because a removal releases held bytes
-                if toxic.type in ENDINGS:
-                    self._client.add_toxic(link.proxy, toxic)
-            gone = [toxic for name, toxic in applied.items() if name not in toxics]
-            for toxic in sorted(gone, key=lambda toxic: REMOVED_FIRST.index(toxic.type)):
-                self._client.remove_toxic(link.proxy, toxic.name)
-            for toxic in new:
-                if toxic.type not in ENDINGS:
-                    self._client.add_toxic(link.proxy, toxic)
-            for name in applied.keys() & toxics.keys():
-                if applied[name] != toxics[name]:
-                    self._client.update_toxic(link.proxy, toxics[name])
-            if enabled and not was_enabled:
-                self._client.set_enabled(link.proxy, True)
-            self._applied[link] = (toxics, enabled)
+    def _apply_all(self, changes: Mapping[Link, tuple[dict[str, Toxic], bool]]) -> None:
+        with ThreadPoolExecutor(CALLS_AT_ONCE) as threads:
+            for applied in [threads.submit(self._apply, link, *desired) for link, desired in changes.items()]:
+                applied.result()
+
+    def _apply(self, link: Link, desired: dict[str, Toxic], enabled: bool) -> None:
+        applied, was_enabled = self._applied[link]
+        toxics = possible(applied, desired)
+        if was_enabled and not enabled:
+            self._client.set_enabled(link.proxy, False)
+        new = [toxic for name, toxic in toxics.items() if name not in applied]
+        for toxic in new:  # add these toxics before others are removed, because a removal releases held bytes
+            if toxic.type in ENDINGS:
+                self._client.add_toxic(link.proxy, toxic)
+        gone = [toxic for name, toxic in applied.items() if name not in toxics]
+        for toxic in sorted(gone, key=lambda toxic: REMOVED_FIRST.index(toxic.type)):
+            self._client.remove_toxic(link.proxy, toxic.name)
+        for toxic in new:
+            if toxic.type not in ENDINGS:
+                self._client.add_toxic(link.proxy, toxic)
+        for name in applied.keys() & toxics.keys():
+            if applied[name] != toxics[name]:
+                self._client.update_toxic(link.proxy, toxics[name])
+        if enabled and not was_enabled:
+            self._client.set_enabled(link.proxy, True)
+        self._applied[link] = (toxics, enabled)

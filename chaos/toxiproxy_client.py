@@ -3,14 +3,16 @@
 The library's classes do the work: ``Toxiproxy`` (proxies, reset), ``Proxy`` (enable, disable, add and remove toxics). This module
 works around the following:
 
-- The library keeps host and port in a class that all users share. We set both before each call, under a lock.
+- The library keeps host and port in a class that all users share. ``_CheckedRequests`` replaces them by the server that the
+  thread calls.
 - It ignores most refusals: it only looks for the statuses 400, 404 and 409. ``_CheckedRequests`` raises for all of them.
 - Its requests have no time-out, and use the HTTP proxy that the environment names. ``_CheckedRequests`` has a time-out and uses
   no HTTP proxy.
 - It creates proxies one by one, and cannot change a toxic. In the server's API, each of these is one request.
 
 The server draws toxicity once for each connection and ignores its seed. Therefore we leave no random choice to it. Calls block
-for some milliseconds: call them from a thread.
+for some milliseconds: call them from a thread. The removal of a toxic blocks for five seconds if it held bytes of a connection
+whose other end is closed. Threads may call at the same time, so that such removals do not wait for each other.
 """
 
 import threading
@@ -20,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import requests
 import toxiproxy.api
+from requests.adapters import HTTPAdapter
 from toxiproxy.api import APIConsumer
 from toxiproxy.proxy import Proxy
 from toxiproxy.server import Toxiproxy
@@ -27,6 +30,8 @@ from toxiproxy.server import Toxiproxy
 from replicated_namesrv.errors import NamesrvError
 
 TIMEOUT_S = 10.0
+CALLS_AT_ONCE = 16
+"""Number of connections to a server that are kept open."""
 _T = TypeVar("_T")
 
 
@@ -65,6 +70,7 @@ class _CheckedRequests:
     def __init__(self) -> None:
         self._session = requests.Session()
         self._session.trust_env = False
+        self._session.mount("http://", HTTPAdapter(pool_maxsize=CALLS_AT_ONCE))
 
     def get(self, **arguments: Any) -> requests.Response:
         return self._checked("GET", **arguments)
@@ -78,7 +84,7 @@ class _CheckedRequests:
     def _checked(self, method: str, url: str, **arguments: Any) -> requests.Response:
         path = url.partition("://")[2].partition("/")[2]
         try:
-            response = self._session.request(method, url, timeout=TIMEOUT_S, **arguments)
+            response = self._session.request(method, f"http://{_calling.server}/{path}", timeout=TIMEOUT_S, **arguments)
         except OSError as failure:  # every exception of the package requests is an OSError
             raise ToxiproxyError(f"toxiproxy: {method} /{path} failed: {failure}") from failure
         if not response.ok:
@@ -86,15 +92,21 @@ class _CheckedRequests:
         return response
 
 
+class _Calling(threading.local):
+    """The server (``host:port``) that this thread calls."""
+
+    server = ""
+
+
 toxiproxy.api.requests = _CheckedRequests()
-_USING_LIBRARY = threading.Lock()
+_calling = _Calling()
 
 
 class ToxiproxyClient:
     """Control of one server. All methods raise ToxiproxyError."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._host, self._port = host, port
+        self._address = f"{host}:{port}"
         self._server = Toxiproxy()
         self._proxies: dict[str, Proxy] = {}
 
@@ -145,9 +157,8 @@ class ToxiproxyClient:
         return self._proxies[name]
 
     def _call(self, work: Callable[[], _T]) -> _T:
-        with _USING_LIBRARY:
-            self._server.update_api_consumer(self._host, self._port)
-            try:
-                return work()
-            except ValueError as failure:
-                raise ToxiproxyError(f"toxiproxy: not JSON: {failure}") from failure
+        _calling.server = self._address
+        try:
+            return work()
+        except ValueError as failure:
+            raise ToxiproxyError(f"toxiproxy: not JSON: {failure}") from failure

@@ -113,6 +113,32 @@ async def test_held_bytes_arrive_afterwards_and_silent_ones_do_not(tmp_path: Pat
     upstream.close()
 
 
+async def test_links_whose_removals_block_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """The server tries for five seconds to pass on held bytes of a connection whose other end is closed. One link after the other
+    would take longer than the time limit of this test."""
+    control, *listens = Ports(17, random.SystemRandom()).numbers
+    accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+    upstream = await asyncio.start_server(lambda *connection: accepted.put_nowait(connection), "127.0.0.1", 0)
+    target = upstream.sockets[0].getsockname()[1]
+    async with server(tmp_path, control) as client, asyncio.timeout(DEADLINE_S):
+        links = Links(client, ["n1"])
+        made = [Link(f"c{number}", "n1") for number in range(len(listens))]
+        await links.create({link: (f"127.0.0.1:{port}", f"127.0.0.1:{target}") for link, port in zip(made, listens, strict=True)})
+        writers = [(await asyncio.open_connection("127.0.0.1", port))[1] for port in listens]
+        ends = [(await accepted.get())[1] for _ in listens]
+        await links.impair(1, dict.fromkeys(made, Stream.UPSTREAM), Effect.HELD)
+        for writer in writers:
+            writer.write(bytes(1 << 20))  # more than one chunk of the server
+        for end in ends:
+            end.transport.abort()
+        await links.relieve(1)
+        assert client.toxics() == {}
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for writer in (*writers, *ends)), return_exceptions=True)
+    upstream.close()
+
+
 async def test_the_delay_of_a_link_survives_faults(tmp_path: Path) -> None:
     control, *listens = Ports(3, random.SystemRandom()).numbers
     upstream = await asyncio.start_server(echo, "127.0.0.1", 0)

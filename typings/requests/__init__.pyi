@@ -1,5 +1,7 @@
 from typing import Any
 
+from requests.adapters import HTTPAdapter
+
 class Response:
     ok: bool
     status_code: int
@@ -9,4 +11,5 @@ class Response:
 
 class Session:
     trust_env: bool
+    def mount(self, prefix: str, adapter: HTTPAdapter) -> None: ...
     def request(self, method: str, url: str, *, timeout: float, **arguments: Any) -> Response: ...
