@@ -6,8 +6,8 @@ flaps, and an operator changes the KV config, in AP on one node only. In CP a no
 brokers. It needs Chromium and ``./namesrv setup test``, and takes one to three minutes.
 """
 
+import argparse
 import asyncio
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -140,7 +140,9 @@ async def photograph(folder: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="folder for the pictures; it is created")
+    target = parser.parse_args().folder
     if target is not None:
         target.mkdir(parents=True, exist_ok=True)
     asyncio.run(photograph(target))
