@@ -23,6 +23,8 @@ hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, database=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
+for variable in [name for name in os.environ if name.startswith("NAMESRV_")]:
+    del os.environ[variable]  # who tries the tour of README.md has set addresses, which commands would use
 
 QUICK_LIMIT_S, ALL_LIMIT_S = 240, 2400
 """How long the quick tests and all of them may take on two cores, in seconds."""
