@@ -12,6 +12,8 @@ reported. The argument:
    acknowledged, and the stream is cut there. Otherwise acknowledged data is damaged, and the log refuses to open, because a node
    that forgets what it acknowledged breaks Raft. A mark is also written when writing pauses, so that damage to the last batch is
    recognised, too. If the process crashes before that mark, damage to the last batch looks like a torn tail.
+   A member's log was synced before the node became a member. So the log also refuses to open if no segment has a readable
+   header.
 4. Records that were readable on opening but are not marked as synced may exist only in memory: after a failed fsync Linux treats
    the pages as clean, and the next fsync succeeds without writing them. So the segments that hold such records are copied to new
    files, which are synced and then take the old names, before any of these records counts as durable.
@@ -89,9 +91,13 @@ class Log:
     Raises CorruptionError if synced data is damaged, InvariantError if a caller would break the log, OSError from the disk.
     """
 
-    def __init__(self, storage: Storage, segment_bytes: int = 16 << 20, rewrite_tail: bool = True) -> None:
-        """``rewrite_tail`` False: everything that can be read counts as durable (``Defences.tail_rewrite``)."""
+    def __init__(
+        self, storage: Storage, segment_bytes: int = 16 << 20, rewrite_tail: bool = True, must_exist: bool = False
+    ) -> None:
+        """``rewrite_tail`` False: everything that can be read counts as durable (``Defences.tail_rewrite``). ``must_exist``: the
+        node is a member, so its log was synced before. Then it is an error if no segment has a readable header."""
         self._storage = storage
+        self._must_exist = must_exist
         self._rewrite_tail = rewrite_tail
         self.segment_bytes = segment_bytes
         """A segment is closed when it reaches this size. Only closed segments can be deleted."""
@@ -174,6 +180,8 @@ class Log:
     def _make_durable(self, opened: list[_Opened]) -> None:
         """Make everything that was replayed durable, including what an earlier process could not sync."""
         if not self._segments:
+            if self._must_exist:
+                raise CorruptionError("this data directory belongs to a member but its log is missing; " + REMEDY)
             self._new_segment()
             self.sync_now()
             return
@@ -280,6 +288,8 @@ class Log:
             raise CorruptionError(
                 f"{names[0]}: record {bad} at offset {offset} is damaged, but records up to {synced} had been synced; " + REMEDY
             )
+        if self._must_exist and not self._segments:
+            raise CorruptionError(f"{names[0]}: the header is damaged, and no earlier segment is there; " + REMEDY)
         self.cut_records += 1
         for name in reversed(names[1:]):
             self._storage.remove(name)

@@ -1,6 +1,6 @@
 """Storage in a real directory.
 
-Each file is appended to through one descriptor that stays open. A lock file keeps a second process out. ``sync`` runs in another
+Each file is appended to through one descriptor that stays open. A lock keeps a second process out. ``sync`` runs in another
 thread while the owner continues to append. It opens each file anew: the owner may close its descriptor meanwhile.
 
 A failed ``sync`` stops the node, so it must not fail merely because connections use all descriptors. ``_Spares`` holds some in
@@ -46,6 +46,18 @@ def make_durably(directory: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def lock_directory(descriptor: int) -> None:
+    """Lock a directory until its descriptor is closed. The lock file alone can be deleted while a process uses the directory.
+    Raises BlockingIOError if another process has the lock. File systems without locks on directories, such as NFS, are left
+    with the lock file."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return
 
 
 class _Spares:
@@ -104,6 +116,7 @@ class FileStorage:
         self._lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_directory(self._directory_descriptor)
         except OSError:
             os.close(self._lock)
             os.close(self._directory_descriptor)

@@ -28,7 +28,7 @@ from replicated_namesrv.raft.entry_log import (
     TWO_INDEX_TERMS,
     Log,
 )
-from replicated_namesrv.raft.identity import IDENTITY, STATES
+from replicated_namesrv.raft.identity import IDENTITY, MEMBER, STATES
 from replicated_namesrv.raft.members import MEMBERS_ENTRY, unpack_members
 from replicated_namesrv.raft.payloads import JOIN, NO_OP, PROPOSALS, Group, unpack_groups, unpack_join
 from replicated_namesrv.raft.raft_errors import MalformedError, RaftError
@@ -155,7 +155,8 @@ def inspect(directory: Path) -> Inspection:
         segments.append(facts)
     snapshots = [_snapshot(storage, name) for name in names if name.startswith(PREFIX)]
     problems += [f"{snapshot.name}: {snapshot.problem}" for snapshot in snapshots if snapshot.problem]
-    last_index, torn = _verdict(storage, segments, snapshots, problems)
+    is_member = identity is not None and identity["state"] == STATES[MEMBER]
+    last_index, torn = _verdict(storage, segments, snapshots, is_member, problems)
     return Inspection(identity, segments, snapshots, _changes(terms), commit, last_index, problems, torn)
 
 
@@ -172,13 +173,11 @@ def _changes(terms: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _verdict(
-    storage: UntouchedStorage, segments: list[SegmentFacts], snapshots: list[SnapshotFacts], problems: list[str]
+    storage: UntouchedStorage, segments: list[SegmentFacts], snapshots: list[SnapshotFacts], is_member: bool, problems: list[str]
 ) -> tuple[int, str | None]:
     """(last index, torn tail), as a starting node finds them. ``problems`` gets the reason if a node could not start."""
-    if not segments:
-        return 0, None
     try:
-        log = Log(storage)
+        log = Log(storage, must_exist=is_member)
         newest = max((s.metadata for s in snapshots if s.metadata and not s.problem), key=lambda m: m.last, default=None)
         if newest is not None:
             log.align(newest.previous, newest.last)

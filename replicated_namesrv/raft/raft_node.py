@@ -135,11 +135,6 @@ class RaftNode(NodeViews):
             storage, self.node_id, self.cluster_id, context.configured, context.new_incarnation(), self._joins
         )
         self.incarnation, self.boot = identity.incarnation, identity.boot
-        if identity.state == MEMBER and not any(n.startswith("log-") for n in storage.list_names()):
-            raise CorruptionError(
-                "this data directory belongs to a member but its log is missing. Restore it, or move the directory away: "
-                "the node returns without a vote, copies the state and is then promoted"
-            )
         founders = dict(identity.founders) if identity.state == MEMBER else {}
         self.configuration = Configuration(founders, self.defences.changes_in_log)
         self.log = self._open_log()
@@ -189,7 +184,8 @@ class RaftNode(NodeViews):
 
     def _open_log(self) -> Log:
         config = self.config
-        log = Log(self.storage, config.segment_bytes, self.defences.tail_rewrite)
+        is_member = self.identity.state == MEMBER
+        log = Log(self.storage, config.segment_bytes, self.defences.tail_rewrite, must_exist=is_member)
         log.read_max, log.read_bytes_max = config.apply_entries_max, config.apply_bytes_max
         log.entries_max, log.buffered_bytes_max = config.log_entries_max, config.unsynced_bytes_max
         log.on_add, log.on_cut = self.configuration.added, self._log_cut

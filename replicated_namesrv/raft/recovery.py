@@ -59,7 +59,7 @@ def recover(directory: Path, machine: StateMachine) -> Recovered:
     if not voters:
         raise IdentityError(f"{directory} belongs to node {identity['node']}, which never was part of a cluster: it has no state")
     storage, sessions = UntouchedStorage(directory), Sessions()
-    log = Log(storage)
+    log = Log(storage, must_exist=True)
     store = SnapshotStore(storage, identity["cluster"])
     opened = store.open_newest()
     first, members = 1, None
@@ -116,13 +116,19 @@ def _apply(machine: StateMachine, sessions: Sessions, configuration: Configurati
 
 def check_unused(directory: Path) -> None:
     """Raises IdentityError: a process runs on this directory."""
-    try:
-        descriptor = os.open(directory / LOCK, os.O_RDONLY)
-    except FileNotFoundError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise IdentityError(f"{directory} is used by a process: stop the node first, or run 'namesrv backup --stale'") from None
-    finally:
-        os.close(descriptor)
+    for path in (directory, directory / LOCK):
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise IdentityError(
+                f"{directory} is used by a process: stop the node first, or run 'namesrv backup --stale'"
+            ) from None
+        except OSError:
+            if path != directory:  # NFS has no locks on directories
+                raise
+        finally:
+            os.close(descriptor)

@@ -276,12 +276,13 @@ async def test_a_list_has_the_nodes_of_the_zone_until_none_of_them_serves(tmp_pa
             await eventually(look, f"the address lists {wanted}")
 
         await become({east}, set(west), set(west))
-        shown = await run("members", "list", "-a", cluster.admin, "--json")
-        assert {row["nodeId"]: row["zone"] for row in json.loads(shown.out)["members"]} == {
-            "n1": "east",
-            "n2": "west",
-            "n3": "west",
-        }
+
+        async def zones_are_shown() -> bool:
+            shown = await run("members", "list", "-a", cluster.admin, "--json")
+            zones = {row["nodeId"]: row["zone"] for row in json.loads(shown.out)["members"]}
+            return zones == {"n1": "east", "n2": "west", "n3": "west"}
+
+        await eventually(zones_are_shown, "the zones of the members")
         assert re.search(r"n1 +\w+ +east ", (await run("members", "list", "-a", cluster.admin)).out)
         assert (await run("drain", "-a", f"127.0.0.1:{cluster.admin_ports[0]}", "--within", "1")).code == 0
         await become(set(west), set(west), set(west))

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from replicated_namesrv.raft.file_storage import LOCK
+from replicated_namesrv.raft.raft_errors import IdentityError
+from replicated_namesrv.raft.recovery import check_unused
 from tests.support.raft_process import Child, Client, cluster
 from tests.support.waiting import wait_until
 
@@ -284,9 +287,14 @@ def test_black_holed_leader_steps_down_and_the_heal_causes_no_election(tmp_path:
             proxy.close()
 
 
-def test_a_second_process_on_the_same_directory_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_second_process_on_the_same_directory_is_refused(tmp_path: Path, is_deleted: bool) -> None:
     children = cluster(tmp_path, 1)
     with running(children):
+        if is_deleted:
+            (Path(children[0].settings["directory"]) / LOCK).unlink()
+            with pytest.raises(IdentityError, match="is used by a process"):
+                check_unused(Path(children[0].settings["directory"]))
         second = Child({**children[0].settings, "port": 0})
         with pytest.raises(AssertionError, match="used by another process"):
             second.start()

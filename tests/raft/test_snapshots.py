@@ -113,6 +113,20 @@ def test_missing_files_are_refused() -> None:
         host.start()
 
 
+@pytest.mark.parametrize("garbage", [b"", bytes(100), b"garbage"])
+def test_a_log_without_a_readable_segment_is_refused_and_stays(garbage: bytes) -> None:
+    """The log of a member was synced before it became one, so this is no torn tail. A log that begins anew would forget
+    everything after the newest snapshot."""
+    host = world_with_two_snapshots().hosts["n1"]
+    logs = [name for name in host.disk.files if name.startswith("log-")]
+    for name in logs:
+        host.disk.files[name] = type(host.disk.files[name])(garbage)
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="the header is damaged"):
+            host.start()
+    assert [bytes(host.disk.files[name].data) for name in logs] == [garbage] * len(logs)
+
+
 def old_file(chunks: list[bytes]) -> Disk:
     """A file as earlier versions wrote it, with one block of any length for each chunk."""
     disk = Disk()
