@@ -7,8 +7,9 @@ repeatedly changes its topics, stops cleanly and returns. *Mortal* dies during t
 the clients begin, so that every run judges expiry. *Locked* loses its write permission and gets it back. *Fickle* creates and
 drops topics. Two more send heartbeats and seldom register. Everything about *sample* is known (``sample_group.py``).
 
-Clients: a pinned one for each node, some that fail over, one that sends, some on a few KV keys, one for each weaker read
-level, mqadmin, and the probe. The probe also asks for the brokers of one zone.
+Clients: a pinned one for each node; some that fail over; one that caches routes and chooses a broker for each message; some that
+read and write a few KV keys; one for each of the read levels lease and stale; mqadmin; and the probe, which asks all nodes at the
+same time. The probe also asks for the brokers of one zone.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Judges ingested runs, one Python task for each, and keeps their results.
 
-The result of a run is one file, named after the checksum of its trace and the version of this code. A run whose file exists is
-not judged again.
+The result of a run is one file. Its name contains a checksum of the run's trace and manifest and of this code. A run whose file
+exists is not judged again.
 """
 
 import os

@@ -1,8 +1,8 @@
 """This node's state as JSON. Field names are RocketMQ's where RocketMQ has such a field.
 
-Every request for the state first passes the service's read barrier, so its answer is as fresh as one over remoting. A request may
-choose its own consistency with ``readConsistency`` and ``maxStalenessMs``, as query parameters or headers. The headers of the
-answer then give the level and the age, under the same names as over remoting.
+A request first passes the service's read barrier, so its answer is as fresh as one over remoting. Exceptions: ``/v1/status`` and
+``/v1/members`` answer at once. A request may choose its own consistency with ``readConsistency`` and ``maxStalenessMs``, as query
+parameters or headers. The headers of the answer then give the level and the age, under the same names as over remoting.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """A remoting client on asyncio. Requests go to addresses; answers are matched by opaque (``NettyRemotingClient``).
 
 There is one connection per address. The first request opens it, later requests share it, and answers may come in any order.
-Each request has one of three outcomes:
+Each request that fits into a frame has one of three outcomes:
 
 - An answer came: it is returned, whatever its code. The caller interprets the code.
 - The request was certainly not received: UnavailableError. It is raised only if no byte was passed to the socket.

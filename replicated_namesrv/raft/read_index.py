@@ -1,9 +1,9 @@
 """Linearizable reads without a log entry: read index (dissertation, 6.4) and leader lease.
 
-A leader notes its commit index after an entry of its own term is committed, and asks all nodes whether it still leads. When a
-majority has confirmed, everything acknowledged before the question is at or below the index, and the read is ready when that
-index is applied. One round serves all reads that came before it was sent. A follower asks the leader for one index for all its
-waiting reads and waits until it has applied it.
+A leader that has committed an entry of its own term notes its commit index, and asks all voters whether it still leads: a round.
+When a majority has confirmed, everything acknowledged before the question is at or below the index, and the read is ready when
+that index is applied. One round serves all reads that came before it was sent. A follower requests one index from the leader for
+all its waiting reads, and waits until it has applied that index.
 
 On a fast link, one round or request at a time is enough: reads that come meanwhile share the next one. On a slow link they would
 wait for up to a round trip more. Therefore the next one is sent PIPELINE_SECONDS after the last one, even if that has no answer.
@@ -12,7 +12,8 @@ is sent again if it is lost.
 
 The lease saves the round: a node that acknowledged an append votes for no other node for one minimum election time, by its
 clock. So if a majority acknowledged appends sent at time t or later, no other leader exists before t plus that time, shortened
-by the declared drift of clocks. A leadership transfer ends the lease first, because its votes are forced.
+by the declared drift of clocks. A leader that transfers leadership first ends its lease, because nodes then vote for the new
+leader within that time, too.
 """
 
 from collections import deque

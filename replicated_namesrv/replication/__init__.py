@@ -1,4 +1,4 @@
-"""CP mode: the route state machine on top of Raft. The log records silence of brokers, not heartbeats.
+"""CP mode: the route state machine on top of Raft. The log has no heartbeats, only the removals of silent brokers.
 
 ``DESIGN.md`` beside this file gives the reasons for every rule.
 """

@@ -1,4 +1,4 @@
-"""The listening socket: opened with RocketMQ's options, closed and opened again when the node is fenced."""
+"""The listening socket: opened with RocketMQ's options, closed while the node is fenced or drained, and then opened again."""
 
 import asyncio
 import errno
