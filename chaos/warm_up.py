@@ -1,6 +1,6 @@
 """Warms up foreign name servers before a run. Otherwise a just-in-time compiler would look like a slow node.
 
-Each node gets every kind of request that the run makes. Afterwards only an empty KV namespace is left.
+Each node gets the most frequent requests of a run. Afterwards only an empty KV namespace is left.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """``GET /v1/contents``: brokers, topics and KV config in a form that can be compared between nodes (``differences_steps``).
 
-It has no times or epochs, so nodes that received the same registrations have equal contents. The KV config is included on request
-only (``?kv=true``), because it may hold secrets: names of keys, and checksums from which a short value can be guessed.
+Brokers, topics and KV config have no epochs or times of this node, so nodes that received the same registrations have equal
+ones. The times of registrations and removals stand apart. The KV config is included on request only (``?kv=true``), because it
+may hold secrets: names of keys, and checksums from which a short value can be guessed.
 """
 
 import asyncio
