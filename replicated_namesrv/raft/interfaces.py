@@ -210,6 +210,10 @@ class Observer:
     def truncated(self, index: int, commit_index: int) -> None:
         """The log was cut; ``index`` is the first entry removed."""
 
+    def forgot(self, index: int) -> None:
+        """As ``truncated``, after this node gave up its incarnation and with it its acknowledgements. So the removed entries may
+        be committed."""
+
     def restored(self, index: int) -> None:
         """The state was replaced by a snapshot that ends at ``index``."""
 

@@ -120,6 +120,8 @@ class RaftNode(NodeViews):
         self.failed: BaseException | None = None
         self.stopped = False
         self._role = "follower"
+        self._forgets = False
+        """Whether the log is cut because this node gave up its incarnation."""
         self._notified_leader: str | None = None
         self._mark_at = 0.0
         self._heartbeat_at = 0.0
@@ -579,13 +581,16 @@ class RaftNode(NodeViews):
         self.context.note(f"{reason}. This node continues without a vote until it has caught up")
         if self.peers and self._role != "follower":
             self.core.observe_term(self.peers[0], self.core.term + 1)
-        if self.followers.term_led and self.defences.own_entries_cut:
-            # if the memory went back, too, this process appended other entries with the index and term of committed ones
-            self.core.cut_uncommitted(self.followers.term_led)
         self._give_up_incarnation()
         if self.stopped:
             return
         self.incarnation = self.identity.incarnation
+        if self.followers.term_led and self.defences.own_entries_cut:
+            # If the memory went back, too, this process appended other entries with the index and term of committed ones. Only a
+            # node whose acknowledgements do not count may cut entries that may be committed.
+            self._forgets = True
+            self.core.cut_uncommitted(self.followers.term_led)
+            self._forgets = False
         self.outbox.drop_held()
         self.proposals.renumber(Origin(self.node_id, self.incarnation, self.boot))
         self.group.rejoined()
@@ -599,7 +604,10 @@ class RaftNode(NodeViews):
 
     def _log_cut(self, index: int) -> None:
         self.configuration.cut(index)
-        self.observer.truncated(index, self.core.commit_index)
+        if self._forgets:
+            self.observer.forgot(index)
+        else:
+            self.observer.truncated(index, self.core.commit_index)
 
     def _formed_changed(self) -> None:
         """Founding has progressed."""

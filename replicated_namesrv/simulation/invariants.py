@@ -313,6 +313,15 @@ class Invariants:
             self._check_cut(name, watched, index)
             del watched.terms[index - watched.base :]
 
+    def forgot(self, name: str, index: int) -> None:
+        """``name`` reports that it gave up its incarnation and cuts its log. This is as if it had lost its disk, so it may cut
+        committed entries."""
+        watched = self._watched.get(name)
+        if watched is not None and watched.base <= index <= watched.last():
+            self.truncations += 1
+            self._world.note(f"{name} forgets its log from {index} on")
+            del watched.terms[index - watched.base :]
+
 
 class _MachineObserver(Observer):
     """Reports of one process."""
@@ -335,6 +344,10 @@ class _MachineObserver(Observer):
     def truncated(self, index: int, commit_index: int) -> None:
         if self._alive():
             self._invariants.truncated(self._machine.name, index)
+
+    def forgot(self, index: int) -> None:
+        if self._alive():
+            self._invariants.forgot(self._machine.name, index)
 
     def restored(self, index: int) -> None:
         if self._alive():

@@ -126,6 +126,9 @@ class _Observers(Observer):
     def truncated(self, index: int, commit_index: int) -> None:
         self._invariants.truncated(index, commit_index)
 
+    def forgot(self, index: int) -> None:
+        self._invariants.forgot(index)
+
     def restored(self, index: int) -> None:
         self._invariants.restored(index)
         self._node.restored(index)

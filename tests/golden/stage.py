@@ -489,6 +489,10 @@ class Account(Observer):
         self._tell(f"cuts its log from entry {index} on")
         self._next.truncated(index, commit_index)
 
+    def forgot(self, index: int) -> None:
+        self._tell(f"cuts its log from entry {index} on")
+        self._next.forgot(index)
+
     def restored(self, index: int) -> None:
         self._tell(f"restores a snapshot up to entry {index}")
         self._next.restored(index)

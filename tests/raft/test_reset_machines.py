@@ -86,6 +86,25 @@ def test_own_entries_cut(defended: bool) -> None:
     assert (image.node.failed is None) == defended
 
 
+def test_nothing_is_cut_while_acknowledgements_count() -> None:
+    """The disk fails when the leader that was reset gives up its incarnation. With the old incarnation, other nodes count what it
+    has acknowledged, so its log must stay."""
+    world, image, _ = reset_after_a_commit(Defences())
+    assert image.node is not None
+    node, storage = image.node, image.disk
+    world.propose(image.name, b"Y")
+    last_index, save = node.log.last_index, node.identity.save
+
+    def fail() -> None:
+        storage.fail = OSError(5, "input/output error")
+        save()
+
+    node.identity.save = fail  # type: ignore[method-assign]  # of this node alone
+    world.run(1)
+    assert isinstance(node.failed, OSError)
+    assert node.log.last_index == last_index + 1, "Y is in the log"
+
+
 @both
 def test_confirmed_connections(defended: bool) -> None:
     """The leader that was reset appends Y with the index and term of X. Introductions of the follower arrive late. The leader

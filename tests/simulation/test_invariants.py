@@ -163,6 +163,15 @@ def test_cutting_a_committed_entry(cluster: Cluster) -> None:
     assert cluster.invariants.violation.name == "no truncation"
 
 
+def test_a_node_that_gave_up_its_incarnation_may_cut_what_it_acknowledged(cluster: Cluster) -> None:
+    """It is as if it had lost its disk: it has no vote, and other nodes keep the entry."""
+    cluster.commit(0, [(1, b"a"), (1, b"b")], 1)
+    assert cluster.step(1, log=[(0, b""), (1, b"a"), (1, b"b")], term=1) is None
+    cluster.invariants.forgot("n1", 3)
+    assert cluster.step(1, log=[(0, b""), (1, b"a")]) is None
+    assert cluster.invariants.truncations == 1
+
+
 def test_losing_a_committed_entry_unreported(cluster: Cluster) -> None:
     cluster.commit(0, [(1, b"a"), (1, b"b")], 1)
     assert cluster.step(1, log=[(0, b""), (1, b"a"), (1, b"b")], term=1) is None
