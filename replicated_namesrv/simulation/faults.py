@@ -78,6 +78,8 @@ class Nemesis:
         and the node that joined."""
         self.voting: Callable[[], list[Machine]] = lambda: self._machines
         """The voters; set by the simulation if the members change."""
+        self.may_vote: Callable[[], list[Machine]] = lambda: self._machines
+        """The machines whose process may vote by the committed configuration; set by the simulation."""
         self.is_settled: Callable[[], bool] = lambda: True
         """True while no change of the members is in progress; set by the simulation if the members change."""
         self.quiet: Callable[[int], None] = lambda duration_ns: None
@@ -416,13 +418,15 @@ class Nemesis:
         return machine.start
 
     def _all_voters(self) -> bool:
-        """Whether all voters are up and know each other's incarnation, and a majority remains without one of them."""
+        """Whether all voters are up and know each other's incarnation, and a majority remains without one of them. After a
+        restart of all nodes, none of them may know that a disk is older than a committed join."""
         machines = self.voting()
         if len(machines) <= 2:
             return False
         incarnations = {machine.name: machine.raft.incarnation for machine in machines if machine.raft is not None}
         views = [dict(getattr(machine.raft, "voters", {})) for machine in machines]
-        return len(incarnations) == len(machines) > 0 and all(view == incarnations for view in views) and self.is_settled()
+        agree = len(incarnations) == len(machines) > 0 and all(view == incarnations for view in views)
+        return agree and self.is_settled() and all(machine in self.may_vote() for machine in machines)
 
     def _lose_disk(self, machine: Machine) -> None:
         self._world.note(f"  {machine.name} loses its disk")

@@ -135,6 +135,7 @@ class Simulation:
         self._leader_watch = LeaderWatch(
             self.machines, self.network, self.invariants, self._application.catch_up_ns, members_change=scenario.spares > 0
         )
+        self.nemesis.may_vote = self._leader_watch.voters
         self._operator: MemberOperator | None = None
         if scenario.spares:
             self._operator = MemberOperator(self.world, self.machines, self.invariants, self.ledger, self.nemesis)
