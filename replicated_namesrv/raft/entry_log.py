@@ -13,11 +13,12 @@ reported. The argument:
    that forgets what it acknowledged breaks Raft. A mark is also written when writing pauses, so that damage to the last batch is
    recognised, too. If the process crashes before that mark, damage to the last batch looks like a torn tail.
    A member's log was synced before the node became a member. So the log also refuses to open if no segment has a readable
-   header.
+   record.
 4. Records that were readable on opening but are not marked as synced may exist only in memory: after a failed fsync Linux treats
    the pages as clean, and the next fsync succeeds without writing them. So the segments that hold such records are copied to new
    files, which are synced and then take the old names, before any of these records counts as durable.
-5. Whole segments are deleted; each begins with the term, vote and commit index, so it can be read without earlier ones.
+5. Whole segments are deleted; each begins with the term, vote and commit index, so it can be read without earlier ones. A
+   segment whose first record is torn is removed on opening, because it would continue without them.
 
 The commit index in a mark is a hint that lets a restarted node apply before it has contact with a leader; it is never ahead of
 its entries in the stream.
@@ -95,7 +96,7 @@ class Log:
         self, storage: Storage, segment_bytes: int = 16 << 20, rewrite_tail: bool = True, must_exist: bool = False
     ) -> None:
         """``rewrite_tail`` False: everything that can be read counts as durable (``Defences.tail_rewrite``). ``must_exist``: the
-        node is a member, so its log was synced before. Then it is an error if no segment has a readable header."""
+        node is a member, so its log was synced before. Then it is an error if no segment has a readable record."""
         self._storage = storage
         self._must_exist = must_exist
         self._rewrite_tail = rewrite_tail
@@ -158,12 +159,16 @@ class Log:
                 expected, opened = 0, []
             offset = self._read_header(name, data, expected)
             if offset:
-                segment = Segment(name, self.number + 1, len(data))
+                segment, before = Segment(name, self.number + 1, len(data)), self.number
                 self._segments.append(segment)
                 offset = self._replay_segment(data, offset)
                 segment.last_index = self.last_index
-                opened = [o for o in opened if o.last_number > self._marked]
-                opened.append(_Opened(segment, data[:offset], self.number, offset < len(data)))
+                if self.number == before:  # without term and vote at its start, it could not be read alone later
+                    self._segments.pop()
+                    offset = 0
+                else:
+                    opened = [o for o in opened if o.last_number > self._marked]
+                    opened.append(_Opened(segment, data[:offset], self.number, offset < len(data)))
             if offset < len(data) or not offset:
                 self._cut_tail(names[position:], data, offset)
                 break
@@ -289,7 +294,7 @@ class Log:
                 f"{names[0]}: record {bad} at offset {offset} is damaged, but records up to {synced} had been synced; " + REMEDY
             )
         if self._must_exist and not self._segments:
-            raise CorruptionError(f"{names[0]}: the header is damaged, and no earlier segment is there; " + REMEDY)
+            raise CorruptionError(f"{names[0]}: its start is damaged, and no earlier segment is there; " + REMEDY)
         self.cut_records += 1
         for name in reversed(names[1:]):
             self._storage.remove(name)

@@ -412,3 +412,29 @@ def test_a_record_with_a_right_checksum_and_no_meaning_is_corruption(kind: int) 
     log.sync_now()
     with pytest.raises(CorruptionError, match=r"log-\d+: offset \d+: record \d+ has no meaning"):
         Log(disk)
+
+
+@pytest.mark.parametrize("kept", [10, 24, 30, 60])
+def test_a_segment_with_a_torn_start_does_not_lose_the_vote(kept: int) -> None:
+    """A power loss tears a new segment in its first record. The node continues, and a snapshot replaces the earlier segment."""
+    disk = Disk()
+    log = Log(disk, 100)
+    log.setCurrentTerm(7, "n2")
+    log.add(b"\x01", 1, 7)
+    log.sync_now()
+    log.add(b"\x00\x00a", 2, 7)
+    log.sync_now()
+    newest = disk.list_names()[-1]
+    assert len(disk.list_names()) == 2
+    del disk.files[newest].data[kept:]
+    log = Log(disk, 1000, must_exist=True)
+    for index in range(log.last_index + 1, 8):
+        log.add(b"\x00\x00b", index, 7)
+    log.setRaftCommitIndex(7)
+    log.sync_now()
+    log.mark()
+    log.sync_now()
+    log.release(7)
+    opened = Log(disk, 1000, must_exist=True)
+    opened.align((6, 7), (7, 7))
+    assert (opened.getCurrentTerm(), opened.getVotedForNodeId()) == (7, "n2")

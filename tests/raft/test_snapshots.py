@@ -113,18 +113,20 @@ def test_missing_files_are_refused() -> None:
         host.start()
 
 
-@pytest.mark.parametrize("garbage", [b"", bytes(100), b"garbage"])
-def test_a_log_without_a_readable_segment_is_refused_and_stays(garbage: bytes) -> None:
+@pytest.mark.parametrize("kept", [0, 23, 24, 30, 40])
+@pytest.mark.parametrize("garbage", [b"", bytes(100), b"garbage"], ids=["cut", "zeros", "garbage"])
+def test_a_log_without_a_readable_segment_is_refused_and_stays(kept: int, garbage: bytes) -> None:
     """The log of a member was synced before it became one, so this is no torn tail. A log that begins anew would forget
     everything after the newest snapshot."""
     host = world_with_two_snapshots().hosts["n1"]
     logs = [name for name in host.disk.files if name.startswith("log-")]
-    for name in logs:
-        host.disk.files[name] = type(host.disk.files[name])(garbage)
+    damaged = [bytes(host.disk.files[name].data[:kept]) + garbage for name in logs]
+    for name, data in zip(logs, damaged, strict=True):
+        host.disk.files[name] = type(host.disk.files[name])(data)
     for _ in range(2):
-        with pytest.raises(CorruptionError, match="the header is damaged"):
+        with pytest.raises(CorruptionError, match="its start is damaged"):
             host.start()
-    assert [bytes(host.disk.files[name].data) for name in logs] == [garbage] * len(logs)
+    assert [bytes(host.disk.files[name].data) for name in logs] == damaged
 
 
 def old_file(chunks: list[bytes]) -> Disk:
