@@ -14,7 +14,7 @@ The toxics of the two streams of a link are independent. The following holds for
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -177,8 +177,13 @@ class Links:
 
     def _apply_all(self, changes: Mapping[Link, tuple[dict[str, Toxic], bool]]) -> None:
         with ThreadPoolExecutor(CALLS_AT_ONCE) as threads:
-            for applied in [threads.submit(self._apply, link, *desired) for link, desired in changes.items()]:
-                applied.result()
+            applied = [threads.submit(self._apply, link, *desired) for link, desired in changes.items()]
+            try:
+                for one in as_completed(applied):
+                    one.result()
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)  # changes in progress still end
+                raise
 
     def _apply(self, link: Link, desired: dict[str, Toxic], enabled: bool) -> None:
         applied, was_enabled = self._applied[link]

@@ -233,7 +233,7 @@ class ClusterNemesis:
         self._cluster.check_toxiproxy()
 
     def _forewarn(self, links: Iterable[Link] = (), stopped: Iterable[str] = (), dead: Iterable[str] = ()) -> None:
-        """Mark brokers as exposed from the moment when their first link changes, because links change one by one."""
+        """Mark brokers as exposed from the moment when their first link changes, because links do not change at one instant."""
         now, gone = self._cluster.links.broken(), self._in_state("paused", "dead")
         soon = exposed(self._topology, now.union(links), gone.union(stopped, dead), self.members)
         self._at_edge(soon | exposed(self._topology, now, gone, self.members), self._in_state("dead").union(dead))

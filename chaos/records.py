@@ -181,7 +181,7 @@ class FaultRecord(TraceRecord):
     edge: str
     """start or end. The record is written when the change is complete."""
     began_ns: int
-    """When the change began. From then until ``time_ns`` links change one by one."""
+    """When the change began. From then until ``time_ns`` links change, up to sixteen at a time."""
     name: str
     variant: str | None
     """How links are cut (``Effect``): silent (bytes are dropped) or held (bytes wait until the fault ends)."""

@@ -11,8 +11,9 @@ works around the following:
 - It creates proxies one by one, and cannot change a toxic. In the server's API, each of these is one request.
 
 The server draws toxicity once for each connection and ignores its seed. Therefore we leave no random choice to it. Calls block
-for some milliseconds: call them from a thread. The removal of a toxic blocks for five seconds if it held bytes of a connection
-whose other end is closed. Threads may call at the same time, so that such removals do not wait for each other.
+for some milliseconds: call them from a thread. The removal of a toxic blocks for five seconds for each chunk that it held of a
+connection whose other end is closed, usually one. Threads may call at the same time, so that such removals do not wait for each
+other.
 """
 
 import threading
@@ -29,7 +30,7 @@ from toxiproxy.server import Toxiproxy
 
 from replicated_namesrv.errors import NamesrvError
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 CALLS_AT_ONCE = 16
 """Number of connections to a server that are kept open."""
 _T = TypeVar("_T")

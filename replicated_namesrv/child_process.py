@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.time_limit import ends_within
 
 SERVE = (sys.executable, "-m", "replicated_namesrv", "serve")
 """The program that runs a node. Another program may accept the same options."""
@@ -150,15 +151,16 @@ class ChildProcess:
         self.terminate()
         if self.paused:
             self.resume()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._process.wait()
-                while self._group_lives():  # noqa: ASYNC110 - no event signals the end of a grandchild
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            await self.kill()
-            return False
-        return True
+        if await ends_within(timeout_s, self._ended(self._process)):
+            return True
+        await self.kill()
+        return False
+
+    async def _ended(self, process: asyncio.subprocess.Process) -> None:
+        """Wait until the process and everything that it started have ended."""
+        await process.wait()
+        while self._group_lives():  # noqa: ASYNC110 - no event signals the end of a grandchild
+            await asyncio.sleep(0.02)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and (self._process.returncode is None or self._group_lives()):

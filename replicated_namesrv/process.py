@@ -36,6 +36,7 @@ from replicated_namesrv.server.tls import CLIENT_AUTH
 from replicated_namesrv.service import AppliedChange, LogEvents, NodeAddress
 from replicated_namesrv.service_manager import ServiceManager
 from replicated_namesrv.settings import ROWS, Settings
+from replicated_namesrv.time_limit import ends_within
 from replicated_namesrv.tracing import Tracing
 
 log = logging.getLogger(__name__)
@@ -263,14 +264,14 @@ class ServingNode:
     async def stop(self) -> None:
         """Stop what was started, last first, in at most ``shutdownWaitTimeSeconds`` plus ``STOP_MARGIN_S``."""
         self._serving_wanted = False
-        try:
-            async with asyncio.timeout(self.settings.shutdown_wait_time_seconds + STOP_MARGIN_S):
-                while self._undo:
-                    stopped = self._undo.pop()()
-                    if stopped is not None:
-                        await stopped  # type: ignore[misc]  # not None: a coroutine
-        except TimeoutError:
+        if not await ends_within(self.settings.shutdown_wait_time_seconds + STOP_MARGIN_S, self._undo_start()):
             log.error("the stop took too long and was cut short")
+
+    async def _undo_start(self) -> None:
+        while self._undo:
+            stopped = self._undo.pop()()
+            if stopped is not None:
+                await stopped  # type: ignore[misc]  # not None: a coroutine
 
     def _own_address(self, context: AdminContext) -> NodeAddress:
         address = advertised_address(context)

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.settings import Settings
+from replicated_namesrv.time_limit import ends_within
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span as Span  # exported for the modules that make spans
@@ -111,6 +112,9 @@ class Tracing:
         """Export the spans that wait, for at most ``STOP_S``."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
+        async def is_done() -> None:
+            await done.wait()
+
         def shut_down() -> None:
             self._provider.shutdown()
             try:
@@ -119,9 +123,6 @@ class Tracing:
                 return  # the loop is closed, because the stop does not wait longer than ``STOP_S``
 
         threading.Thread(target=shut_down, name="trace-stop", daemon=True).start()
-        try:
-            async with asyncio.timeout(STOP_S):
-                await done.wait()
-        except TimeoutError:
+        if not await ends_within(STOP_S, is_done()):
             # Shutting the exporter down ends its retries.
             self._exporter.shutdown()  # type: ignore[no-untyped-call]  # OpenTelemetry declares no types there

@@ -1,6 +1,7 @@
 """Child processes: how they ended if this process did not end them, that a script's program ends with the script, and their
 last lines."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,23 @@ async def test_what_is_ended_here_has_not_crashed_and_takes_along_what_it_starte
         await end()
         assert (child.ended, child.state) == (None, "dead")
         await gone(group)
+
+
+async def test_a_task_that_is_cancelled_still_kills_what_ignores_sigterm(tmp_path: Path) -> None:
+    child = ChildProcess("child", ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"], tmp_path / "log")
+
+    async def run() -> None:
+        try:
+            await child.start()
+            await asyncio.Event().wait()
+        finally:
+            await child.stop(0.1)
+
+    task = asyncio.create_task(run())
+    await until(lambda: child.running and child.last_lines() == ["ready"], "the start of the child", 60)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert not child.running
 
 
 async def test_the_last_lines_are_those_of_the_latest_process(tmp_path: Path) -> None:

@@ -260,7 +260,7 @@ class Story:
         founders = tuple(sorted(self.founders))
         self.standings = [Connectivity(0, frozenset(), (founders,), (founders,))]
         self.edges: list[int] = []
-        """Times at which changes of faults began and ended. Between these two times links change one by one."""
+        """Times at which changes of faults began and ended. Between these two times links change, up to sixteen at a time."""
         self.observations: list[Observe] = []
         self.statuses: list[Status] = []
         self.expiries: list[ExpiryRecord] = []

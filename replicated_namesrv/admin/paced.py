@@ -213,6 +213,11 @@ class _Paused:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
+    def close(self) -> None:
+        """Close once. After a second call, other methods of asyncio's TLS transport fail."""
+        if not self._transport.is_closing():
+            self._transport.close()
+
     def write(self, data: bytes) -> None:
         self.protocol.write(data)
 

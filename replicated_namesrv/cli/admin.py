@@ -292,7 +292,7 @@ def _no_connection(cause: OSError) -> str:
             "it, and with --admin a host name or address that it contains"
         )
     if isinstance(cause, ssl.SSLError):
-        return f"the port does not speak TLS ({cause.reason}); leave out --ca if the nodes have no adminTlsCertPath"
+        return f"the port does not speak TLS ({cause.reason or cause}); leave out --ca if the nodes have no adminTlsCertPath"
     return (
         f"no answer ({reason_of(cause)}); check that the node runs, and that --admin names its admin address (adminListen, which "
         "is on loopback by default)"

@@ -46,7 +46,7 @@ from replicated_namesrv.settings import ROWS, Settings
 from replicated_namesrv.settings_sources import load_settings
 from replicated_namesrv.tracing import check_endpoint
 
-HELP = "check this machine, a node's settings, and its connections to its peers; each warning and problem has a remedy"
+HELP = "check this machine, a node's settings, and its connections to its peers; problems have a remedy"
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 GOOD, BAD = 0, 1

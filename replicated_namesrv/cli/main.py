@@ -8,15 +8,15 @@ correct is one line on stderr without a stack trace.
 
 import argparse
 import ast
-import contextlib
 import difflib
 import errno
 import importlib
+import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 from replicated_namesrv import __version__
 from replicated_namesrv.cli.command_parser import CommandParser
@@ -107,28 +107,34 @@ def parser_of(name: str) -> tuple[argparse.ArgumentParser, object]:
     return parser, module
 
 
-@contextlib.contextmanager
-def _usable_streams() -> Iterator[None]:
-    """Give a process without stdout or stderr (``>&-``) one that discards everything. Python has None in their place. Afterwards,
-    discard what stderr does not take. Otherwise Python tries again when it flushes at exit, and changes the exit code to 120."""
+class _LossyFile(io.FileIO):
+    """Discards what it cannot write."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def _open_streams() -> None:
+    """Give a process without stdout or stderr (``>&-``) one that discards everything. Python has None in their place. What stderr
+    cannot take, because its disk is full or its pipe is closed, is discarded, too. Otherwise it would change the exit code."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 -- open until the process ends
-    try:
-        yield
-    finally:
-        try:
-            sys.stderr.flush()
-        except OSError:
-            _discard(sys.stderr)
+    given = sys.__stderr__
+    if given is not None and sys.stderr is given:
+        file = io.BufferedWriter(_LossyFile(given.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(file, given.encoding, "backslashreplace", line_buffering=True)
 
 
-@_usable_streams()
 def run_command(name: str, arguments: Sequence[str]) -> int:
     """Run one command; its exit code. Errors of ``errors``, errors of files and Ctrl-C end here."""
+    _open_streams()
     for argument in arguments:
         if any("\ud800" <= character <= "\udfff" for character in argument):  # undecodable bytes can be neither sent nor printed
-            _tell(f"{program_of(name)}: argument {argument!a} is not UTF-8; give it in UTF-8")
+            print(f"{program_of(name)}: argument {argument!a} is not UTF-8; give it in UTF-8", file=sys.stderr)
             return EXIT_USAGE
 
     def work() -> int:
@@ -160,7 +166,7 @@ def _reporting(program: str, work: Callable[[], int], file_error: int = EXIT_BAD
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        _discard(sys.stdout)
+        _silence_stdout()
         return EXIT_BAD
     except OSError as error:
         if not is_reported(error):
@@ -169,21 +175,19 @@ def _reporting(program: str, work: Callable[[], int], file_error: int = EXIT_BAD
             correction = "repeat the command as another user" if isinstance(error, PermissionError) else "give another path"
             _tell(f"{program}: {error.filename}: {error.strerror}; {correction}")
             return file_error
-        _discard(sys.stdout)
+        _silence_stdout()
         _tell(f"{program}: the output could not be written: {error.strerror}")
         return EXIT_USAGE
 
 
 def _tell(line: str) -> None:
-    """Print to stderr. If stderr cannot be written, the exit code is all that is left."""
-    with contextlib.suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
+    print(line, file=sys.stderr, flush=True)
 
 
-def _discard(stream: TextIO) -> None:
-    """Discard the rest of stdout or stderr: the reader has closed the pipe (`namesrv topics | head`), or the disk is full.
-    Otherwise Python reports the error again when it flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+def _silence_stdout() -> None:
+    """Discard the rest of stdout: the reader has closed the pipe (`namesrv topics | head`), or the disk is full. Otherwise Python
+    reports the error again when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print(text: str) -> int:
@@ -191,18 +195,18 @@ def _print(text: str) -> int:
         try:
             print(text, flush=True)
         except BrokenPipeError:
-            _discard(sys.stdout)
+            _silence_stdout()
         return 0
 
     return _reporting("namesrv", work)
 
 
-@_usable_streams()
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script ``namesrv``."""
+    _open_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments:
-        _tell(overview())
+        print(overview(), file=sys.stderr)
         return EXIT_USAGE
     name, *rest = arguments
     if name == "help" and rest:
@@ -212,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("-V", "--version"):
         return _print(f"namesrv {__version__}")
     if name not in available_commands():
-        _tell(f"namesrv: {_unknown(name)}")
+        print(f"namesrv: {_unknown(name)}", file=sys.stderr)
         return EXIT_USAGE
     return run_command(name, rest)
 

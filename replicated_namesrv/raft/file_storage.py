@@ -50,8 +50,8 @@ def make_durably(directory: Path) -> None:
 
 def lock_directory(descriptor: int) -> None:
     """Lock a directory until its descriptor is closed. The lock file alone can be deleted while a process uses the directory.
-    Raises BlockingIOError if another process has the lock. File systems without locks on directories, such as NFS, are left
-    with the lock file."""
+    Raises BlockingIOError if another process has the lock. On file systems without locks on directories, only the lock file
+    protects."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

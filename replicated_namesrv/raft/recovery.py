@@ -122,13 +122,10 @@ def check_unused(directory: Path) -> None:
         except FileNotFoundError:
             continue
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # works on NFS, too, where the file is opened for reading
         except BlockingIOError:
             raise IdentityError(
                 f"{directory} is used by a process: stop the node first, or run 'namesrv backup --stale'"
             ) from None
-        except OSError:
-            if path != directory:  # NFS has no locks on directories
-                raise
         finally:
             os.close(descriptor)

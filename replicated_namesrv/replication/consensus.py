@@ -18,7 +18,6 @@ commands that the cluster already uses.
 """
 
 import asyncio
-import contextlib
 import logging
 from asyncio import Future
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,6 +41,7 @@ from replicated_namesrv.replication.route_machine import ProposalResult, RouteSt
 from replicated_namesrv.replication.tasks import Budget, Tasks
 from replicated_namesrv.routes.quotas import Grant, Quotas
 from replicated_namesrv.service import Connection, Measurement
+from replicated_namesrv.time_limit import ends_within
 
 log = logging.getLogger(__name__)
 
@@ -264,9 +264,10 @@ class RaftConsensus(Observer):
         """
         node = self._node
         if node is not None and node.core.is_leader and len(self._members) > 1:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
-                    await self._raft.transfer_leadership(None)
+            await ends_within(HAND_OVER_TIMEOUT_S, self._transfer())
+
+    async def _transfer(self) -> None:
+        await self._raft.transfer_leadership(None)
 
     async def stop(self) -> None:
         """Stop Raft on this node, which stays a member of the cluster. Idempotent."""

@@ -131,6 +131,41 @@ async def test_a_client_that_reads_nothing_is_disconnected(tmp_path: Path, is_en
         close()
 
 
+async def test_a_handler_that_ends_its_own_connection_disturbs_no_other(tmp_path: Path) -> None:
+    """``/v1/watch`` closes the connection of a slow watcher, and aiohttp closes it again. After a second call, asyncio's TLS
+    transport had no protocol, and every look at the connections failed."""
+    authority = Authority(tmp_path)
+    files = authority.files("n1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+    ended: list[web.Request] = []
+
+    async def end(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            async with asyncio.timeout(0.1):
+                while True:
+                    await response.write(bytes(ANSWER_BYTES))
+        except TimeoutError:
+            pass
+        request.transport.close()
+        ended.append(request)
+        return response
+
+    failed: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, about: failed.append(about))
+    connections = HttpConnections(lambda name: None)
+    async with http_listener(end, connections, tls=ListenerTls(lambda: context, lambda host, now_s: True)) as port:
+        _, close = await ask(port, tls=ssl.create_default_context(cafile=authority.path))
+        await until(lambda: bool(ended) and ended[0].task is None, "the end of the answer")
+        connections._look_at_all()
+        close()
+        await until(lambda: not connections.hosts, "the end of the connection")
+    assert not failed
+
+
 async def test_the_sum_of_unread_answers_is_bounded() -> None:
     hits = list[str]()
     connections = HttpConnections(hits.append, bytes_max=BYTES_MAX)

@@ -113,7 +113,7 @@ def test_errors_end_as_one_line_and_an_exit_code(
         raise error
 
     monkeypatch.setattr("replicated_namesrv.cli.serve.run", fail)
-    monkeypatch.setattr("replicated_namesrv.cli.main._discard", lambda _: None)
+    monkeypatch.setattr("replicated_namesrv.cli.main._silence_stdout", lambda: None)
     assert main.main(["serve"]) == code
     assert capfd.readouterr() == ("", told)
 
@@ -139,20 +139,25 @@ def test_output_that_cannot_be_written_is_one_line_and_an_exit_code(line: str, u
     assert (done.returncode, told) == (2, [f"{name}: the output could not be written: No space left on device"])
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("stderr", ["2>/dev/full", "2>&1 >/dev/null | true", "2>&-"])
 @pytest.mark.parametrize(
-    ("arguments", "code"), [(("status", "-a", "nonsense"), 1), (("status", "--nonsense"), 2), (("nonsense",), 2), ((), 2)]
+    ("line", "code"),
+    [
+        *(("status -a nonsense", 1), ("status --nonsense", 2), ("nonsense", 2), ("", 2)),
+        *(("serve --nonsense", 1), ("mqnamesrv -c /nonexistent", 255), ("recover /nonexistent", 2)),
+    ],
 )
-def test_errors_that_cannot_be_written_keep_the_exit_code(arguments: tuple[str, ...], code: int) -> None:
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            command(*arguments),
-            stderr=full,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-            env=clean_environment(),
-        )
-    assert (done.returncode, done.stdout) == (code, "")
+def test_errors_that_cannot_be_written_keep_the_exit_code(line: str, code: int, stderr: str, unbuffered: str) -> None:
+    text = f'"$0" "$@" {stderr}; echo ${{PIPESTATUS[0]}}'
+    done = subprocess.run(
+        ["bash", "-c", text, *command(*line.split())],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        env=clean_environment(PYTHONUNBUFFERED=unbuffered),
+    )
+    assert done.stdout.splitlines()[-1] == str(code)
 
 
 @pytest.mark.parametrize(
