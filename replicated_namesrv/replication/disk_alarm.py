@@ -12,6 +12,8 @@ from replicated_namesrv.files import DiskReserve
 DISK_SHORT = b"\x06"
 """The message. Its only byte is a kind that no message of ``leader_messages.py`` has. Version 0.1 drops it."""
 REPEAT_MS, SILENCE_MS = 1_000.0, 5_000.0
+ENOUGH_BYTES = 8 << 20
+"""Room for the usual requests that add to the state."""
 
 
 class DiskAlarm:
@@ -25,10 +27,11 @@ class DiskAlarm:
         now_ms: Callable[[], float],
     ) -> None:
         """``send``: sends a message to all other nodes. ``keep_log_short``: called with True when this node's disk becomes short
-        of space, and with False when that ends."""
+        of space, and with False when ``ENOUGH_BYTES`` may be added again: as long as less may be added, data that was deleted
+        has to leave the log soon."""
         self.disk = disk
         self._send, self._keep_log_short, self._now_ms = send, keep_log_short, now_ms
-        self._was_short = False
+        self._was_short = self._log_is_short = False
         self._send_at_ms = 0.0
         self._heard_ms: dict[str, float] = {}
         """When this message last arrived from each other node."""
@@ -52,12 +55,14 @@ class DiskAlarm:
 
     def tick(self) -> None:
         """Check this node's disk, and send the message if it is due."""
-        self.disk.room()
-        is_short = self.disk.is_short
+        room, is_short = self.disk.room(), self.disk.is_short
         if is_short != self._was_short:
             self._was_short = is_short
-            self._keep_log_short(is_short)
             self._send_at_ms = 0.0
+        log_is_short = is_short or (self._log_is_short and room < ENOUGH_BYTES)
+        if log_is_short != self._log_is_short:
+            self._log_is_short = log_is_short
+            self._keep_log_short(log_is_short)
         if is_short and self._now_ms() >= self._send_at_ms:
             self._send_at_ms = self._now_ms() + REPEAT_MS
             self._send(DISK_SHORT)
