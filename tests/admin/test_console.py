@@ -138,6 +138,10 @@ async def test_follower_shows_a_leader_kill_a_pause_and_a_partition(tmp_path: Pa
         successor = await cluster.leader(among=cluster.others(follower))
         await page.goto(console(admin_port(cluster, successor)))
         await shows(page, "Nothing arrives from it over Raft.", f"{node_row(follower)} .why")
+        assert (await http(admin_port(cluster, successor), "/v1/kv/NAMESPACE/key", "PUT", b"while it is cut off")).status == 200
+        await page.goto(console(admin_port(cluster, successor), "charts"))
+        lag = page.locator("figcaption", has_text="Lag behind the newest commit of any node")
+        await expect(lag).to_have_text(re.compile(rf"{follower} [1-9]"), timeout=LIMIT_MS)
         await page.goto(console(admin_port(cluster, follower), "topics"))
         await shows(page, "This node is fenced. Its state, which is shown here, was last confirmed")
         await page.goto(console(admin_port(cluster, follower), "timeline"))
@@ -148,6 +152,18 @@ async def test_follower_shows_a_leader_kill_a_pause_and_a_partition(tmp_path: Pa
         await shows(page, "No node has a problem", "main")
         await shows(page, "no problems", "header")
         await expect(page.locator("table.facts td .bad")).to_have_count(0, timeout=LIMIT_MS)
+
+
+@pytest.mark.slow
+async def test_accessibility_checker_finds_nothing_on_the_page_of_a_cluster(tmp_path: Path) -> None:
+    async with replicated_processes(tmp_path) as cluster, browser_page(bypass_csp=True) as page:
+        leader = await cluster.leader()
+        for name in (leader, cluster.others(leader)[0]):
+            await page.goto(console(admin_port(cluster, name)))
+            await shows(page, "All 3 nodes answer", ".summary")
+            await page.locator(node_row(leader)).wait_for()
+            found = await Axe().run(page)
+            assert not found.response["violations"], found.generate_report()
 
 
 @pytest.mark.slow

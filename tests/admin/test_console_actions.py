@@ -23,7 +23,7 @@ from tests.support.replicated_processes import ReplicatedProcesses, eventually, 
 
 CHARTS = (
     *("Latency of requests, 99th percentile", "Latency of requests, median", "Commit latency, 99th percentile"),
-    *("Fsync latency, 99th percentile", "Elections", "Lag: committed but not applied", "Brokers", "Connections"),
+    *("Fsync latency, 99th percentile", "Elections", "Lag behind the newest commit of any node", "Brokers", "Connections"),
     *("Event loop lag, recent maximum", "CPU", "Memory", "Rejections by limits"),
 )
 OPEN_DIALOG = "dialog[open]"
@@ -187,6 +187,15 @@ async def test_rows_are_sorted_and_return_to_the_order_of_names(tmp_path: Path) 
         await first("B")
         await page.get_by_role("button", name="Cluster ▲").click()
         await first("C")
+        await page.get_by_label("Search broker clusters").fill("b")
+        await shows(page, "B", "tbody tr:only-child")
+        propose(node, PutKVConfig("NAMESPACE", "first", "b value that sorts last"))
+        await page.goto(console(port, "kv"))
+        await first("first")
+        await page.get_by_role("button", name="Value", exact=True).click()
+        await first("a value to find")
+        await page.get_by_role("button", name="Value ▲").click()
+        await first("b value that sorts last")
         await page.goto(console(port, "settings?sort=-Setting"))
         await first("zoneAwareAddresses")
         await page.reload()

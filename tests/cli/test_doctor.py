@@ -179,6 +179,24 @@ async def test_clocks_versions_and_settings_are_compared_with_the_other_nodes(tm
         assert levels(found["differences"]) == ["warning", "warning"]
 
 
+async def test_another_version_and_clock_few_descriptors_and_a_slow_disk_are_findings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other nodes and this machine are as usual, but the bounds on them are not."""
+    monkeypatch.setattr("replicated_namesrv.cli.doctor.__version__", "9.9.9")
+    monkeypatch.setattr("replicated_namesrv.cli.doctor.CLOCK_WARNING_S", 0.0)
+    monkeypatch.setattr("replicated_namesrv.cli.doctor.SYNC_WARNING_S", 0.0)
+    monkeypatch.setattr("resource.getrlimit", lambda which: (1_024, 4_096))
+    async with operated(tmp_path / "nodes") as cluster:
+        found = await findings(*member(tmp_path / "own"), "-a", cluster.admin, code=0)
+    for check, text in (("versions", "this is 9.9.9"), ("clocks", "the clock of n2 differs by")):
+        assert levels(found[check]) == ["warning", "warning"]
+        assert text in found[check][0]["text"]
+    assert levels(found["descriptors"]) == ["warning"]
+    assert found["descriptors"][0]["text"].startswith("at most 4096 file descriptors, but maxConnections=")
+    assert "warning" in levels(found["disk"])
+
+
 async def test_ports_of_the_running_node_are_its_own(tmp_path: Path) -> None:
     async with operated(tmp_path, 1) as cluster:
         node = cluster.nodes[0]

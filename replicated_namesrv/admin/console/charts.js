@@ -1,5 +1,5 @@
 // Charts of the last hour or day, each with a line for every node.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { bytes, clock, html, repeatedly } from "./api.js";
 import { useLive } from "./live.js";
 import { read, setFields } from "./route.js";
@@ -13,7 +13,7 @@ const CHARTS = [
   ["Commit latency, 99th percentile", ["commit:0.99"], ms],
   ["Fsync latency, 99th percentile", ["fsync:0.99"], ms],
   ["Elections", ["elections"], perSecond],
-  ["Lag: committed but not applied", ["lag"], plain],
+  ["Lag behind the newest commit of any node", ["lag"], plain],
   ["Brokers", ["brokers"], plain],
   ["Connections", ["connections"], plain],
   ["Event loop lag, recent maximum", ["loopLagMax"], ms],
@@ -59,7 +59,6 @@ function useSamples(nodes, asked, span) {
 
 function merged(before, answer, span) {
   const series = { ...answer.series };
-  if (series.commitIndex && series.appliedIndex) series.lag = series.commitIndex.map((value, at) => (value === null || series.appliedIndex[at] === null ? null : value - series.appliedIndex[at]));
   if (!before || answer.timesMs.length === 0) return before ?? { timesMs: answer.timesMs, series };
   const keep = before.timesMs.findLastIndex((time) => time < answer.timesMs[0]) + 1;
   const drop = Math.max(0, keep + answer.timesMs.length - (span === "hour" ? 1800 : 1440));
@@ -69,6 +68,26 @@ function merged(before, answer, span) {
     joined[name] = old.concat(series[name] ?? new Array(answer.timesMs.length).fill(null));
   }
   return { timesMs: before.timesMs.slice(drop, keep).concat(answer.timesMs), series: joined };
+}
+
+// A node that is cut off does not know what the others commit. So its lag is the difference to the newest commit index of all nodes.
+function withLag(samples, names, span) {
+  const nodes = names.filter((name) => samples[name]?.series.commitIndex && samples[name].series.appliedIndex);
+  const found = { ...samples };
+  for (const name of nodes) {
+    const { timesMs, series } = samples[name], at = nodes.map(() => -1);
+    const lag = timesMs.map((time, i) => {
+      let highest = null;
+      nodes.forEach((other, n) => {
+        const times = samples[other].timesMs, commits = samples[other].series.commitIndex;
+        while (at[n] + 1 < times.length && times[at[n] + 1] <= time) at[n] += 1;
+        if (at[n] >= 0 && time - times[at[n]] <= 1000 * PRESENT_S[span] && commits[at[n]] !== null) highest = Math.max(highest ?? 0, commits[at[n]]);
+      });
+      return highest === null || series.appliedIndex[i] === null ? null : Math.max(0, highest - series.appliedIndex[i]);
+    });
+    found[name] = { ...samples[name], series: { ...series, lag } };
+  }
+  return found;
 }
 
 function lines(samples, names, of) {
@@ -136,8 +155,9 @@ export function Charts() {
   const { cluster } = useLive();
   const { span = "hour" } = read().fields;
   const chosen = span === "day" ? "day" : "hour";
-  const { samples, errors } = useSamples(cluster?.nodes ?? [], cluster?.asked, chosen);
+  const { samples: sampled, errors } = useSamples(cluster?.nodes ?? [], cluster?.asked, chosen);
   const names = cluster?.nodes.map((node) => node.nodeId) ?? [];
+  const samples = useMemo(() => withLag(sampled, names, chosen), [sampled, names.join("\n"), chosen]);
   const silent = cluster?.nodes.filter((node) => !node.answers) ?? [];
   const has = (name) => names.some((node) => samples[node]?.series[name]);
   const requests = [...new Set(names.flatMap((node) => Object.keys(samples[node]?.series ?? {}).filter((name) => name.startsWith("request:"))))].sort();

@@ -10,8 +10,8 @@ const PERMISSIONS = (perm) => [perm & 4 ? "read" : "", perm & 2 ? "write" : "", 
 const encoded = (name) => encodeURIComponent(name);
 const together = (...names) => JSON.stringify(names); // a name can contain any separator
 
-function paged(path) {
-  const { q = "", sort = "", after = "" } = read().fields;
+function paged(path, sorts = true) {
+  const { q = "", after = "" } = read().fields, sort = sorts ? read().fields.sort ?? "" : "";
   return `${path}${query({ limit: ROWS, q, sort, after, readConsistency: "stale" })}`;
 }
 const consistent = (path, mode) => (mode === "cp" ? `${path}${path.includes("?") ? "&" : "?"}readConsistency=stale` : path);
@@ -147,25 +147,27 @@ function Contact({ node, cluster, path, name }) {
 export function Clusters() {
   const { cluster } = useLive();
   const { data, error, at } = useData(cluster && `v1/clusters${cluster.mode === "cp" ? "?readConsistency=stale" : ""}`);
+  const { q = "" } = read().fields;
+  const rows = data?.clusters.filter((row) => row.clusterName.toLowerCase().includes(q.toLowerCase()));
   const columns = [
     { title: "Cluster", by: (row) => row.clusterName, cell: (row) => html`<a href=${link("brokers", "", { q: `${row.clusterName}|` })}>${row.clusterName}</a>` },
     { title: "Broker names", number: true, by: (row) => row.brokerNames, cell: (row) => count(row.brokerNames) },
     { title: "Brokers", number: true, by: (row) => row.brokers, cell: (row) => count(row.brokers) },
     { title: "Without a master", number: true, by: (row) => row.withoutMaster, cell: (row) => html`<span class=${row.withoutMaster ? "bad" : ""}>${count(row.withoutMaster)}</span>` },
   ];
-  return html`<h1>Broker clusters</h1><${Problem} error=${error} data=${data} at=${at} />
-    ${data && html`<${Table} caption="Broker clusters" columns=${columns} rows=${data.clusters} keyOf=${(row) => row.clusterName} empty="No broker is registered." />`}`;
+  return html`<h1>Broker clusters</h1><${Search} label="Search broker clusters" /><${Problem} error=${error} data=${data} at=${at} />
+    ${rows && html`<${Table} caption="Broker clusters" columns=${columns} rows=${rows} keyOf=${(row) => row.clusterName} empty=${q ? "No broker cluster matches." : "No broker is registered."} />`}`;
 }
 
 export function Kv() {
   const { cluster } = useLive();
-  const { data, error, at, reload } = useData(cluster && ofMode(paged("v1/kv"), cluster.mode));
+  const { data, error, at, reload } = useData(cluster && ofMode(paged("v1/kv", false), cluster.mode)); // sorted here, page by page
   const why = cluster?.may.secrets;
   const put = (namespace, key) => (value) => change("PUT", `v1/kv/${encoded(namespace)}/${encoded(key)}`, value);
   const columns = [
-    { title: "Namespace", cell: (row) => row.namespace },
-    { title: "Key", cell: (row) => row.key },
-    { title: "Value", cell: (row) => html`<span class="value">${row.value}</span>` },
+    { title: "Namespace", by: (row) => row.namespace, cell: (row) => row.namespace },
+    { title: "Key", by: (row) => row.key, cell: (row) => row.key },
+    { title: "Value", by: (row) => row.value ?? "", cell: (row) => html`<span class="value">${row.value}</span>` },
     { title: "Actions", cell: (row) => html`<${Action} label="Change" disabled=${why} title=${`Change ${row.namespace} / ${row.key}`} done=${reload}
         preview=${html`<p>Present value: <code>${row.value}</code></p>`} input=${{ label: "New value", rows: 3, value: row.value }} run=${put(row.namespace, row.key)} />
       <${Action} label="Delete" disabled=${why} title=${`Delete ${row.namespace} / ${row.key}`} confirm=${row.key} done=${reload}
