@@ -32,7 +32,7 @@ from replicated_namesrv.errors import NamesrvError
 
 TIMEOUT_S = 30.0
 CALLS_AT_ONCE = 16
-"""Number of connections to a server that are kept open."""
+"""Maximum number of calls at the same time, for which connections are kept open."""
 _T = TypeVar("_T")
 
 

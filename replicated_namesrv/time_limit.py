@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 
 
-async def ends_within(seconds: float, work: Coroutine[object, object, None]) -> bool:
+async def ends_within(seconds: float, work: Coroutine[object, object, object]) -> bool:
     """Run ``work`` in a task, and cancel it after ``seconds``. Returns whether it ended in time.
 
     Before Python 3.11.3, ``asyncio.timeout`` raises CancelledError in a task that is being cancelled, and so cuts a cleanup short

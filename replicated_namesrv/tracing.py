@@ -112,9 +112,6 @@ class Tracing:
         """Export the spans that wait, for at most ``STOP_S``."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
-        async def is_done() -> None:
-            await done.wait()
-
         def shut_down() -> None:
             self._provider.shutdown()
             try:
@@ -123,6 +120,6 @@ class Tracing:
                 return  # the loop is closed, because the stop does not wait longer than ``STOP_S``
 
         threading.Thread(target=shut_down, name="trace-stop", daemon=True).start()
-        if not await ends_within(STOP_S, is_done()):
+        if not await ends_within(STOP_S, done.wait()):
             # Shutting the exporter down ends its retries.
             self._exporter.shutdown()  # type: ignore[no-untyped-call]  # OpenTelemetry declares no types there
