@@ -7,6 +7,7 @@ fault affects them: the admin port of our own nodes, and remoting for foreign on
 
 import asyncio
 import contextlib
+import json
 import random
 import shutil
 import time
@@ -361,11 +362,20 @@ class ProcessCluster:
 
     async def get_json(self, name: str, path: str, timeout_s: float = 1.0) -> dict[str, Any] | None:
         """The JSON answer of the admin port, if its status is 200; otherwise None."""
+        text = await self.get_text(name, path, timeout_s)
+        try:
+            answer: dict[str, Any] | None = None if text is None else json.loads(text)
+        except ValueError:
+            return None
+        return answer
+
+    async def get_text(self, name: str, path: str, timeout_s: float = 1.0) -> str | None:
+        """The answer of the admin port, if its status is 200; otherwise None."""
         if self.nodes[name].process.state != "running":
             return None
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with self.session.get(f"http://{self.nodes[name].admin}{path}", timeout=timeout) as answer:
-                return await answer.json() if answer.status == 200 else None
+                return await answer.text() if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, ValueError):
             return None

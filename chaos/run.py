@@ -27,6 +27,7 @@ from replicated_namesrv.chaos.fault_plans import expand
 from replicated_namesrv.chaos.fault_plans import plan as draw_plan
 from replicated_namesrv.chaos.foreign_servers import ForeignServer, prepare
 from replicated_namesrv.chaos.machine_load import MachineLoad
+from replicated_namesrv.chaos.metrics_recorder import METRICS_FILE, MetricsRecorder
 from replicated_namesrv.chaos.nemesis import ClusterNemesis
 from replicated_namesrv.chaos.node_disk import has_disk
 from replicated_namesrv.chaos.node_looks import AdminLooks, RemotingLooks
@@ -85,6 +86,8 @@ class RunPlan:
     node_command: Sequence[str] = SERVE
     enforces_access: bool = False
     """Whether the nodes have ``accessPolicy=enforce``, and brokers and clients send credentials."""
+    metrics_s: float | None = None
+    """Time between two scrapes of each node's metrics, which are then recorded. None: no scrapes."""
     looks_by_remoting: bool = False
     """Whether AP nodes are observed in the same way as foreign ones, so that both can be compared."""
 
@@ -220,6 +223,9 @@ class _Stage:
             cluster, cast.topology(), recorder, self._operator, nemesis_rng, plan.cut, self._at_edge, say
         )
         self._cluster = cluster
+        self._metrics = None
+        if plan.metrics_s is not None:
+            self._metrics = MetricsRecorder(cluster, folder / METRICS_FILE, plan.metrics_s, recorder.now_ns)
         self._load = MachineLoad(lambda: [pid for node in cluster.nodes.values() if (pid := node.process.pid) is not None])
 
     def _at_edge(self, exposed: set[str], dead: set[str]) -> None:
@@ -231,6 +237,7 @@ class _Stage:
         works = [self._phases(), self._nemesis.watch_processes(), self._observer.run()]
         works += [self._workload.watch_own_pauses(), self._sample_load()]
         works += [] if self._watcher is None else [self._watcher.run()]
+        works += [] if self._metrics is None else [self._metrics.run()]
         works += [self._operator.follow_list()] if self._scenario.has_operator and self._cluster.has_members else []
         tasks = [asyncio.create_task(work) for work in works]
         try:

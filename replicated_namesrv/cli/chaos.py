@@ -111,6 +111,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action="store_true",
             help="nodes enforce roles; brokers and clients sign with access keys",
         )
+        command.add_argument(
+            "--metrics-s", type=float, metavar="S", help="record the metrics of each node every S seconds (default: never)"
+        )
     suite = commands.add_parser("suite", help="run a suite of scenarios: smoke, full or soak", description=_ABOUT_SUITES)
     suite.add_argument("suite", choices=("smoke", "full", "soak"))
     suite.add_argument("--modes", default="ap,cp", help=f"comma-separated list of {_MODES} (default ap,cp)")
@@ -219,6 +222,10 @@ def _plan(arguments: argparse.Namespace, name: str, mode: str, suite: str) -> "R
         raise SettingError(f"--node-command: {mode} has its own command; leave it out")
     if foreign(mode) is not None and arguments.enforce_access:
         raise SettingError(f"--enforce-access: {mode} has no roles; leave it out")
+    if foreign(mode) is not None and arguments.metrics_s is not None:
+        raise SettingError(f"--metrics-s: {mode} has no metrics; leave it out")
+    if arguments.metrics_s is not None and not 0.1 <= arguments.metrics_s <= 60:
+        raise SettingError(f"--metrics-s {arguments.metrics_s:g}: give 0.1 to 60")
     if arguments.duration_s is not None and not 0.5 <= arguments.duration_s <= 3600:
         raise SettingError(f"--duration-s {arguments.duration_s:g}: give 0.5 to 3600")
     return RunPlan(
@@ -232,6 +239,7 @@ def _plan(arguments: argparse.Namespace, name: str, mode: str, suite: str) -> "R
         duration_s=arguments.duration_s,
         judged_as=getattr(arguments, "judge_as", None),
         enforces_access=arguments.enforce_access,
+        metrics_s=arguments.metrics_s,
     )
 
 

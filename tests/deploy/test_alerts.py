@@ -7,27 +7,22 @@ the shipped rules on these samples. A fault may cause several alerts; every othe
 import asyncio
 import contextlib
 import json
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
-from tests.packaging.tree import ROOT
+from tests.support.alert_rules import NAMES, RULES, WAITS
 from tests.support.authority import Authority
 from tests.support.faulty_node import DISK_FULL, SLOW_SYNCS, WRONG_STATE, FaultyNode
 from tests.support.nodes import http
 from tests.support.promtool import TEST_TIMEOUT_S, promtool, run_promtool
-from tests.support.recorded_metrics import SCRAPE_S, Scrape, input_series, names_in, parsed, rule_test
+from tests.support.recorded_metrics import SCRAPE_S, Scrape, input_series, parsed, rule_test
 from tests.support.replicated_processes import ReplicatedProcesses, eventually
 from tests.support.replicated_traffic import agent
 
-RULES = ROOT / "deploy" / "prometheus" / "alerts.yaml"
-TEXT = RULES.read_text(encoding="utf-8")
-NAMES = names_in(TEXT) | {"namesrv_raft_last_index"}
 NAMESPACE_BYTES = 65_536
 BROKER_TIMEOUT_MS = 20_000
 """heartbeatTimeoutMillis of the brokers. A closed connection is not evidence that a broker left if a node's event loop stalled,
@@ -36,19 +31,6 @@ BEFORE = 22
 """Number of scrapes before a fault: longer than five minutes, so that Prometheus can know that a series is new."""
 HOLD = 40
 """Number of scrapes for which the state after a fault lasts: ten minutes, longer than the longest ``for``."""
-
-
-def seconds(text: str) -> float:
-    """``1m30s`` in seconds."""
-    return float(sum(int(n) * {"s": 1, "m": 60, "h": 3600}[u] for n, u in re.findall(r"(\d+)([smh])", text)))
-
-
-WAITS = {
-    rule["alert"]: seconds(rule.get("for", "0s"))
-    for group in YAML(typ="safe", pure=True).load(RULES)["groups"]
-    for rule in group["rules"]
-}
-"""Alert to how long its condition has to hold."""
 
 
 class Recording:

@@ -55,7 +55,7 @@ def test_the_table_of_the_page_has_the_metrics_and_waiting_times_of_the_rules() 
         (line,) = [each for each in page.splitlines() if each.startswith(f"| {rule['alert']} |")]
         assert line.startswith(row), f"docs/alerts.md: the row has to begin with {row}"
         wanted = f"{waits[:-1]} {units[waits[-1]]}" if waits else ""
-        assert line.split("|")[-2].strip() == wanted, f"docs/alerts.md: {rule['alert']} has to end with {wanted!r}"
+        assert line.split("|")[-3].strip() == wanted, f'docs/alerts.md: {rule["alert"]}: the column "for" has to be {wanted!r}'
 
 
 def test_each_recording_rule_is_on_the_page_of_objectives() -> None:

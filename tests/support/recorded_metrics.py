@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 SCRAPE_S = 15
@@ -44,15 +45,20 @@ def input_series(scrapes: Sequence[Scrape], began_s: float, hold: int) -> list[d
 
 
 def _values(values: Sequence[float | None], hold: int) -> str:
-    shown = ["_" if value is None else f"{value:.6f}" for value in values]
+    shown = []
+    for before, value in pairwise([None, *values]):
+        # Prometheus marks a series as stale when a scrape fails, or lacks it
+        shown.append(f"{value:.6f}" if value is not None else "_" if before is None else "stale")
     return " ".join([*shown, f"_x{hold}" if values[-1] is None else f"{values[-1]:.6f}x{hold}"])
 
 
-def rule_test(name: str, series: list[dict[str, str]], expressions: Sequence[tuple[str, float, Any]]) -> dict[str, Any]:
+def rule_test(
+    name: str, series: list[dict[str, str]], expressions: Sequence[tuple[str, float, Any]], interval_s: int = SCRAPE_S
+) -> dict[str, Any]:
     """One test of a promtool file: (expression without labels in its result, at this second, value or None)."""
     return {
         "name": name,
-        "interval": f"{SCRAPE_S}s",
+        "interval": f"{interval_s}s",
         "input_series": series,
         "promql_expr_test": [
             {
