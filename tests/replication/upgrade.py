@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from replicated_namesrv import __version__
 from replicated_namesrv.cli.children import NodePlan, PlannedNode
 from replicated_namesrv.client.broker import BrokerAgent
 from replicated_namesrv.client.broker_requests import BrokerIdentity
@@ -85,15 +86,18 @@ async def die(cluster: ReplicatedProcesses, onlooker: Onlooker, broker: BrokerAg
     return asyncio.get_running_loop().time() - began
 
 
-async def run(arguments: argparse.Namespace, folder: Path) -> int:
-    """Run the whole schedule. Returns how often a living broker was missing."""
+async def run(old: Path, order_of_leader: str, folder: Path) -> list[str]:
+    """Run the whole schedule. Returns each time that a node did not show a living broker. ``old``: checkout of the earlier
+    version. ``order_of_leader``: leader-first or leader-last."""
     cluster = ReplicatedProcesses(folder, 3)
-    cluster.plan_kind = OtherVersion
+    OtherVersion.checkout, cluster.plan_kind = str(old), OtherVersion
     options: dict[str, Any] = {"register_period_ms": 1_500, "heartbeat_timeout_ms": TIMEOUT_MS}
     brokers: list[BrokerAgent] = []
     client, looking = RemotingClient(), []
     try:
         await cluster.start()
+        versions = {(await cluster.admin(name, "/v1/status"))["version"] for name in cluster.names}
+        assert __version__ not in versions, f"the nodes run {versions}, so there is nothing to upgrade"
         brokers = [agent(f"living-{number}", cluster.addresses, **options) for number in range(LIVING)]
         await asyncio.gather(*(broker.start() for broker in brokers))
         once = [BrokerIdentity(CLUSTER, f"once-{n}", 0, f"10.9.9.{n}:10911", "10.1.1.1:10912") for n in range(ONCE)]
@@ -110,7 +114,7 @@ async def run(arguments: argparse.Namespace, folder: Path) -> int:
         order = list(cluster.names)
         leader = await cluster.leader()
         order.remove(leader)
-        order.insert(0 if arguments.order == "leader-first" else 2, leader)
+        order.insert(0 if order_of_leader == "leader-first" else 2, leader)
         for name in order:
             await replace(cluster, name)
             print(f"{name} is of this version, {await cluster.leader()} leads")
@@ -125,7 +129,7 @@ async def run(arguments: argparse.Namespace, folder: Path) -> int:
         await onlooker.look(LOOKS)
         await cluster.agree()
         print(f"{onlooker.looks} looks, {len(onlooker.missed)} misses: {onlooker.missed[:3]}")
-        return len(onlooker.missed)
+        return onlooker.missed
     finally:
         for task in looking:
             task.cancel()
@@ -140,9 +144,8 @@ def main() -> int:
     parser.add_argument("--old", required=True, help="checkout of an earlier version")
     parser.add_argument("--order", choices=("leader-first", "leader-last"), default="leader-last")
     arguments = parser.parse_args()
-    OtherVersion.checkout = arguments.old
     with tempfile.TemporaryDirectory() as folder:
-        return min(asyncio.run(run(arguments, Path(folder))), 99)
+        return min(len(asyncio.run(run(Path(arguments.old), arguments.order, Path(folder)))), 99)
 
 
 if __name__ == "__main__":
