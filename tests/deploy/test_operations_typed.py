@@ -5,6 +5,7 @@ folders /etc/namesrv, /etc/systemd and /var/lib/private are folders of the test.
 """
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -33,6 +34,7 @@ TYPED = {
     "Cluster size and settings": "namesrv cluster",
     "systemd": r"mkdir|venv|pip|scp",  # tests/deploy/test_image.py installs with pip
     "Check the state": NONE,
+    "Watch changes": NONE,
     "Restart": NONE,
     "Change settings": r"10\.1\.0\.1",  # another cluster
     "Back up": NONE,
@@ -247,6 +249,7 @@ def test_page_of_operations_works_as_typed(machines: Machines) -> None:
     assert "true" in machines.run("n3", "namesrv config get orderMessageEnable")
     machines.run("n2", "systemctl reload namesrv")
     machines.run("n1", "namesrv kv put ORDER_TOPIC_CONFIG orders broker-0:4")
+    changes_are_watched(machines)
     machines.section("Back up")
     machines.run("n1", "cp namesrv-*.backup namesrv.backup")
 
@@ -366,6 +369,16 @@ def test_rocketmqs_name_servers_are_adopted_as_typed(machines: Machines) -> None
             on_each(machines, "namesrv route topic-0", r"broker-0")
         on_each(machines, "namesrv kv get ORDER_TOPIC_CONFIG orders", r"^broker-0:4$")
     assert "independent nodes" in machines.run("n1", "namesrv status")
+
+
+def changes_are_watched(machines: Machines) -> None:
+    """Type each command of the section for some seconds, because it never ends. ``1200``: a revision that this cluster has."""
+    nodes = json.loads(machines.run("n1", "namesrv status --json"))["nodes"]
+    revision = max(node["revision"] for node in nodes)
+    change = "namesrv kv put ORDER_TOPIC_CONFIG watched broker-0:4"
+    for line in blocks("Watch changes"):
+        command = line.partition("#")[0].strip().replace("1200", str(revision))
+        machines.type(f"(sleep 2; {change}) & timeout 10 {command} > seen; test $? = 124; wait; grep -q watched seen")
 
 
 def a_majority_fails(machines: Machines) -> None:
