@@ -1,7 +1,7 @@
 """The nemesis: applies the planned faults at the planned times and records what it did.
 
-The seed determines the schedule and all random choices, but not which node is the leader when a fault begins. When the phase
-ends or the run is interrupted, the nemesis removes all active faults.
+The seed determines the schedule and all random choices, but not which node is the leader when a fault begins. Each fault
+ends at its planned time, at the latest with the phase. After an interruption the cluster is stopped, and no fault is removed.
 """
 
 import asyncio
@@ -35,7 +35,8 @@ class ClusterNemesis:
         at_edge: Callable[[set[str], set[str]], None],
         say: Callable[[str], None],
     ) -> None:
-        """``at_edge`` is called before and after each change with the brokers that may be dropped and the nodes that are dead.
+        """``at_edge`` is called before and after each change with the brokers that nodes may remove although they live, and the
+        dead nodes.
 
         ``variant``: the effect of "cut" in this run.
         """
@@ -215,9 +216,8 @@ class ClusterNemesis:
             await asyncio.sleep(WATCH_S)
 
     def check_processes(self) -> None:
-        """Raise ProcessError if a node has ended by itself, which is recorded as a fault without an end, or if Toxiproxy has
-        ended.
-        """
+        """Raise ProcessError if a node has ended that this run did not end, which is recorded as a fault without an end, or if
+        Toxiproxy has ended."""
         for node, ended in self._cluster.ended():
             now_ns = self._recorder.now_ns()
             how = node.stop_reason() or ended.how

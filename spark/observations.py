@@ -1,7 +1,7 @@
 """Each node's answers over time, how far they differ, and when they agree again (M14, M15). Pure.
 
-The definitions are those of ``verify.divergence``. The input is ``looks``, in which consecutive looks with the same answer are
-one row.
+The definitions are those of ``verify.divergence``. The input is ``looks``, in which most consecutive looks with the same
+answer are one row; ``states`` joins the rest.
 """
 
 from collections import defaultdict

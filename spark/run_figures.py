@@ -1,6 +1,7 @@
 """Figures of single runs. Each row of the table ``PER_RUN`` (``schemas.py``) is one figure. Pure.
 
-Each figure is computed per phase, per side of the partition (majority, minority), over all of them (``all``), and per read level.
+Figures of operations are computed per phase, side of the partition (majority, minority) and read level; ``all`` stands for all
+values of one of these. Other figures, such as divergence, are computed for the whole run only.
 ``CATALOGUE`` names every figure with its number in DESIGN.md, its unit, and whether less is better.
 """
 

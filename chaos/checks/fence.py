@@ -1,8 +1,8 @@
 """The fence: a node without a majority stops serving after ``fenceAfterMs``, and serves again after the fault has ended.
 
-While the fence is due, a running node answers no request of a client, and it keeps no connection open: a request to it fails at
-once, not by a time-out. Its status says that it is not ready, so that balancers do not choose it.
-"""
+From ``fenceAfterMs`` (and some slack) until the fault ends, a running node answers no request of a client, and it keeps no
+connection open: a request to it fails at once, not by a time-out. Its status says that it is not ready, so that balancers do not
+choose it."""
 
 from collections.abc import Iterator
 

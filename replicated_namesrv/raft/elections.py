@@ -27,11 +27,11 @@ from replicated_namesrv.raft.stall import Stall
 from replicated_namesrv.raft.standing import Memory, PeerMemories
 
 REPEAT_ELECTIONS = 4
-"""A peer sends a series of refused terms if the pauses between its messages are shorter than this number of maximum election
-times. A candidate sends one message in each election time."""
+"""Messages with refused terms are one series while the pauses between them are at most this number of maximum election times. A
+candidate sends one message in each election time."""
 PATIENCE_ELECTIONS = 10
 """A node that has a leader raises its term by one step after a peer has sent refused terms for this number of maximum election
-times (3 s in all by default)."""
+times (6 s in all by default)."""
 
 
 class ElectionCore(RaftState, Protocol):
@@ -110,7 +110,7 @@ class Elections:
         return self._core.is_leader or self._leadership.in_contact(self._now())
 
     def tick(self, now: float) -> None:
-        """Campaign if the election time-out has passed. Not on a leader."""
+        """Campaign if the election time-out has passed. Must not be called on a leader."""
         if now >= self._leadership.election_deadline and not self._waits_for_disk:
             self.restart_timer(now)
             if self._voters.is_voter and not self._stall.stalled and not self._waits_for_peers:

@@ -1,4 +1,4 @@
-"""Detects a stalled disk, on which a leader transfers leadership.
+"""Detects a stalled disk. A leader with a stalled disk transfers leadership.
 
 A hanging sync is not a failure, so no other part notices it: heartbeats continue, and a majority of other nodes may commit
 without this disk. Such a node counts as failed for everything that needs its disk:
@@ -7,7 +7,7 @@ without this disk. Such a node counts as failed for everything that needs its di
 |-----|--------------|-------------------------------|---------------------------------------------------------------------------|
 | D1  | no           | any                           | nothing                                                                   |
 | D2  | yes          | follower, learner             | does not campaign and rejects pre-votes, because no vote could be sent    |
-| D3  | yes          | leader, a follower has all    | transfers leadership to the follower with the longest log                 |
+| D3  | yes          | leader, follower has its log  | transfers leadership to the follower with the longest log                 |
 | D4  | yes          | leader, no transfer succeeds  | steps down; the others elect a leader after an election time              |
 | D5  | yes          | leader of a cluster of one    | continues to lead                                                         |
 
@@ -16,8 +16,8 @@ tests are in ``tests/raft/test_stall.py``, the transcripts are ``tests/golden/ra
 
 Proposals that were waiting when the disk stalled go to the next leader, or end as rejected when their time is up. A stalled
 follower is harmless: it acknowledges nothing, so the leader sends it one window and then heartbeats. It continues to apply
-entries that it has and that a majority without it has committed. In a new term it acknowledges nothing, so it is sent no
-entries.
+entries that it has and that a majority without it has committed. In a new term, which is not on its disk, it does not
+even answer heartbeats, so the leader sends it no entries.
 
 When the sync ends after all, the node takes part again at once. A sync that fails stops the node (``entry_log.py``).
 """

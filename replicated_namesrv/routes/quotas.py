@@ -12,7 +12,8 @@ such as free disk space, are checked in the same way.
 Numbers of objects are limited so that the work of a command is bounded by its size and the topics that it concerns. For objects,
 the needs contain the names of the new objects, not only their number. So an object counts once, even if several commands in
 progress add it: brokers that return at the same time often have the same topics. Each node knows its own grants only. So the
-nodes together can exceed the bound, at most by the factor ``RESTORED_FACTOR``."""
+nodes together can exceed the bound, at most by the number of members (usually at most ``RESTORED_FACTOR``; observers admit
+commands, too)."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping
@@ -57,7 +58,7 @@ COMMAND_BYTES_MAX = 16 << 20
 """Maximum value of this limit, and of the commands that Raft accepts. The command of a KV entry with the longest value has 6 MiB.
 Only registrations can be longer."""
 DISK = "diskReserveBytes"
-"""Limit on the bytes that commands add to the disk: the free space above ``diskReserveBytes`` and a copy of the state."""
+"""Limit on the bytes that commands add to the disk: the free space, less ``diskReserveBytes`` and a copy of the state."""
 
 
 class Need(NamedTuple):
@@ -115,8 +116,8 @@ def new_topics(tables: Tables, command: Command) -> Collection[str]:
 
 
 def check_texts(tables: Tables, command: Command, new: Collection[str]) -> None:
-    """Raise LimitError for the first text that is too long. A removal may contain every stored text, even a longer one. So may a
-    registration contain the topics that its broker name has. ``new``: ``new_topics``."""
+    """Raise LimitError for the first text that is too long. A removal may contain every stored text, even a longer one. A
+    registration may likewise contain long topics that its broker name already has. ``new``: ``new_topics``."""
     for field, text in _texts(tables, command, new):
         limit = VALUE_BYTES_MAX if field == "value" else NAME_BYTES_MAX
         if len(text) * 4 > limit and text_bytes(text) > limit:
@@ -464,7 +465,7 @@ TOPIC_BROKERS_MAX = 1_000
 """Maximum number of broker names in one ``REGISTER_TOPIC_IN_NAMESRV`` (217). Each costs every node some 30 us."""
 RESTORED_FACTOR = 7
 """A state to be restored may have this many times the maximum number of each kind of object. A cluster can have that many: each
-node counts only its own grants, and up to 7 voters admit commands at the same time."""
+node counts only its own grants, and up to 7 voters admit commands at the same time. With observers it could have more."""
 
 _GONE, _LESS = "unregister those that are gone", "delete those that are not needed"
 _SPREAD = "spread the topics over more broker names"

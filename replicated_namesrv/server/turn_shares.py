@@ -1,11 +1,11 @@
 """TurnShares: how much of the event loop's time one address can use.
 
 All work for an address counts as its debt. The debt shrinks by a quarter of the time that passes. When it reaches ``SHARE_NS``,
-further frames, HTTP requests, registrations and late answers of the address wait, in order, until the debt is paid. So while
-other addresses cause work, one address uses at most about a quarter of the loop, even with many connections and requests: after a
-millisecond of work it waits for three. The rest of the time is for other addresses, for peers and for timers. Because the address
-waits, the process also sleeps from time to time. The kernel's scheduler wakes such a process sooner than one that always runs, so
-requests of other hosts wait for a shorter time.
+further frames, HTTP requests, registrations and answers that are not ready at once wait, in order, until the debt is paid. So
+while other addresses cause work, one address uses at most about a quarter of the loop, even with many connections and requests:
+after a millisecond of work it waits for three to four. The rest of the time is for other addresses, for peers and for timers.
+Because the address waits, the process also sleeps from time to time. The kernel's scheduler wakes such a process sooner than one
+that always runs, so requests of other hosts wait for a shorter time.
 
 An address is alone if no other one waits, and none has connected or caused work for ``ALONE_AFTER_NS``. It can use the whole
 processor: its debts are forgotten, and after ``ALONE_NS`` of work it only waits for the next turn, in which peers and timers come
@@ -13,6 +13,7 @@ first.
 
     work                                                      its time is
     frames, HTTP requests, late answers, registrations        measured
+    reads of up to 1 KiB, the sending of a late answer        estimated (``FEW_NS``, ``DEFERRED_NS``)
     bytes received and sent, in the kernel                    estimated (``connection.NS_PER_BYTE``)
     a command on all nodes of a cluster                       estimated (``consensus.CommandProposer``)
 
@@ -29,7 +30,7 @@ from time import perf_counter_ns
 
 SHARE_NS = 1_000_000
 """Time that an address may use before it waits. A request that has begun is not interrupted. On replicated nodes, a read of
-another host waits for about four turns."""
+another host waits for about four turns of the event loop, each of up to this time."""
 ALONE_NS = 4_000_000
 """Time that an address may use in one turn while it is alone. 400 connections with one query each need less time. The wait for
 the next turn costs as much as one query."""
@@ -78,7 +79,7 @@ class TurnShares:
         self._latest: Share | None = None
         """The share that spent time last."""
         self._has_others = False
-        """Whether two addresses have spent time since this was last checked."""
+        """Whether another address has connected or spent time since this was last checked."""
         self._others_until_ns = now_ns()
         """Time until which no address counts as alone."""
         self._used_up = 0

@@ -1,20 +1,25 @@
-"""Reader of the JSON dialect of fastjson 1, on which peers rely. It accepts in addition to JSON: keys without quotes or in single
-quotes, strings in single quotes, whole numbers as keys (``{0:"a"}``, as fastjson itself writes maps with integer keys), surplus
-commas, ``/* */`` and ``//`` comments, a byte order mark, raw control characters and ``\\x41 \\v \\0`` in strings, leading zeros
-and ``1L``-like suffixes of numbers, ``undefined`` and ``NaN`` (null). The following, which fastjson accepts by accident or for
-Java only, is not accepted: object keys, ``Set[…]``, ``new Date(…)``, ``x'…'``, any character in place of a comma. ``@type`` and
-``$ref`` are keys like any other.
+"""Reader of the JSON dialect of fastjson 1, on which brokers and clients rely. In addition to JSON it accepts:
+
+- keys without quotes or in single quotes, and strings in single quotes;
+- whole numbers as keys (``{0:"a"}``), as fastjson itself writes maps with integer keys;
+- surplus commas, ``/* */`` and ``//`` comments, and a byte order mark;
+- raw control characters and ``\\x41 \\v \\0`` in strings;
+- leading zeros and ``1L``-like suffixes of numbers, ``undefined`` and ``NaN`` (null).
+
+It does not accept what fastjson accepts by accident or for Java only: object keys, ``Set[…]``, ``new Date(…)``, ``x'…'``, and any
+character in place of a comma. ``@type`` and ``$ref`` are keys like any other.
 
 The reader has its own stack and does not recurse. Depth, digits and work are bounded, and ``parse_steps`` runs in slices. Keys
-are returned as text; of duplicate keys the last one counts. Whole numbers of up to 18 digits become int, all other numbers
-``NumberText``. A lone surrogate becomes ``?``, as Java writes it, so that all text can be encoded.
+are returned as text; of duplicate keys the last one counts. Whole numbers of up to 18 digits without leading zeros become int
+(not ``-0``), all other numbers ``NumberText``. A lone surrogate becomes ``?``, as Java writes it, so that all text can be
+encoded.
 
-``loads`` uses orjson for plain JSON. Only numbers differ then: those with a fraction, or beyond 64 bits, are float.
+``loads`` uses orjson for plain JSON. Then numbers with a fraction or an exponent, or beyond 64 bits, are float, and other whole
+numbers are int.
 
-``to_int`` and the like convert a value as fastjson 1 does for a field of that Java type (``TypeUtils.castTo…``), both in
-headers and in bodies. A value that does not fit raises ``MalformedJsonError`` with the member's name; null keeps the member's
-default.
-"""
+``to_int``, ``to_long`` and so on convert a value as fastjson 1 does for a field of the Java type in their name
+(``TypeUtils.castTo…``), both in headers and in bodies. A value that does not fit raises ``MalformedJsonError`` with the member's
+name; null keeps the member's default."""
 
 import re
 from collections.abc import Iterator
@@ -37,7 +42,7 @@ MAX_ESCAPES: Final = 50_000
 
 
 class MalformedJsonError(ValueError):
-    """Text that fastjson does not accept either, or that exceeds a limit."""
+    """Text that this reader does not accept, or that exceeds a limit."""
 
 
 class NumberText(str):
@@ -96,7 +101,7 @@ def decode_utf8(data: bytes | bytearray | memoryview) -> str:
 def parse_steps(text: str, max_members: int | None = None) -> Steps[object]:
     """Read one JSON text, yielding after every ``SLICE_WORK``; returns its value.
 
-    Raises MalformedJsonError, also when there are more than ``max_members`` keys, items and closing brackets.
+    Raises MalformedJsonError, also when there are ``max_members`` or more keys, items and closing brackets, the root included.
     """
     root: list[object] = []
     stack: list[dict[str, object] | list[object]] = []
@@ -276,7 +281,8 @@ MAX_OBJECT_MEMBERS: Final = 10_000
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _SAFE_DIGITS = 15
-"""A number with a fraction is truncated if it has fewer digits than this before the point; a greater number is an error."""
+"""A number with a fraction is truncated if it has at most this many digits before the point. Of a greater number, only a fraction
+of zeros is accepted."""
 _ZERO_FRACTION = re.compile(r"\.0*$")
 
 

@@ -1,28 +1,29 @@
 """Silence: how long each broker has had no contact with the leader, and the recording of this in the log.
 
 ``Silence`` is pure and belongs to one term of one leader. Its times are milliseconds in which the leader's process ran
-(``RunningClock``: one step counts at most a second), so the leader's own pauses do not count as silence.
+(``RunningClock``), so a pause of the leader counts as at most one second of silence. LEAD is the first command of a new leader,
+and SUSPECT the command that records silence.
 
     row  what the leader knows of the registration    silent since                              test
     B1   its last contact: an accepted renewal, or    that moment                               test_contact_ends_silence
          its last registration applied after LEAD
     B2   no contact since this leader's LEAD          LEAD minus the recorded suspicion         test_successor_continues
 
-T is the broker's time-out. The suspicion is part of the replicated state: the number of thirds of T that are recorded. Row B2
-subtracts these thirds.
+T is the broker's time-out. The suspicion is part of the replicated state: the recorded silence of the broker, in whole thirds
+of T. Row B2 subtracts these thirds.
 
     row  silent for      recorded suspicion     outcome                                         test
     S1   less than T/3   any                    nothing                                         test_short_silence
     S2   T/3 to 2T/3     0                      SUSPECT with 1                                  test_first_third
     S3   2T/3 to T       0 or 1                 SUSPECT with 2                                  test_second_third
-    S4   T/3 to T        as much or more        nothing                                         test_recorded_silence
+    S4   T/3 to T        at least these thirds  nothing                                         test_recorded_silence
     S5   at least T      any                    remove it as silent, unless a contact is        test_time_out, and
                                                 being recorded                                  test_removal_waits_for_contact
 
 Therefore:
 
 - Time without a leader does not count towards any broker's time-out.
-- A new leader underestimates the silence of a broker by less than a third of the time-out.
+- Each change of leader loses less than a third of the time-out of a broker's silence.
 - A broker that makes contact within a third of its time-out causes no log entry.
 
 ``Suspicions`` has at most one SUSPECT command in progress. The next command records together the events that occur during this
