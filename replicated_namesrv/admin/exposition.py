@@ -171,7 +171,11 @@ METRICS: dict[str, Declared] = {
     ),
     "loop_lag_seconds": Declared(HISTOGRAM, "Delays of the event loop."),
     "loop_lag_recent_max_seconds": Declared(GAUGE, "Largest delay of the event loop in the last 10 to 20 seconds."),
-    "peer_refusals": Declared(COUNTER, "Connections and messages from peers that were refused, by reason.", ("what",)),
+    "peer_refusals": Declared(
+        COUNTER,
+        "Connections and messages from peers that were refused, by reason (certificate: own TLS files not loaded).",
+        ("what",),
+    ),
     "admin_connections_refused": Declared(COUNTER, "Connections to the admin port that were closed because there were too many."),
     "access_refusals": Declared(
         COUNTER,

@@ -546,6 +546,8 @@ class PeerTransport:
         self.refused_count = 0
         self.forged_frames = 0
         """Number of frames without the right MAC. Each has closed its connection."""
+        self.unusable_files = 0
+        """Number of handshakes before which the changed TLS files could not be loaded."""
         self.last_refusal = ""
         self._warned_at = float("-inf")
 
@@ -622,6 +624,7 @@ class PeerTransport:
             try:
                 self.tls.refresh()
             except TransportError as error:
+                self.unusable_files += 1
                 self.refused(f"the old certificates stay in use: {error}")
 
     def refused(self, reason: str) -> None:
@@ -635,8 +638,9 @@ class PeerTransport:
     @property
     def refusals(self) -> dict[str, int]:
         """``connection``: connections closed because of the peer's identity or messages; ``frame``: connections closed because of
-        a wrong MAC."""
-        return {"connection": self.refused_count, "frame": self.forged_frames}
+        a wrong MAC; ``certificate``: handshakes before which the own TLS files could not be loaded."""
+        connections = self.refused_count - self.unusable_files
+        return {"connection": connections, "frame": self.forged_frames, "certificate": self.unusable_files}
 
     async def stop(self) -> None:
         self.is_stopped = True

@@ -400,6 +400,8 @@ def test_files_half_replaced_leave_the_old_ones_in_use(tmp_path: Path) -> None:
             async with started(replace(theirs, tls=authority.files("b"))) as (b,):
                 await both_connected(a, b)
                 assert "old certificates stay in use" in a.transport.last_refusal
+                assert a.transport.refusals["certificate"] >= 1
+                assert a.transport.refusals["connection"] == 0
 
     asyncio.run(scenario())
 
