@@ -55,6 +55,7 @@ def check_removal_reports(story: Story) -> CheckResult:
             due == "expired"
             and (seen.node, seen.broker, seen.life.life) not in hung_up
             and not _is_touched(story, seen, until_ns)
+            and _was_connected(story, seen)
         ):
             wrong.append(f"{when} {story.ms(seen.life.start_ns)}, and did not close its connection")
     exempt = {"removals without a report near the stop of the node, or at the end of the run": left_out}
@@ -82,6 +83,15 @@ def _is_touched(story: Story, seen: SeenRemoval, until_ns: int) -> bool:
         story.mode == "cp" or link in fault.links or (not fault.links and seen.node in fault.nodes)
         for fault in story.faults_in(seen.life.start_ns - QUIET_NS, until_ns)
     )
+
+
+def _was_connected(story: Story, seen: SeenRemoval) -> bool:
+    """Whether the broker had a connection to the node when it died: it registered there after the last fault of the node. A
+    restarted node has none of its former connections, and may begin to listen after the broker's last registration."""
+    died_ns = seen.life.start_ns
+    restarted_ns = max((until for fault, until in story.faults if seen.node in fault.nodes and until <= died_ns), default=0)
+    registrations = (op for op in story.of_kind("register-copy") if (op.key, op.node) == (seen.broker, seen.node) and op.ok)
+    return any(restarted_ns <= op.start_ns and op.end_ns <= died_ns for op in registrations)
 
 
 def _was_stopped(story: Story, node: str, start_ns: int, end_ns: int) -> bool:

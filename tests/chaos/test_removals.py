@@ -35,6 +35,12 @@ def removed(at: float, state: str, *, mode: str = "ap", hung_up: bool = True) ->
     return script.op(at, at, BROKER, HUNG_UP, BROKER) if hung_up else script
 
 
+def restarted() -> Script:
+    """The first node is restarted. More than a second later, the broker dies without a further registration."""
+    script = registered(1950, "ap").fault(2000, 2100, variant=None, name="restart", node="n1").saw(3400, "n1", HERE)
+    return script.truth(3500, BROKER, "silent").saw(3600, "n1", []).dropped(3610, BROKER)
+
+
 CASES: dict[str, tuple[Callable[[Story], CheckResult], Script, Script]] = {
     "a cluster lists a silent broker for its time-out": (
         check_registration,
@@ -135,6 +141,11 @@ CASES: dict[str, tuple[Callable[[Story], CheckResult], Script, Script]] = {
         check_removal_reports,
         removed(3100, "silent").dropped(3110, BROKER),
         removed(3100, "silent", hung_up=False).dropped(3110, BROKER),
+    ),
+    "but not those that ended when the node was restarted": (
+        check_removal_reports,
+        restarted(),
+        restarted().op(2200, 2210, BROKER, "register-copy", BROKER, "1"),
     ),
     "a stopped node reports nothing": (
         check_removal_reports,
