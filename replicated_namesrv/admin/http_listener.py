@@ -26,6 +26,9 @@ from replicated_namesrv.listening import stop_listening
 from replicated_namesrv.server.turn_shares import TurnShares
 
 STOP_TIMEOUT_S = 2.0
+BACKLOG = 1_024
+"""Maximum number of connections that wait to be accepted, as at the RocketMQ port by default. If more wait, the kernel drops new
+ones, and each client waits at least a second before it tries again."""
 LINGERING_S = 1.0
 """Time for which the rest of an unread request body is received and dropped. If the connection were closed at once, it would be
 reset before the client has the answer."""
@@ -96,7 +99,7 @@ class HttpListener:
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: _Gate(self), host, port, backlog=128, reuse_address=True)
+            self._server = await loop.create_server(lambda: _Gate(self), host, port, backlog=BACKLOG, reuse_address=True)
         except OSError as cause:
             reason = "is in use" if cause.errno == errno.EADDRINUSE else f"cannot be bound ({cause.strerror or cause})"
             await self._runner.cleanup()

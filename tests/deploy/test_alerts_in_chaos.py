@@ -54,8 +54,9 @@ ROWS = (
     Row("slow-disks", ("NamesrvDiskSlow",), ("NamesrvLeaderFlapping",)),
     Row("brokers-cut-from-all", ("NamesrvNoBrokers",)),
 )
-STEADY = WorkloadSpec(pair=False, mortal="none", early_deaths=False, deputy=False, churn=False)
-"""Clients and brokers, of which none stops or dies."""
+STEADY = WorkloadSpec(pair=False, mortal="none", early_deaths=False, deputy=False, churn=False, kv_writes="one")
+"""Clients and brokers, of which none stops or dies. A write goes to one node and does not wait for nodes that do not answer, so
+there are many writes during a fault."""
 HAND_OVER = "hand-over"
 OF_SCENARIO = ("register_period_ms", "broker_timeout_ms", "changes_per_s", "kv_per_s")
 """Parts of the workload that a scenario determines."""
