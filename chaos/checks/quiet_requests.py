@@ -39,16 +39,18 @@ def check_quiet_requests(story: Story) -> CheckResult:
 
 
 def _of_clients(story: Story) -> list[Op]:
-    """The requests of clients, not of brokers, that ended. The run cancels the last requests of some clients."""
+    """The requests of clients, not of brokers, that ended, to nodes that are members. The run cancels the last requests of some
+    clients."""
     begin_ns, end_ns = story.judged.start_ns, min((fault.began_ns for fault, _ in story.faults), default=NEVER_NS)
     final_ns = story.phases["final"].start_ns if "final" in story.phases else NEVER_NS
+    founders, remaining = {None, *story.founders}, {None, *story.final_nodes}
     return [
         op
         for op in story.ops
         if op.kind in JUDGED_KINDS
         and op.client not in story.lives
         and op.end_ns != NEVER_NS
-        and (begin_ns <= op.start_ns < end_ns or op.start_ns >= final_ns)
+        and ((begin_ns <= op.start_ns < end_ns and op.node in founders) or (op.start_ns >= final_ns and op.node in remaining))
     ]
 
 

@@ -2,17 +2,20 @@
 
 A connection records the tick of its last read or write (one assignment) and is in the slot of the earliest tick at which it could
 be idle. When that tick comes, the connection is either idle or moves to the slot of its last activity. So each connection is
-checked about once per idle time, independent of its traffic. It is closed at most one tick late (the Java server's
-``IdleStateHandler`` ALL_IDLE is exact to the millisecond, but no client depends on that). Only slots with connections use memory:
-an idle time can be 68 years.
+checked about once per idle time, independent of its traffic. It is never closed early, unless one turn of the event loop takes
+longer than ``TURN_S``, and at most ``TURN_S`` and two ticks late (the Java server's ``IdleStateHandler`` ALL_IDLE is exact to the
+millisecond, but no client depends on that). Only slots with connections use memory: an idle time can be 68 years.
 
 Time in which this process did not run (SIGSTOP, a suspended machine) is not silence of brokers and clients and does not count.
 """
 
+from math import ceil
 from typing import Protocol
 
 TICKS_PER_IDLE_TIME = 100
 TICK_MAX_S = 1.0
+TURN_S = 0.1
+"""Maximum time by which ``tick`` is late when a connection records it: a due tick waits for the end of the loop's turn."""
 TICKS_PER_ADVANCE_MAX = 10
 """Maximum number of ticks that one call counts. More ticks have passed only if the process stalled."""
 
@@ -33,7 +36,8 @@ class IdleWheel:
         self.tick_s = min(TICK_MAX_S, idle_s / TICKS_PER_IDLE_TIME)
         self.tick = 0
         """Number of the current tick. Members copy it when they are active."""
-        self._idle_ticks = round(idle_s / self.tick_s) + 1  # + 1, because the activity can be at any point of its tick
+        # + 1, because the activity can be at any point of its tick
+        self._idle_ticks = round(idle_s / self.tick_s) + 1 + ceil(TURN_S / self.tick_s)
         self._slots: dict[int, set[Idler]] = {}
         """Members by the tick at which they are checked."""
         self._started_s = now_s

@@ -8,9 +8,9 @@ from tests.chaos.test_checks import with_renewals
 from tests.chaos.traces import Script
 
 
-def failing(at: float, *, outcome: str = "indeterminate") -> Script:
+def failing(at: float, *, outcome: str = "indeterminate", node: str = "n1") -> Script:
     """A route look-up at ``at`` fails."""
-    return Script().busy("c1", 1000, 2500).op(at, at + 5, "c2", "route", "t", outcome=outcome)
+    return Script().busy("c1", 1000, 2500).op(at, at + 5, "c2", "route", "t", outcome=outcome, node=node)
 
 
 CASES: dict[str, tuple[Script, Script]] = {
@@ -22,6 +22,7 @@ CASES: dict[str, tuple[Script, Script]] = {
     "unless there is an election": (failing(1900).elected(2500, "n2"), failing(1900).elected(3500, "n2")),
     "the first report of a leader is no election": (Script().busy("c1", 1000, 2500), failing(1200).elected(500, "n1")),
     "unless nodes are still starting": (failing(900), failing(1100)),
+    "unless the node is no member": (failing(1200, node="n4"), failing(1200, node="n3")),
     "unless the run ended before": (
         Script().busy("c1", 1000, 2500).op(1200, None, "c2", "route", "t"),
         Script().busy("c1", 1000, 2500).op(1200, 1300, "c2", "route", "t", outcome="indeterminate"),

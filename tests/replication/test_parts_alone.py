@@ -1,8 +1,10 @@
 """Parts of a replicated node without the node: each works on a consensus that does what a test says."""
 
 import asyncio
+import math
 from asyncio import Future
 from random import Random
+from typing import cast
 
 import pytest
 
@@ -283,6 +285,18 @@ async def test_liveness_and_the_calls_of_brokers_need_no_node() -> None:
     assert machine.state.registration(*KEY) is None
     assert (liveness.lost_count, liveness.expired_count) == (1, 0)
     parts.tasks.stop()
+
+
+async def test_a_name_that_only_the_configuration_has_was_not_removed() -> None:
+    """The setting ``join`` may name a node that is no member. When the log is read, this name goes."""
+    parts = Parts()
+    members = cast(list[str], parts.liveness._node.members)
+    members.append("n2")
+    parts.now_ms = 10.0
+    for changed, removed_ms in ((members.remove, -math.inf), (members.append, -math.inf), (members.remove, 10.0)):
+        changed("n2")
+        parts.liveness.members_changed()
+        assert parts.liveness._removed_ms == removed_ms
 
 
 async def test_104_after_a_registration_that_failed() -> None:

@@ -38,7 +38,8 @@ class BrokerLiveness:
         self.client = LeaderClient(node, self.attachments, self._send)
         self.role: LeaderRole | None = None
         """The leader's part of liveness; None while this node does not lead."""
-        self._members = set(node.members)
+        self._members: set[str] | None = None
+        """The members when they last changed. None: the log has not been read, and the configuration may name other nodes."""
         self._removed_ms = -math.inf
         """When this node last applied the removal of a node from the cluster."""
         self._expired = self._lost = 0
@@ -114,7 +115,7 @@ class BrokerLiveness:
     def members_changed(self) -> None:
         """Members of the cluster were added or removed."""
         now_ms, before, self._members = self._node.running_ms(), self._members, set(self._node.members)
-        if before - self._members:
+        if before is not None and before - self._members:
             self._removed_ms = now_ms
         if self.role is not None:
             self.role.departures.set_members(self._node.members, now_ms, self._removed_ms)
