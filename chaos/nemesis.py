@@ -217,7 +217,8 @@ class ClusterNemesis:
 
     def check_processes(self) -> None:
         """Raise ProcessError if a node has ended that this run did not end, which is recorded as a fault without an end, or if
-        Toxiproxy has ended."""
+        Toxiproxy has ended.
+        """
         for node, ended in self._cluster.ended():
             now_ns = self._recorder.now_ns()
             how = node.stop_reason() or ended.how

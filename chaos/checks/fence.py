@@ -2,7 +2,8 @@
 
 From ``fenceAfterMs`` (and some slack) until the fault ends, a running node answers no request of a client, and it keeps no
 connection open: a request to it fails at once, not by a time-out. Its status says that it is not ready, so that balancers do not
-choose it."""
+choose it.
+"""
 
 from collections.abc import Iterator
 

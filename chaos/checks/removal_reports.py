@@ -7,6 +7,7 @@ broker whose heartbeats are lost does not know that it was removed. Therefore no
 from bisect import bisect_left
 from collections import defaultdict
 
+from replicated_namesrv.chaos.checks.removal_times import last_contact
 from replicated_namesrv.chaos.checks.seen_removals import SeenRemoval, seen_removals
 from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story, result, unless_stalled
 from replicated_namesrv.chaos.recorded_brokers import HUNG_UP
@@ -90,8 +91,8 @@ def _was_connected(story: Story, seen: SeenRemoval) -> bool:
     restarted node has none of its former connections, and may begin to listen after the broker's last registration."""
     died_ns = seen.life.start_ns
     restarted_ns = max((until for fault, until in story.faults if seen.node in fault.nodes and until <= died_ns), default=0)
-    registrations = (op for op in story.of_kind("register-copy") if (op.key, op.node) == (seen.broker, seen.node) and op.ok)
-    return any(restarted_ns <= op.start_ns and op.end_ns <= died_ns for op in registrations)
+    contact = last_contact(story, seen.broker, died_ns, seen.node)
+    return contact is not None and contact.start_ns >= restarted_ns
 
 
 def _was_stopped(story: Story, node: str, start_ns: int, end_ns: int) -> bool:

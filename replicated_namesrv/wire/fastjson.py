@@ -19,7 +19,8 @@ numbers are int.
 
 ``to_int``, ``to_long`` and so on convert a value as fastjson 1 does for a field of the Java type in their name
 (``TypeUtils.castTo…``), both in headers and in bodies. A value that does not fit raises ``MalformedJsonError`` with the member's
-name; null keeps the member's default."""
+name; null keeps the member's default.
+"""
 
 import re
 from collections.abc import Iterator

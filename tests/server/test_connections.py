@@ -19,7 +19,7 @@ from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.routes.commands import Command
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.server import connection, turn_shares
-from replicated_namesrv.server.idle import TICKS_PER_ADVANCE_MAX, IdleWheel
+from replicated_namesrv.server.idle import TICKS_PER_ADVANCE_MAX, TURN_S, IdleWheel
 from replicated_namesrv.service import CloseReason, Connection, Freshness, ReadLevel
 from replicated_namesrv.settings import INT_MAX, Settings
 from replicated_namesrv.wire import bodies
@@ -178,6 +178,16 @@ def test_idle_wheel_closes_after_the_idle_time_and_not_before() -> None:
             closed_at[member] = now_s - 1000
     assert 120 <= closed_at[silent] <= 122
     assert 150 - 1 + 120 <= closed_at[active] <= 150 + 122
+
+
+def test_idle_wheel_closes_nobody_early_whose_activity_came_in_a_long_turn() -> None:
+    """The turn of the event loop began at 0.015 s. The connection was active at 0.095 s, when four due ticks still waited."""
+    wheel = IdleWheel(2, 0.0)
+    wheel.advance(0.015)
+    member = Member()
+    wheel.add(member)
+    closed_at = next(now_s for now_s in (step / 100 for step in range(2, 400)) if wheel.advance(now_s))
+    assert 0.095 + 2 <= closed_at <= 0.015 + 2 + TURN_S + 2 * wheel.tick_s
 
 
 def test_idle_wheel_does_not_count_time_in_which_the_process_stood_still() -> None:
