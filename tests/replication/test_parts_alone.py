@@ -4,7 +4,6 @@ import asyncio
 import math
 from asyncio import Future
 from random import Random
-from typing import cast
 
 import pytest
 
@@ -208,7 +207,9 @@ async def test_a_heavy_command_keeps_its_turn_until_raft_has_an_outcome() -> Non
 class Parts:
     """The parts of one node that is its own leader, without ReplicatedNode."""
 
-    def __init__(self) -> None:
+    def __init__(self, *others: str) -> None:
+        """``others``: further names that the configuration has."""
+        self.members = ["n1", *others]
         self.now_ms = 0.0
         self.consensus, self.tasks = FakeConsensus(), Tasks()
         machine = self.consensus.machine
@@ -216,7 +217,7 @@ class Parts:
         self.liveness = BrokerLiveness(
             LivenessContext(
                 "n1",
-                ["n1"],
+                self.members,
                 machine,
                 self.consensus,
                 proposer.decide,
@@ -289,10 +290,9 @@ async def test_liveness_and_the_calls_of_brokers_need_no_node() -> None:
 
 async def test_a_name_that_only_the_configuration_has_was_not_removed() -> None:
     """The setting ``join`` may name a node that is no member. When the log is read, this name goes."""
-    parts = Parts()
-    members = cast(list[str], parts.liveness._node.members)
-    members.append("n2")
+    parts = Parts("n2")
     parts.now_ms = 10.0
+    members = parts.members
     for changed, removed_ms in ((members.remove, -math.inf), (members.append, -math.inf), (members.remove, 10.0)):
         changed("n2")
         parts.liveness.members_changed()
