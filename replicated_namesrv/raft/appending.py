@@ -1,8 +1,8 @@
 """Handles AppendEntries on a follower (Raft, 5.3).
 
-Before PySyncObj sees the message, this module decides which entries may be cut. Entries at or below the commit index are known to
-be equal, so they are skipped. Entries that the log already has with the same term are skipped, too. Only a term conflict after
-these entries cuts the log. The answer is sent when the entries and the term are on disk.
+Before PySyncObj sees the message, this module drops from it the entries that the log already has: those at or below the commit
+index, and then those with the same term. Only a term conflict after these entries cuts the log. The answer is sent when the
+entries and the term are on disk.
 """
 
 from typing import Protocol
@@ -103,8 +103,8 @@ class Appending:
         return previous_index, previous_term, entries
 
     def _check_committed(self, peer: str, index: int, term: int) -> None:
-        """Compare the committed entry at ``index`` with that of ``peer``, which is of ``term``. Raises InvariantError if the
-        terms differ."""
+        """Check that our committed entry at ``index`` has ``term``, the term that ``peer`` sends for it. Raises InvariantError if
+        not."""
         ours = self._log.term_at(index)
         if ours not in (None, term):
             raise InvariantError(f"{peer} sends entry {index} of term {term}; committed here is term {ours}")
@@ -133,7 +133,7 @@ class Appending:
             )
 
     def _conflict_hint(self, previous_index: int) -> int:
-        """The index that the leader should try next: after our log, or before the term that conflicts."""
+        """The index that the leader should try next: after our log, or the first one of the term that conflicts."""
         log = self._log
         hint = log.last_index + 1 if log.term_at(previous_index) is None else log.first_of_term(previous_index)
         return max(self._core.commit_index + 1, min(hint, previous_index))

@@ -7,13 +7,13 @@ this one, again and again while writes continue.
 
     follower to which a snapshot, or the entries after it, are sent    the log after the snapshot is
     has answered in the last ``transfer_silence_ms``                   kept from the end of its snapshot, then from its match
-    has all entries that were written meanwhile                        no longer kept
+    lags by at most ``compact_margin_entries``                         no longer kept
     silent for ``transfer_silence_ms``                                 dropped, the transfer is given up
     lags by more than ``transfer_log_*_max``                           dropped, the transfer is given up
 
-On a disk that is nearly full, this is checked every ``SHORT_DISK_PAUSE_S``: a snapshot is due if ``SHORT_DISK_BYTES`` were
-written since the last one, or if anything was written and the log is longer than ``SHORT_DISK_BYTES``. Segments are then closed
-early and one snapshot is kept, so that data deleted from the state is soon deleted from the disk, too.
+On a disk that is nearly full, a check every ``SHORT_DISK_PAUSE_S`` starts a snapshot if ``SHORT_DISK_BYTES`` were written since
+the last one, or if anything was written and the log is longer than ``SHORT_DISK_BYTES``. Segments are then closed early and one
+snapshot is kept, so that data deleted from the state is soon deleted from the disk, too.
 
 A follower whose transfer was given up is sent the newest snapshot; while it is still silent, no log is kept for it.
 """
@@ -85,7 +85,7 @@ class Compaction:
         return written > SHORT_DISK_BYTES or (written > 0 and self._log.file_bytes > SHORT_DISK_BYTES)
 
     def disk_is_short(self, short: bool) -> None:
-        """Whether the disk is nearly full: then the log is compacted early, and one snapshot is kept instead of two."""
+        """Note whether the disk is nearly full. If so, the log is compacted early, and one snapshot is kept instead of two."""
         self._disk_is_short = short
         self._snapshots.kept = 1 if short else 2
         self._log.segment_bytes = (
@@ -93,8 +93,8 @@ class Compaction:
         )
 
     def wanted(self, last_index: int) -> bool:
-        """Whether to take a snapshot up to ``last_index``, the last entry applied. Called when PySyncObj finds the log too
-        long.
+        """Whether to take a snapshot up to ``last_index``, the last entry applied. Called when PySyncObj finds the log too long,
+        or a snapshot was forced.
         """
         current, config = self._snapshots.current, self._config
         if self._stall.stalled:

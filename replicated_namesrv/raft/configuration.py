@@ -5,7 +5,7 @@ and promoted by MEMBERS entries (``members.py``). Each change is in force on a n
 in single-server membership changes (dissertation, 4.1). A quorum before a change and one after it share a voter that is the same
 incarnation in both. A join that replaced one incarnation by another at once would not have this property.
 
-The first row that matches says since when a change in the log is in force, if it is not applied yet:
+For a change that is in the log but not applied yet, the first row that matches says from when it is in force:
 
 | row | change  | place before | in force     | why                                                                       |
 |-----|---------|--------------|--------------|---------------------------------------------------------------------------|
@@ -63,8 +63,7 @@ class Configuration:
         self._waiting: list[tuple[int, Change]] = []
         """Changes in the log that are not applied yet, as (index, change), in ascending order."""
         self.is_static = True
-        """True while no MEMBERS entry has been applied: the members are the founders, and their addresses are in the
-        configuration."""
+        """True while no MEMBERS entry has been applied: the members are the founders, and their addresses are in the settings."""
         self.applied_members: Members = founding_members(voters)
         self.members: Members
         """The members of the latest configuration."""
@@ -80,7 +79,7 @@ class Configuration:
 
     @property
     def has_members_entry(self) -> bool:
-        """Whether a MEMBERS entry is in the log, or in what the log was compacted to."""
+        """Whether a MEMBERS entry is in the log, or was in a part that a snapshot replaced."""
         return not self.is_static or any(isinstance(change, dict) for _, change in self._waiting)
 
     @property
@@ -89,8 +88,8 @@ class Configuration:
         return self._waiting[-1][0] if self._waiting else 0
 
     def replace(self, voters: Mapping[str, int], members: Members | None = None) -> None:
-        """Replace all members: the founders have become known, or a snapshot was restored. No change follows in the log.
-        ``members`` None: no MEMBERS entry was applied, and all voters are founders."""
+        """Replace all members: the founders have become known, or a snapshot was restored. Changes that were not applied are
+        forgotten. ``members`` None: no MEMBERS entry was applied, and all voters are founders."""
         self.is_static = members is None
         self.applied_members = founding_members(voters) if members is None else dict(members)
         self._waiting.clear()
@@ -151,8 +150,8 @@ class Configuration:
         return member is not None and (member.incarnation != incarnation or member.kind is Kind.LEARNER)
 
     def next_change(self, node: str, incarnation: int) -> bytes | None:
-        """The next entry that a member that keeps up needs. For a voter this is a vacancy or a join, on the way to its vote; for
-        an observer it records the incarnation. None: there is nothing to write."""
+        """The next entry that a member that keeps up needs: for a voter a vacancy or a join, for a learner its change to a voter,
+        for an observer its incarnation. None: there is nothing to write."""
         member = self.members.get(node)
         if member is None or not self.is_unfinished(node, incarnation):
             return None

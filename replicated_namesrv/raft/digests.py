@@ -3,7 +3,7 @@ must be equal.
 
 The indexes are the multiples of ``digest_interval_entries`` and, when idle, the last applied one. If a majority of the voters
 agrees on a digest and ours differs, this node stops: its state is wrong. If ours differs from a peer's and no majority agrees on
-any, it is unknown which is right, and no node takes proposals or confirms reads until a majority has agreed again. An only voter
+any, it is unknown which is right, and no node takes proposals or confirms reads until a majority has agreed again. A single voter
 is a majority: an operator who removes all other voters decides which state is right. Digests are compared only between nodes of
 one ``RaftConfig.digest_version``.
 """

@@ -7,21 +7,20 @@ reported. The argument:
    node had. Each record has its number in the stream and a checksum, so a lost, doubled or foreign record is detected.
 2. ``begin_sync`` passes everything written so far to the disk in one append; one fsync covers all waiting records (group
    commit). ``durable_index`` and ``durable_number`` increase only when that fsync has been reported.
-3. A mark records the number of the last record that had been synced before it. On opening, the log looks behind the first bad
-   record for a valid mark that reports this record as synced. If there is none, the record is a torn tail: it was never
+3. A mark records the number of the last record that had been synced before it. On opening, the log searches the bytes after the
+   first bad record for a valid mark that reports this record as synced. If there is none, the record is a torn tail: it was never
    acknowledged, and the stream is cut there. Otherwise acknowledged data is damaged, and the log refuses to open, because a node
    that forgets what it acknowledged breaks Raft. A mark is also written when writing pauses, so that damage to the last batch is
-   recognised, too. If the process crashes before that mark, damage to the last batch looks like a torn tail.
-   A member's log was synced before the node became a member. So the log also refuses to open if no segment has a readable
-   record.
+   recognised, too. If the process crashes before that mark, damage to the last batch looks like a torn tail. A member's log was
+   synced before the node became a member. So the log also refuses to open if no segment has a readable record.
 4. Records that were readable on opening but are not marked as synced may exist only in memory: after a failed fsync Linux treats
    the pages as clean, and the next fsync succeeds without writing them. So the segments that hold such records are copied to new
    files, which are synced and then take the old names, before any of these records counts as durable.
-5. Whole segments are deleted; each begins with the term, vote and commit index, so it can be read without earlier ones. A
-   segment whose first record is torn is removed on opening, because it would continue without them.
+5. Only whole segments are deleted. Each begins with the term, vote and commit index, so it can be read without earlier ones. A
+   segment whose first record is torn is removed on opening, because it lacks these values.
 
 The commit index in a mark is a hint that lets a restarted node apply before it has contact with a leader; it is never ahead of
-its entries in the stream.
+the entries before the mark.
 
 The list interface at the end (``add``, ``clear``, ``deleteEntriesFrom`` …) is the one PySyncObj expects of a journal.
 """
@@ -39,8 +38,8 @@ RECORD = struct.Struct("<2sIIBQ")
 MARKER = b"\xa5\x5a"
 CHECKED = struct.Struct("<BQ")
 CHECKED_FROM = RECORD.size - CHECKED.size
-"""Offset in the head of a record at which the checked bytes begin. The checksum begins with the length, so the length is checked,
-too."""
+"""Offset in the head of a record at which the checked bytes begin. The length is the start value of the checksum, so it is
+checked, too."""
 HEADER = struct.Struct("<8sIQI")
 """The head of a segment: magic, format version, number of the first record, checksum."""
 MAGIC = b"RAFTLOG\n"
@@ -142,7 +141,7 @@ class Log:
         self.on_cut: Callable[[int], None] = lambda index: None
         """Called with the first removed index when the log is cut."""
         self.cut_records = 0
-        """Number of records that were dropped as a torn tail when the log was opened."""
+        """1 if a torn tail was dropped when the log was opened, otherwise 0."""
         self._open()
 
     # Opening
@@ -442,7 +441,7 @@ class Log:
         self._syncing_number = 0
 
     def sync_now(self) -> None:
-        """Write and sync while the caller waits: when opening, and for a cluster of one."""
+        """Write and sync while the caller waits, when the log is opened."""
         names, directory = self.begin_sync()
         self._storage.sync(names, directory)
         self.complete_sync()

@@ -1,7 +1,7 @@
 """Storage in a real directory.
 
-Each file is appended to through one descriptor that stays open. A lock keeps a second process out. ``sync`` runs in another
-thread while the owner continues to append. It opens each file anew: the owner may close its descriptor meanwhile.
+Each file is appended to through one descriptor that stays open. A lock keeps a second process out. ``sync`` runs in other threads
+while the owner continues to append. It opens each file anew: the owner may close its descriptor meanwhile.
 
 A failed ``sync`` stops the node, so it must not fail merely because connections use all descriptors. ``_Spares`` holds some in
 reserve, and releases one when a file cannot be opened for lack of descriptors.
@@ -61,7 +61,7 @@ def lock_directory(descriptor: int) -> None:
 
 
 class _Spares:
-    """Spare descriptors for the time when no others are available. Used from both threads."""
+    """Spare descriptors for the time when no others are available. Used from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

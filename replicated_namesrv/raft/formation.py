@@ -1,9 +1,9 @@
 """How blank nodes form a cluster, and how a blank node finds one that exists.
 
-When all configured peers of a blank node have reported that they are blank, it durably promises to found with exactly these
-incarnations. It founds once all of them have promised the same. A node promises only once. So if two different sets of founders
-have a data directory in common, at most one of them can be complete. Therefore no second cluster is founded beside an existing
-one.
+When all configured peers of a blank node have reported that they are blank, it durably promises to found a cluster with exactly
+these incarnations. It founds the cluster once all of them have promised the same. A node promises only once. So if two different
+sets of founders have a data directory in common, at most one of them can be complete. Therefore no second cluster is founded
+beside an existing one.
 
 ``next_step`` decides by the first row that matches what peers have said in greetings since this process started; "ours" are
 the founders that we have promised, or founded with:
@@ -13,7 +13,7 @@ the founders that we have promised, or founded with:
 | F1  | blank    | one is a member                                    | member, its founders | join as a learner                 |
 | F12 | blank    | we join a cluster                                  | wait                 | we never found a new cluster      |
 | F2  | blank    | not all have greeted                               | wait                 | one may be a member               |
-| F3  | blank    | one has promised another data directory of a node  | wait; problem        | a disk was lost while founding    |
+| F3  | blank    | one has promised with other data directories       | wait; problem        | a disk was lost while founding    |
 | F4  | blank    | all are blank, or have promised the same nodes     | promise              |                                   |
 | F5  | promised | one is a member of ours                            | member, ours         | all have promised                 |
 | F6  | promised | one of ours is a member with other founders        | member, its founders | ours can never be complete        |

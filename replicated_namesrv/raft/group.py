@@ -1,8 +1,8 @@
 """The group of a node: the peers with which it exchanges messages now. It follows the members in the log.
 
-The peers of a node are the other members and the members that were removed lately. Until the node knows a leader that is a
-member, the configured nodes are peers, too. Another node can send its list of members (a hint), which adds members that this node
-does not know yet. Votes and acknowledgements are counted by the configuration alone.
+The peers of a node are the other members and the members that were removed lately. The configured nodes are peers, too, while the
+node is not a member or has not found a leader that is one. Another node can send its list of members (a hint). The members that
+this node does not know yet become peers. Votes and acknowledgements are counted by the configuration alone.
 """
 
 from collections.abc import Callable, Collection
@@ -54,7 +54,7 @@ class Group:
         configured nodes are peers, too. If the log is behind and the hint was lost, only the configuration may name the
         leader."""
         self.hint: tuple[int, Members] = (0, {})
-        """(index, members): members of the cluster that another node named in a hint, and that this node does not know yet."""
+        """(index, members) of the newest hint. It is dropped when this node has applied the index."""
         self._hint_source = VACANT
         """The incarnation of the node that sent this hint."""
         self.version = 0
@@ -78,10 +78,10 @@ class Group:
         self._is_listed = self._context.node_id in self._configuration.applied
 
     def configuration_changed(self) -> None:
-        """PySyncObj counts by the latest configuration at once. Peers are added and dropped in the next tick.
+        """The configuration has changed: PySyncObj counts by it at once, and peers are added and dropped in the next tick.
 
-        A MEMBERS entry counts from the append. So the identity file notes it before the entry can be acknowledged. Otherwise a
-        version without these entries could start on this directory, and count by another configuration."""
+        A MEMBERS entry is in force once it is appended. So the identity file notes it before the entry can be acknowledged.
+        Otherwise a version without these entries could start on this directory, and count by another configuration."""
         if self._configuration.has_members_entry:
             self._identity.note_members(self._identity.removed_at)
         self._context.set_voters(places(self._configuration.members) or frozenset(self._context.configured))
@@ -147,7 +147,7 @@ class Group:
 
     @property
     def _hint_counts(self) -> bool:
-        """Whether the hint is of this cluster, as far as known, and names what this node does not know."""
+        """Whether the hint is of this cluster, as far as known, and newer than the entries that this node has applied."""
         return self.hint[0] > self._core.applied_index and not self._membership.is_foreign(self._hint_source)
 
     def member(self, peer: str) -> RaftMember | None:
@@ -165,7 +165,8 @@ class Group:
 
     @property
     def _has_leader(self) -> bool:
-        """Whether this node knows a leader that stays its peer: the log of this leader contains the members."""
+        """Whether this node knows a leader that is a member by the log or the hint. Such a leader stays a peer and sends its
+        log."""
         leader = self._leadership.leader_of(self._core.term)
         if not self._context.config.defences.lasting_leader:
             return leader is not None
@@ -174,7 +175,7 @@ class Group:
     @property
     def accepts_strangers(self) -> bool:
         """Whether nodes that are not peers may connect. They may be the present members: all members that this node knows may
-        have been replaced while it was down or cut off. Only hints of such nodes count."""
+        have been replaced while it was down or cut off. From such nodes only hints are accepted."""
         silent = self._context.now() - self._leadership.last_contact_at
         without_leader = not self._core.is_leader and silent > self._context.config.election_max_ms / 1000
         return self.is_searching or without_leader
@@ -193,7 +194,7 @@ class Group:
             self._leaving.pop(self._context.node_id, None)
             self._is_due = True
             for peer in sorted(self.links & set(self._context.peers)):
-                self._membership.hint(peer, log_index)  # the sender may lag, and not know that the present leader is a member
+                self._membership.hint(peer, log_index)  # the peer may lag, and not know that the present leader is a member
             self._observer.members_changed()
 
     def restored(self, log_index: int, last_origin: int | None) -> None:

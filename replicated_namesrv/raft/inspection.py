@@ -106,7 +106,7 @@ class SegmentFacts:
 
 
 class SnapshotFacts(NamedTuple):
-    """One snapshot file. ``metadata`` None: it is damaged before its end."""
+    """One snapshot file. ``metadata`` None: the metadata cannot be read."""
 
     name: str
     size: int
@@ -127,7 +127,8 @@ class Inspection:
     """Highest commit index recorded in the log. A node may know a higher index, because it does not record every change."""
     last_index: int
     problems: list[str]
-    """Damage that keeps a node from starting, or snapshots that a start would ignore. Each text names the file and the offset."""
+    """Damage that keeps a node from starting, or snapshots that a start would ignore. Each text names the file and, if known, the
+    offset."""
     torn: str | None
     """Text if the log ends within a record that was never acknowledged; None: it does not. A start cuts this record off."""
 

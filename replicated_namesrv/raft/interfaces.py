@@ -196,7 +196,7 @@ class Observer:
     """Events of a node. Override the ones you need. Called inside entry points: do not call back."""
 
     def role_changed(self, role: str, term: int) -> None:
-        """``role`` is leader, candidate, follower or learner."""
+        """``role``: leader, candidate, follower, learner, observer or removed."""
 
     def voted(self, candidate: str, term: int) -> None:
         """This node votes for ``candidate`` in ``term``."""

@@ -65,7 +65,7 @@ class MemberChange(NamedTuple):
 
 
 PASSING_ROWS = {"M2", "M11"}
-"""Their conditions end by themselves within seconds."""
+"""Rows whose conditions end by themselves within seconds."""
 
 
 class Refusal(NamedTuple):
@@ -232,7 +232,8 @@ class MemberChanges:
         return None if lag <= most else f"{name} lags {lag} entries behind the leader; wait until it lags at most {most}"
 
     def _too_few(self, after: Members) -> str | None:
-        # the time that check-quorum allows, because a leader that steps down after the change leaves no voters who can elect one
+        # the time that CheckQuorum allows: without a quorum after the change, this leader would step down, and none could be
+        # elected
         limit = self._now() - self._context.config.election_min_ms / 1000
         answering = {
             p.peer

@@ -1,14 +1,15 @@
 """Membership: which incarnations may vote, and how blank nodes form a cluster.
 
-The members are in the log (``members.py``), or fixed by configuration. A data directory draws an incarnation number when it is
-created. The configuration says which incarnation of each node votes, or that its place is vacant. Votes and
-acknowledgements of any other incarnation are not counted, so a node that lost its disk, and with it its memory of votes and
-acknowledgements, is a learner until it is promoted.
+The members are in the log (``members.py``), or fixed by the settings. A data directory draws an incarnation number when it is
+created. ``Configuration`` says which incarnation of each node votes, or that its place is vacant. Votes and acknowledgements of
+any other incarnation are not counted, so a node that lost its disk, and with it its memory of votes and acknowledgements, is a
+learner until it is promoted.
 
 Peers exchange greetings (the node and its data directory) and then introductions (the process, and what its disk must contain;
-standing.py). Before both sides have accepted each other's process, only greetings and introductions are sent to or accepted from
-a peer. A process that has just started sends no votes and no acknowledgements to any peer until all peers have accepted it, or a
-time limit has passed (``is_silent``). The reason: one peer may remember more of this process's disk than the other peers do.
+standing.py). Before both sides have accepted each other's process, only greetings, hints of members and introductions are sent to
+or accepted from a peer. A process that has just started sends no votes and no acknowledgements to any peer until all peers have
+accepted it, or a time limit has passed (``is_silent``). The reason: one peer may remember more of this process's disk than the
+other peers do.
 """
 
 from collections import deque
@@ -53,7 +54,7 @@ CONTACT_SECONDS = 2.2
 longer than an attempt of the peer to connect, and longer than ``transport.LIVE_SECONDS``."""
 NUMBERS_REMEMBERED = 1_024
 """Number of introductions to a peer whose numbers are remembered until the peer echoes one of them or a later one. If there are
-more, the oldest are forgotten. Over a connection on which nothing arrives, they are those of at least 50 s."""
+more, the oldest are forgotten. While the peer does not answer, they cover at least the last 50 s (default heartbeat)."""
 FOREIGN_REMEMBERED = 64
 """Number of data directories of other clusters that are remembered, as many as a cluster has members."""
 REJOIN_STEP = 1 << 40
@@ -128,12 +129,12 @@ class Membership:
         """For each peer: (process, sequence) of its newest introduction, which this node echoes."""
         self._sequence = 0
         self._sent: dict[str, deque[int]] = {}
-        """For each peer: the numbers of the introductions sent to it, from the last one that it has echoed on."""
+        """For each peer: the numbers of the introductions sent to it, beginning with the last one that it has echoed."""
         self._foreign: set[str] = set()
         """Peers that belong to another cluster of the same name."""
         self._foreign_incarnations: deque[int] = deque(maxlen=FOREIGN_REMEMBERED)
-        """Incarnations of nodes of other clusters. A peer that was added because of a wrong hint is dropped when this is noticed,
-        and must not be added again."""
+        """Incarnations of nodes of other clusters. A peer that was added because of a hint from such a node is dropped, and must
+        not be added again."""
         self._greet_at: dict[str, float] = {}
         self._introduce_at: dict[str, float] = {}
         self._due_at: float | None = None
@@ -388,7 +389,7 @@ class Membership:
         self._introduce_at[peer], self._due_at = self._now() + self._introduction_seconds, None
         received = self._newest_received.get(peer, (0, 0))
         # The step depends on what the peer sent last. If this process is reset, it receives other introductions than before, so
-        # it does not send the numbers again that it has sent before.
+        # it does not repeat the numbers that it has sent before.
         self._sequence += 1 + ((received[0] ^ received[1]) * _STEP_FACTOR >> (64 - _STEP_BITS)) % (1 << _STEP_BITS)
         self._sent.setdefault(peer, deque(maxlen=NUMBERS_REMEMBERED)).append(self._sequence)
         self._environment.send(
@@ -413,7 +414,7 @@ class Membership:
         """``peer`` reports its process, and its judgement of ours (``Standing``)."""
         self.is_settled = False
         if peer in self._foreign or peer not in self._greetings:
-            return  # without its greeting, ``peer`` would count as one of protocol 0. It is greeted again, and repeats this.
+            return  # without its greeting, ``peer`` would count as one of protocol 0; it is greeted, and introduces itself again
         self._due_at = None
         record = self._memories.record(peer, said.source)
         record.note(self._followers.memory_of(peer, said.source))
@@ -425,7 +426,7 @@ class Membership:
         if standing is None:
             return
         process, sequence = self._newest_received.get(peer, (0, 0))
-        newest = record.newest_of(said.process)  # of one incarnation; the process may have rejoined as another one
+        newest = record.newest_of(said.process)  # as this incarnation; the process may have had another one before
         self._newest_received[peer] = said.process, max(newest, sequence) if process == said.process else newest
         other = self.known.get(peer)
         if standing is Standing.ACCEPTED:

@@ -10,7 +10,7 @@ A message is dropped by the first row that matches:
 | B2  | term                         | > own term + `TERM_STEP_MAX`, own term is not 0   | elections cannot have reached it      |
 | B3  | term of an entry or snapshot | > term of the message; in a vote: >= that term    | a log has no entries of later terms   |
 | B4  | acknowledged                 | > index before the entries                        | a leader sends what follows the match |
-| B5  | offset                       | > total                                           | a file has no bytes behind its end    |
+| B5  | offset                       | > total                                           | a file has no bytes after its end     |
 
 B2 does not hold for term 0: a new disk joins a cluster of any age. Identities (incarnations, nonces, checksums) may have any
 value, because they are drawn from all 64-bit numbers.

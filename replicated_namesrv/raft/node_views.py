@@ -69,8 +69,7 @@ class NodeViews:
 
     @property
     def peers(self) -> list[str]:
-        """Nodes with which this one exchanges messages: the other members, the members that were removed lately and, before this
-        node is a member, the configured nodes. A new list after each change."""
+        """Nodes with which this one exchanges messages now (``group.py``). A new list after each change."""
         return self.context.peers
 
     @property

@@ -1,4 +1,4 @@
-"""Sends messages to the accepted process of a peer, at once or when they are durable.
+"""Sends messages to the accepted process of a peer, at once or when the records that they depend on are durable.
 
 A vote, a vote request and an acknowledgement are promises about the disk. They wait here until the log is durable up to the
 record that they depend on. If the term has changed by then, they are dropped. Greetings and introductions, which decide about
@@ -67,8 +67,8 @@ class Outbox:
         return len(self._held)
 
     def address(self, peer: str) -> tuple[int, int]:
-        """Source and destination, the first two fields of every message to ``peer``. Destination 0: the peer would drop the
-        message."""
+        """Source and destination, the first two fields of every message to ``peer``. Destination 0: no process of ``peer`` is
+        accepted yet; it would drop the message."""
         return self._addresses.incarnation, self._addresses.known.get(peer, 0)
 
     def reaches(self, peer: str, kind: type[PeerMessage]) -> bool:

@@ -22,12 +22,12 @@ HEARTBEATS_REMEMBERED_MAX = 64
 """Number of unanswered messages without data that are remembered per follower: the heartbeats of about 3 s. They are needed for
 the lease. Answers to older messages are useless for it."""
 PAUSE_HEARTBEATS_MAX = 16
-"""Longest back-off before data is sent again: 0.8 s with the default heartbeat. A follower that returns catches up within about
-an election time."""
+"""Longest back-off before data is sent again: 0.8 s with the default heartbeat. So a follower that recovers waits for little more
+than an election time."""
 
 ROUNDS_MIN = 10
-"""Number of rounds as in the dissertation. A learner that receives half of what is written doubles its lag in each round. In the
-tenth round, even the shortest delays have become longer than an election time. If nothing is written, ten rounds take half a
+"""Number of rounds as in the dissertation. A learner that receives half of what is written doubles its lag in each round. By the
+tenth round, even the shortest first round has grown longer than an election time. If nothing is written, ten rounds take half a
 second with the default heartbeat."""
 
 
@@ -47,7 +47,7 @@ class Inflight:
         self._sent: deque[tuple[int, float]] = deque(maxlen=remembered)
         """(sequence, when sent) of unanswered messages. If there are too many, the oldest are forgotten."""
         self._window: deque[tuple[int, int]] = deque()
-        """(end, bytes) of data that is not acknowledged. The end is the last index of entries, or the offset behind a chunk."""
+        """(end, bytes) of data that is not acknowledged. The end is the last index of entries, or the offset after a chunk."""
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -119,8 +119,8 @@ class Transfer:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.acknowledged = self._furthest = 0
-        """``acknowledged``: offset up to which the follower now reports to have the file. ``_furthest``: the highest offset that
-        it ever reported."""
+        """``acknowledged``: offset up to which the follower has the file, by its last report. ``_furthest``: the highest offset
+        that it ever reported."""
         self._failed_at = 0
         """Value of ``_furthest`` when data was last found to be lost."""
         self._is_in_vain = False
@@ -168,10 +168,10 @@ class Transfer:
 class Rounds:
     """Whether a learner keeps up (dissertation, 4.2.1).
 
-    A round replicates the entries that the log has at its start. A learner keeps up if, after ``ROUNDS_MIN`` of them, one
-    takes less than an election time. The first rounds may be long, because they send everything, or short, if the log is
-    almost empty. For a learner that falls behind, each round is longer than the previous round. An answer to a message of the
-    round is also required, so a silent learner never keeps up.
+    A round replicates the entries that the log has at its start. A learner keeps up if round ``ROUNDS_MIN`` or a later one takes
+    less than an election time. The first rounds may be long, because they send everything, or short, if the log is almost empty.
+    For a learner that falls behind, each round is longer than the previous round. An answer to a message of the round is also
+    required, so a silent learner never keeps up.
     """
 
     __slots__ = ("_count", "_end", "_started_at")
@@ -316,7 +316,7 @@ class Progress:
                 self.kept_from = max(self.kept_from, log_index)
         self.next = max(self.next, self.match + 1)
 
-    # The log behind a snapshot that is on its way
+    # The log after a snapshot that is being sent
 
     def keep_log(self, log_index: int, now: float, written_bytes: int) -> None:
         """Keep the entries after ``log_index``. ``written_bytes``: bytes written to the log so far."""

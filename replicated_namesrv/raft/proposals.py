@@ -1,16 +1,16 @@
 """Proposals: each command of a caller gets exactly one outcome.
 
-Every proposal gets a number from this node's origin. The first number of a process is random, so that a process on a rolled-back
-data directory does not issue the numbers of an earlier process. A leader packs waiting proposals into entries; another node
-forwards them to the leader. Each append or forward makes a copy of a proposal. After a change of leader, undecided proposals are
-proposed again, and the sessions ensure that only one copy is applied. A proposal ends
+Every proposal gets a number from this node's origin (``sessions.py``). The first number of a process is random, so that a process
+on a rolled-back data directory does not issue the numbers of an earlier process. A leader packs waiting proposals into entries;
+another node forwards them to the leader. Each append or forward makes a copy of a proposal. After a change of leader, undecided
+proposals are proposed again, and the sessions ensure that only one copy is applied. A proposal ends
 
 - committed, when its number is first applied here, with the result of that application;
-- rejected, when its time is up and no copy of it can exist: it was never sent, or another entry was committed in the place of
-  each copy. A forward is for one term. The reply of the leader names a log index. If the network repeated the forward, all copies
-  are in that term's log at this index or after it. So if the entry at this index is cut, all copies are cut.
-- indeterminate, when its time is up and a copy may exist; when a snapshot shows that it was applied, but does not show its
-  result; or when this node stops.
+- rejected, when its time is up or this node stops, if no copy of it can exist: it was never sent, or another entry was committed
+  in the place of each copy. A forward is for one term. The reply of the leader names a log index. If the network repeated the
+  forward, all copies are in that term's log at this index or after it. So if the entry at this index is cut, all copies are cut.
+- indeterminate, when its time is up or this node stops, if a copy may exist; when a snapshot shows that it was applied, but does
+  not show its result; or when this node gives up its incarnation.
 """
 
 from collections import deque
@@ -44,7 +44,8 @@ EXPIRY_STEP_SECONDS = 0.05
 NUMBERS_APART = 1 << 32
 """The first number of a process is a multiple of this; no process issues that many numbers."""
 PLACED_PER_PENDING, PLACED_SPARE = 2, 64
-"""With more indexes than this in ``placed``, those without a pending proposal are removed at the next expiry."""
+"""If ``placed`` has more than two indexes for each pending proposal, plus the spare, those without a pending proposal are removed
+at the next expiry."""
 MACHINE_ERRORS = (MemoryError, RecursionError, OSError, ImportError, SystemError)
 """Exceptions of ``apply`` whose cause is this machine and not the command: another node would not raise them."""
 
@@ -215,8 +216,8 @@ class Proposals:
 
     @property
     def _retry_seconds(self) -> float:
-        """When a forward that is sent now counts as lost. On a slow link it waits for the bytes before it and takes long itself.
-        Another copy would make the link still slower, and the log longer."""
+        """Seconds after which a forward that is sent now counts as lost. On a slow link it waits for the bytes before it and
+        takes long itself. Another copy would make the link still slower, and the log longer."""
         heartbeats = self._unsettled_bytes / (self.config.election_grace_bytes_per_second * self._context.heartbeat_seconds)
         return 2 * self.config.election_min_ms / 1000 + int(heartbeats) * self._context.heartbeat_seconds
 
@@ -372,7 +373,7 @@ class Proposals:
         pending.done(outcome)
 
     def _end(self, number: int, outcome: Rejected | Indeterminate) -> None:
-        """End a proposal that was not committed, or of which this is unknown."""
+        """End a proposal that was not committed, or may have been."""
         pending = self._pending.pop(number)
         self._pending_bytes -= len(pending.command)
         self._measurements.proposals[REJECTED if isinstance(outcome, Rejected) else UNKNOWN] += 1
@@ -483,14 +484,15 @@ class Proposals:
         self.placed.clear()
 
     def distrust_requests(self) -> None:
-        """The machine may have been reset, memory included. Then the requests that waited above this package when the image was
-        taken are executed again, so take no proposals until the time limit of these requests has passed. Each of them began after
-        the start of the process."""
+        """The machine may have been reset, memory included. Then requests that waited in the callers of this package when the
+        image was taken are executed again, so take no proposals until their time limit has passed. Each of them began after the
+        start of the process."""
         now = self._now()
         self._uncertain_until = now + min(self.config.proposal_timeout_ms / 1000, now - self._started_at)
 
     def applied(self, log_index: int) -> None:
-        """Proposals that we put at ``log_index`` in another term will never be committed."""
+        """The entry at ``log_index`` was applied: copies that we put there in another term will never be committed, so the
+        proposals wait again."""
         term = self._log.term_at(log_index)
         for placed_term, numbers in self.placed.pop(log_index, ()):
             if placed_term != term:

@@ -337,14 +337,14 @@ class Core:
         _driven.now = self._now
         expected = self._log.last_index + 1
         self._raft._applyCommand(payload, None)
-        while self._log.last_index < expected:  # the tick stops early if the process was paused in between
+        while self._log.last_index < expected:  # the method returns early if the process was paused meanwhile
             self._raft._checkCommandsToApply()
         if self._log.last_index != expected or not self.is_leader:
             raise InvariantError(f"a proposal for index {expected} was not appended there")
         return expected
 
     def set_quorum_seconds(self, seconds: float) -> None:
-        """Use ``quorum_seconds`` from now on."""
+        """From now on, step down after ``seconds`` without answers from a majority."""
         self._raft.conf.leaderFallbackTimeout = seconds
 
     def step_down(self) -> None:
@@ -420,8 +420,8 @@ class Core:
     # Snapshots
 
     def load_snapshot(self, previous: tuple[int, int], last: tuple[int, int]) -> None:
-        """Used when the node opens its files. The state machine has been restored from the snapshot whose last two entries have
-        these (index, term). The log begins there.
+        """Continue from a snapshot when the node opens its files. The last two entries that it covers have these (index, term).
+        The state machine has been restored, and the log begins there.
         """
         _driven.now = self._now
         self._bridge.installed = previous, last

@@ -100,7 +100,7 @@ class Defences:
     """A learner is promoted when it keeps up with the writes. Off: it is promoted when it has every committed entry at one
     moment."""
     transfer_log: bool = True
-    """The log behind a snapshot on its way to a follower is kept until the follower has it."""
+    """The log after a snapshot that is being sent to a follower is kept until the follower has that part, too."""
     inflight_bound: bool = True
     """Only the newest unanswered messages to a follower are remembered. Off: all of them are."""
     resend_backoff: bool = True
@@ -144,22 +144,21 @@ class RaftConfig:
     election_grace_bytes_per_second: int = 2_500_000
     """Assumed pace of a node that receives, writes and applies data larger than ``append_bytes_max``. Such data is processed in
     one piece, and the node is silent meanwhile. No node campaigns and no leader steps down before the work could be done at this
-    pace. So after such a command, the loss of a leader is detected up to this much later. The default is the pace of a very busy
-    machine. Lower it if machines are slower."""
+    pace. So after such a command, the loss of a leader is detected later by up to the time of this work. The default is the pace
+    of a very busy machine. Lower it if machines are slower."""
     election_grace_ms_max: int = 3_000
     """Maximum extension of the election time-out, for messages of any size."""
     clock_drift_max: float = 0.05
     """Greatest relative difference of clock rates between two nodes. Leases are shortened by twice this share."""
     lease_reads: bool = False
     """Whether ``lease_read`` may answer from the lease. Otherwise it requests a read index. The lease depends on the promises of
-    the others: ``election_min_ms`` and ``clock_drift_max`` must be the same on all nodes."""
+    the other nodes: ``election_min_ms`` and ``clock_drift_max`` must be the same on all nodes."""
     authenticated_peers: bool = True
     """Whether a message can only come from the node that it names. If not, an introduction counts only with the nonce of this
     process, because any process on the machine could otherwise take this node's vote with a false report (``earlier_reports``).
     The service sets it."""
     leaving_ms: int = 10_000
-    """After a removal, the other nodes continue to send the removed node the log for this time, so that it learns of its
-    removal."""
+    """After a removal, the other nodes keep the removed node as a peer for this time, so that it learns of its removal."""
     proposal_timeout_ms: int = 5_000
     """A proposal that is undecided for this long ends as indeterminate, or as rejected if no copy of it can exist."""
     read_timeout_ms: int = 2_000

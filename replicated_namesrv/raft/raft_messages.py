@@ -3,7 +3,7 @@
 A message has the incarnations of its sender and receiver. Messages from or for another incarnation are dropped on receipt, so
 neither a vote nor an acknowledgement outlives the disk it was written on. The Greeting has had the same layout since the first
 version, so any two versions understand it. It contains the newest protocol of its sender. Kinds in ``SINCE`` are sent only to
-peers of that protocol or a newer one.
+peers of that protocol or a newer one, except MemberHint, which may come before the peer's Greeting.
 """
 
 import struct
@@ -255,12 +255,12 @@ class ForwardReply(NamedTuple):
     destination: Identity
     sequence: Ordinal
     log_index: Ordinal
-    """The index of the proposals in the log. 0: the receiver does not lead the term named in the Forward."""
+    """The index of the proposals in the log. 0: the sender does not lead the term of the Forward."""
     term: Term
 
 
 class DigestReport(NamedTuple):
-    """Digest of the sender's state after applying ``index``."""
+    """Digest of the sender's state after applying ``log_index``."""
 
     source: Identity
     destination: Identity

@@ -536,7 +536,8 @@ class RaftNode(NodeViews):
             self._guarded(self.transfer.start, peer, done)
 
     def tell(self, peer: str, data: bytes) -> None:
-        """Call ``Observer.received`` at ``peer``. Without a connection, or before it has greeted, ``data`` is lost."""
+        """Call ``Observer.received`` at ``peer``. Without a connection, or before both processes have accepted each other,
+        ``data`` is lost."""
         if not self.stopped:
             self.outbox.send(peer, ApplicationData(*self.outbox.address(peer), data))
 
@@ -624,7 +625,7 @@ class RaftNode(NodeViews):
         self.observer.restored(log_index)
 
     def state_digest(self) -> bytes:
-        """Digest of everything replicated: state machine, sessions, voters."""
+        """Digest of everything replicated: state machine, sessions, members."""
         configuration = self.configuration
         members = sorted(configuration.applied.items()) if configuration.is_static else rows_of(configuration.applied_members)
         parts = (self.state_machine.digest(), self.sessions.digest(), repr(members).encode())

@@ -79,7 +79,7 @@ class Syncer:
 
 
 def _warn(reason: str) -> None:
-    """Log a reason that may contain text of a stranger. The text must not be the message: each message has a throttle of its own
+    """Log a reason that may contain text of a stranger. It is an argument, because each format string has a throttle of its own
     (``admin/logs.py``)."""
     logger.warning("%s", reason)
 
@@ -257,7 +257,8 @@ class RaftService:
         return {**self.node.status(), "transport": self.transport.status()}
 
     def contacts(self) -> dict[str, object]:
-        """The parts of ``status`` about the connections with the peers. Unlike the whole, they cost little and read no lease."""
+        """The parts of ``status`` about the connections with the peers. Unlike ``status``, this costs little and does not renew
+        the lease."""
         peers = {peer: self.node.membership.status_of(peer) for peer in self.node.peers}
         return {"peers": peers, "transport": self.transport.status()}
 
@@ -332,8 +333,8 @@ class RaftService:
             return
         now = self.now()
         if now - self._ran_at > AWAY_SECONDS and not self._reads_first:
-            # A stall of the loop also delayed reading, so messages of the leader may wait in the sockets. They are read between
-            # two turns of the loop.
+            # A stall of the loop also delayed reading, so messages of the leader may wait in the sockets. The loop reads them
+            # before it calls this again.
             self._reads_first = True
             self.loop.call_soon(self.loop.call_soon, self._run)
             return
@@ -369,7 +370,7 @@ def boot_clock() -> Callable[[], float]:
 
 
 def _setter(future: "asyncio.Future[T]") -> Callable[[T], None]:
-    """Completes ``future``, unless it was cancelled."""
+    """A function that completes ``future``, unless it was cancelled."""
 
     def done(outcome: T) -> None:
         if not future.done():

@@ -33,9 +33,9 @@ Done = Callable[[ReadOutcome], None]
 
 PIPELINE_SECONDS = 0.010
 """Time after which the next round or request is sent although the last one is not answered. Longer than a round trip between
-machines of one site, so that there reads share rounds."""
+machines of one site, so that reads share rounds there."""
 IN_FLIGHT_MAX = 8
-"""Number of rounds or requests without an answer."""
+"""Maximum number of rounds or requests without an answer."""
 
 
 class Batch(NamedTuple):
@@ -126,7 +126,7 @@ class ReadIndex:
     # Callers
 
     def ask(self, done: Done) -> None:
-        """``done`` is called in one of the next ticks, even if reads are refused now."""
+        """``done`` is called in one of the next ticks, even if reads are refused now; at once if too many reads are waiting."""
         if self.count >= self._config.pending_reads_max:
             done(Rejected(f"{self.count} reads are waiting, the most allowed", self._leader))
             return

@@ -115,7 +115,7 @@ def _apply(machine: StateMachine, sessions: Sessions, configuration: Configurati
 
 
 def check_unused(directory: Path) -> None:
-    """Raises IdentityError: a process runs on this directory."""
+    """Raise IdentityError if a process runs on this directory."""
     for path in (directory, directory / LOCK):
         try:
             descriptor = os.open(path, os.O_RDONLY)

@@ -276,8 +276,8 @@ class Replication:
     # Reports to PySyncObj
 
     def _clip(self) -> int:
-        """The index up to which PySyncObj may count the leader: the last entry that it has synced, or that a majority has without
-        it."""
+        """The index up to which PySyncObj may count the leader: the last entry that the leader has synced, or the last one that a
+        majority has without the leader."""
         if not self._defences.durable_acks:
             return self._log.last_index
         matches = sorted((p.match for p in self._followers.progress.values() if self._counts(p)), reverse=True)

@@ -15,7 +15,7 @@ class Origin(NamedTuple):
     node: str
     incarnation: int
     boot: int
-    """Number of the process on its disk; it ascends for each incarnation."""
+    """How often the data directory has been opened; it ascends within an incarnation."""
 
 
 class Session:
@@ -62,8 +62,8 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
 
     def session(self, origin: Origin, floor: int, voter: int | None) -> Session | None:
-        """The session in which to apply a group of ``origin``. None to refuse it: an older boot, or not the incarnation that
-        votes (``voter``)."""
+        """The session in which to apply a group of ``origin``. None: it is refused, because its boot is older or its incarnation
+        is not that of the member (``voter``)."""
         current = self._sessions.get(origin.node)
         if current is None or current.origin != origin:
             if origin.incarnation != voter:

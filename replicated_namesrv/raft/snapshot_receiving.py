@@ -27,7 +27,7 @@ from replicated_namesrv.raft.syncs import Syncs
 
 RECEIVED_SYNCS_MAX = 2
 """Maximum number of syncs of received snapshots in progress, including syncs of transfers that were given up. Another transfer
-waits, because on a disk that does not answer these syncs would accumulate."""
+waits, because these syncs would accumulate on a disk that does not answer."""
 
 
 class InstallingCore(RaftState, Protocol):
@@ -89,7 +89,7 @@ class SnapshotReceiving:
         self._elections.leader_contact(peer)
         index, term = message.snapshot_index, message.snapshot_term
         if index <= self._core.commit_index or self._log.term_at(index) == term:
-            # The whole file has arrived: acknowledge it once it is on disk.
+            # Our log has everything that the snapshot covers: acknowledge that once it is on disk.
             self._give_up()
             self._outbox.send_when_durable(
                 self._log.number, peer, AppendReply(*self._outbox.address(peer), message.term, message.sequence, True, index)

@@ -3,10 +3,10 @@
 A file is a header, blocks of ``length u32, checksum u32, bytes`` and an empty block whose checksum covers all before it. The
 first block is the metadata (JSON), the others are the chunks of the state machine. Files travel to other nodes as they are.
 
-A block that is written is at most ``BLOCK_BYTES_MAX`` bytes long: a longer chunk becomes several blocks. Earlier versions wrote a
-block for each chunk, however long. So the reader accepts blocks of any length up to the file's. It reads a block that is longer
-than ``BLOCK_BYTES_MAX`` twice: first to check it, then to return it in parts of this size. So it never has more than one part in
-memory.
+A block of a chunk is written with at most ``BLOCK_BYTES_MAX`` bytes: a longer chunk becomes several blocks. Earlier versions
+wrote a block for each chunk, however long. So the reader accepts blocks of any length up to the file's. It reads a block that is
+longer than ``BLOCK_BYTES_MAX`` twice: first to check it, then to return it in parts of this size. So it never has more than one
+part in memory.
 """
 
 import json
@@ -26,9 +26,7 @@ VERSION = 2
 """The newest format that this program reads. Format 2 has members in its metadata; a file without them has format 1."""
 BLOCK_BYTES_MAX = 1 << 20
 METADATA_BYTES_MAX = 64 << 20
-"""Maximum size of the first block, which is read as a whole. Sessions with the maximum of open numbers take a few hundred KiB per
-node.
-"""
+"""Maximum size of the first block, which is read as a whole. Sessions with the maximum of open numbers take 1.25 MiB per node."""
 PREFIX = "snapshot-"
 WRITING = "snapshot.writing"
 RECEIVING = "snapshot.receiving"
@@ -90,8 +88,8 @@ class Snapshot(NamedTuple):
 
 
 class Writer:
-    """Writes a snapshot file block by block. It is durable only after the caller has synced ``WRITING`` and ``publish`` is
-    synced.
+    """Writes a snapshot file block by block. It is durable only after the caller has synced ``WRITING`` and, after ``publish``,
+    the directory.
     """
 
     def __init__(self, storage: Storage, metadata: Metadata) -> None:
@@ -158,7 +156,7 @@ class Reader:
         return part
 
     def _open_block(self) -> bool:
-        """Check the block that begins at ``offset`` and move behind its head. False: it is the end of the file."""
+        """Check the block that begins at ``offset`` and move past its head. False: it is the end of the file."""
         head = self._storage.read(self._name, self.offset, BLOCK.size)
         if len(head) < BLOCK.size:
             raise ValueError(f"offset {self.offset}: the file ends in the middle")

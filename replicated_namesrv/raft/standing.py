@@ -7,8 +7,8 @@ older image (restored volume, virtual machine reset to a snapshot) must not vote
 directory neither may vote. Every process introduces itself with a nonce and with the content of its disk. Every node remembers,
 per incarnation of a peer, the most advanced content of its disk (records, term, last entry). This memory is volatile: a
 regression that only a lost node could have noticed is not detected (DESIGN.md, "Rolled-back disks"). A process that any peer
-contests sends nothing but greetings and introductions to all peers. A process whose disk lacks data that a peer remembers rejoins
-by itself, whatever its standing (``membership.py``).
+contests sends only greetings, hints of members and introductions, to all peers. A process whose disk lacks data that a peer
+remembers rejoins by itself, whatever its standing (``membership.py``).
 
 ``IncarnationRecord.judge`` decides by the first row that matches:
 
@@ -24,9 +24,10 @@ by itself, whatever its standing (``membership.py``).
 |    |                |                        |                    |           | Or the first process that this node meets   |
 
 "Fresh": it echoes a number that we have sent since we first received its introduction. "Current": the process that was accepted
-last. "Memory" is what was on the disk when the process started: records in the log, term, last entry. It "lacks" what an earlier
-process of the incarnation had. "Lately" is within the contest time. The first process of an incarnation that this node meets
-counts as another one with a later boot. Votes and acknowledgements of the incarnation may already be remembered.
+last. "Memory" is what was on the disk when the process started: records in the log, term, last entry. "Lacks": an earlier process
+of the incarnation had more. "Lately" is within the contest time (``election_max_ms``). The first process of an incarnation that
+this node meets counts as another one with a later boot. Its memory is compared too, because votes and acknowledgements of the
+incarnation may already be remembered.
 
 The introductions of a process have ascending sequence numbers, and each echoes the newest number of ours that the process has
 received. Both only rise. A process went *back* if it sends a sequence number again that it has already used, together with a

@@ -1,7 +1,7 @@
 """Leadership transfer (dissertation, 3.10): on request, and when the leader's disk is stalled (``stall.py``).
 
 Proposals wait, the target catches up, the lease ends, TimeoutNow is sent. The target campaigns at once, and its forced vote
-requests pass stickiness (``elections.py``). A transfer that has not ended within the greatest election time has failed.
+requests pass stickiness (``elections.py``). A transfer that has not ended within the maximum election time has failed.
 """
 
 from collections.abc import Callable

@@ -502,8 +502,8 @@ class PeerState:
 
 
 class PeerTransport:
-    """All connections of one node. ``on_message`` is called for each message, ``on_connected`` and ``on_disconnected`` for those
-    dialled here; ``refused_count`` counts refused connections."""
+    """All connections of one node. ``on_message`` is called for each message, ``on_connected`` and ``on_disconnected`` for each
+    connection dialled here; ``refused_count`` counts refused connections."""
 
     def __init__(
         self,
@@ -638,7 +638,7 @@ class PeerTransport:
     @property
     def refusals(self) -> dict[str, int]:
         """``connection``: connections closed because of the peer's identity or messages; ``frame``: connections closed because of
-        a wrong MAC; ``certificate``: handshakes before which the own TLS files could not be loaded."""
+        a wrong MAC; ``certificate``: handshakes before which this node's TLS files could not be loaded."""
         connections = self.refused_count - self.unusable_files
         return {"connection": connections, "frame": self.forged_frames, "certificate": self.unusable_files}
 
