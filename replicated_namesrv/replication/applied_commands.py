@@ -1,11 +1,12 @@
 """AppliedCommands: performs the effects of applied commands, and reports registrations and removals to ``BrokerLiveness``.
 
-when                                   effects are performed
-replay of the log known at the start   none
-entry of the term that this node leads all: pushes to clients, ended registrations
-any other entry                        ended registrations, so that this node closes their connections
+when                                    effects given to ``perform``
+replay of the log known at the start    none
+entry of the term that this node leads  all: notifications of brokers (905), ended registrations
+any other entry                         ended registrations
 
-In all three rows, this node's records about the connections and contacts of ended registrations are dropped.
+In all three rows, this node drops its records about the connections and contacts of ended registrations, and closes the
+connections of expired brokers.
 """
 
 import asyncio

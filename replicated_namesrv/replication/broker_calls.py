@@ -62,7 +62,7 @@ return at once. A broker of RocketMQ 5.3 waits 24 s for the answer, a broker of 
 
 class BrokerCalls:
     """The broker requests of one node, on its loop. ``propose(command, timeout_ms, topics, origin, connection, grant)`` raises
-    UnavailableError, OutcomeUnknownError and LimitError.
+    UnavailableError, OutcomeUnknownError, LimitError and NoPermissionError.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ and digests.
 
 If the restoring node dies, its pieces stay in every state and snapshot. The BEGIN of the next restore replaces them. If that
 BEGIN is refused because the cluster is not fresh, its sender proposes ABANDON, which drops the pieces. If no piece arrives for
-``IDLE_MS_MAX``, the leader does.
+``IDLE_MS_MAX``, the leader proposes it.
 
 Only a fresh cluster, without brokers, topics and KV entries, accepts a backup, because restoring over data would undo
 acknowledged writes. BEGIN and FINISH are refused by a cluster that is not fresh. Revisions continue far above those of the backup
@@ -42,7 +42,7 @@ FAST = 1
 REVISIONS_SKIPPED = 1_000_000_000
 REFUSED = 1
 MARKS_MAX = 2_000
-"""Number of marks (``marks.py``) made for each piece: more than a piece has registrations. They take about 2 ms."""
+"""Number of marks (``marks.py``) made for each piece, in about 2 ms. No piece has as many registrations."""
 IDLE_MS_MAX = 60_000.0
 """The leader abandons a restore after this time without a piece. It is twice the longest pause allowed within the body of a
 request."""

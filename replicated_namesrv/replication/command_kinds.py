@@ -14,7 +14,7 @@ ENVELOPE_FORMAT, RESTORE_MARK = 1, ord("R")
 PLAIN, REGISTER, UNREGISTER, EXPIRE, LEAD, SUSPECT, ATTRIBUTED, OPERATION = range(8)
 BEGIN, PIECE, FINISH, ABANDON = range(4)
 RESTORE_FIELDS = 4
-"""Number of fields in the head of a restore command. The fields after the head name the caller who caused it."""
+"""Number of fields in the head of a restore command that names no caller. Further fields name the caller who caused it."""
 BASE_VERSION = 1
 """Version of the commands that every node applies."""
 SUSPICION_VERSION = 2

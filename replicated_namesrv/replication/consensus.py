@@ -54,7 +54,7 @@ CATCH_UP_PAUSE_S = 0.5
 """Pause after a rejected read index, before a node that has not caught up requests the next one. Without the pause, a node whose
 requests are rejected at once would repeat them without end."""
 MEMBER_CHANGE_WAIT_S, MEMBER_CHANGE_PAUSE_S = 2.0, 0.05
-"""For how long a change of a member is repeated while its refusal is passing, and the pause between two attempts."""
+"""For how long a change of a member is repeated while its refusal is temporary, and the pause between two attempts."""
 
 
 class Consensus(Protocol):

@@ -27,8 +27,7 @@ class DiskAlarm:
         now_ms: Callable[[], float],
     ) -> None:
         """``send``: sends a message to all other nodes. ``keep_log_short``: called with True when this node's disk becomes short
-        of space, and with False when ``ENOUGH_BYTES`` may be added again: as long as less may be added, data that was deleted
-        has to leave the log soon."""
+        of space, and with False when ``ENOUGH_BYTES`` may be added again. In between, deleted data has to leave the log soon."""
         self.disk = disk
         self._send, self._keep_log_short, self._now_ms = send, keep_log_short, now_ms
         self._was_short = self._log_is_short = False

@@ -58,7 +58,7 @@ def lease_margin(election_timeout_ms: int) -> float:
 
 def preferred_leaders(settings: Settings, members: Sequence[str]) -> list[str]:
     """The nodes that ``leaderPriority`` names, the most preferred first. Raises SettingError if one of them is not a member. A
-    node with ``join`` knows only some members before it has their list, so there any name is accepted."""
+    node with ``join`` knows only some members before it has their list, so it accepts any name."""
     names = [name.strip() for name in settings.leader_priority.split(",") if name.strip()]
     for name in names:
         if name not in members and not settings.join:

@@ -4,8 +4,8 @@ The first line of a snapshot contains them. This module writes and reads that li
 of the table of marks, and the rows of the table of unregistrations. With a command version above the first one, the array has two
 more items: the version is the fourth number, and the table of suspicions is the last table. The tables may have as many rows as
 there are brokers. So the line is written and read ROWS_MAX rows at a time. With the first command version its form must not
-change, because earlier versions read and write the same line. The line begins with a blank: ``encoding.load`` then uses a parser
-that accepts every text that a name can have."""
+change, because earlier versions read and write the same line. The line begins with a blank: ``encoding.load``, which reads it in
+version 0.1, then uses a parser that accepts every text that a name can have."""
 
 import json
 import re
@@ -37,9 +37,9 @@ class Mark(NamedTuple):
     """Revision at which the broker's newest content was committed. While a node may run version 0.1 (the command version is the
     first one), it is the revision at which the broker's data version was committed."""
     serial: int
-    """Number of the broker's last registration in the log, whether the registration changed anything or not."""
+    """Number of the last command that registered the broker or cleared its suspicion, even without a change."""
     content: str
-    """Hash of that registration (``content_of``)."""
+    """Hash of the broker's last registration in the log (``content_of``)."""
 
 
 class Suspicion(NamedTuple):

@@ -56,8 +56,8 @@ def _role(
     progress: Mapping[str, Any] | None,
     voters: Mapping[str, int],
 ) -> str:
-    """leader, voter or learner. If this node does not lead, it knows only whether the place of another node is vacant (learner)
-    or not (voter)."""
+    """leader, voter or learner. If this node does not lead, it knows only whether another node's place (``raft/members.py``) is
+    vacant (learner) or not (voter)."""
     if name == leader:
         return "leader"
     votes = (

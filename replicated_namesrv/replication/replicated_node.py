@@ -84,7 +84,7 @@ BUDGET_MARGIN_MS = 500
 """Time that a request may take in addition to fenceAfterMs before its connection is closed."""
 
 KEPT_ENTRIES_PART = 10
-"""One in this many entries of a snapshot is kept in the log, for followers that lag a little."""
+"""After a snapshot, one in this many of ``snapshotEntries`` entries stays in the log, for followers that lag a little."""
 
 
 def raft_config(settings: Settings, budget_ms: int) -> RaftConfig:

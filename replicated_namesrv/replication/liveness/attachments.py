@@ -5,17 +5,18 @@ A broker is attached to each connection over which it made contact, until the co
 
     row  connections of this registration                               state           test
     A1   at least one is open                                           HELD            test_open_connection
-    A2   the last one ended with a clean close, and no newer one ended  LOST            test_closed_in_peace
-         in another way
-    A3   the last one, or a newer one than the last one, ended in       RELEASED        test_closed_by_us,
-         another way                                                                    test_an_older_one_is_closed_last
+    A2   the one that ended last ended with a clean close, and no       LOST            test_closed_in_peace
+         newer one ended in another way
+    A3   the one that ended last, or a newer one, ended in another way  RELEASED        test_closed_by_us,
+                                                                                        test_an_older_one_is_closed_last
     A4   there was none in this process                                 no entry        test_never_attached
 
 A *clean close* is evidence that the broker left: the broker closed the connection, and this node gave it no reason to do so. The
 end of an idle connection is no clean close: this node closes it, and the broker's time-out may be longer than
-``serverChannelMaxIdleTimeSeconds``. A broker also closes a connection if an answer takes longer than ``PATIENCE_MS``, but then it
-returns in its next round. Therefore the node records for each open connection the unanswered requests of ``broker_calls.py`` and
-the duration of answers. Other requests are not recorded. They can wait that long only while no read index is confirmed (C4):
+``serverChannelMaxIdleTimeSeconds``. A connection that a late ``UNREGISTER_BROKER`` (104) detached counts as closed cleanly. A
+broker also closes a connection if an answer takes longer than ``PATIENCE_MS``, but then it returns with its next registrations.
+Therefore the node records for each open connection the unanswered requests of ``broker_calls.py`` and the duration of answers.
+Other requests wait that long only while no read index is confirmed (C4), so they are not recorded:
 
     row  the broker closes the connection                               clean           test
     C1   while a request on it is unanswered                            no              test_unanswered_request

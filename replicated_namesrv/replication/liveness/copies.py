@@ -16,9 +16,9 @@ no-op.
 
 **Late copies.** A registration may have an older data version than the stored one. Either a newer registration overtook it, or
 the broker really has the older version, as after a restore from a backup. A late copy arrives at a node only one time. A broker
-that has the older version sends it again in each round, and rounds are at least 10 s apart. A broker may split a round into
-several registrations of one version. If a renewal of the stored version comes between two late copies, the record of the first
-copy is cleared.
+that has the older version sends it again in each round of registrations, and rounds are at least 10 s apart. A broker may split a
+round into several registrations of one version. If a renewal of the stored version comes between two late copies, the record of
+the first copy is cleared.
 
     row  data version    this node got the version before   outcome                             test
     L1   not older       -                                  taken                               test_newer_version_is_taken

@@ -20,18 +20,17 @@ class LivenessDefences:
     released_nodes: bool = True
     """6. A node that closed the connection itself may be the one to which the broker returns."""
     earlier_epochs: bool = True
-    """6. A connection with an earlier epoch that the broker did not close is a connection of the broker, which has changed its
-    id."""
+    """6. An attached or released connection with an earlier epoch counts, because the broker may have changed its id."""
     unheard_nodes: bool = True
     """6. A node without contact with the leader may be the one to which the broker returns."""
     young_nodes: bool = True
     """6. A node that was restarted may be the one to which the broker returns."""
     removed_nodes: bool = True
-    """6. A broker may use another node only some time after its node was removed from the cluster."""
+    """6. If its node was removed from the cluster, a broker may take some time to use another node."""
     peace: bool = True
     """6. A connection that was closed because of an unanswered request is not evidence that its broker left."""
     newest_connection: bool = True
-    """7. ``UNREGISTER_BROKER`` (104) that comes over a connection older than another attached one only detaches its own
+    """7. An ``UNREGISTER_BROKER`` (104) over a connection that is older than another attached one only detaches its own
     connection."""
     released_connection: bool = True
     """7. A newer connection that a node closed still counts as attached, for the length of the broker's time-out."""

@@ -25,15 +25,15 @@ broker closed its connection. Otherwise ``silence.py`` decides.
 
 Rows N2 and N4: a broker that changes its id gets another epoch. Its connections to other nodes keep the earlier epoch until
 copies of the new registration reach these nodes. Therefore an attached or released connection with an earlier epoch counts. A
-lost connection with an earlier epoch counts like no entry. Rows N1, N4 and N6: the broker may return to this node in its next
-round. Row N7: the node closes its connections, and their brokers use other nodes from their next round on. Rows N3 and N4 count
-from the time at which the leader received the entry. The grace period is ``connectionLossGraceMs``. ``attachments.py`` defines a
-clean close.
+lost connection with an earlier epoch counts like no entry. Rows N1, N4 and N6: the broker may return to this node with its next
+registrations. Row N7: the node closes its connections, and their brokers use other nodes from their next registrations on. Rows
+N3 and N4 count from the time at which the leader received the entry. The grace period is ``connectionLossGraceMs``.
+``attachments.py`` defines a clean close.
 
 **UNREGISTER_BROKER (104).** A broker sends it over each of its connections. If a broker restarts, a late request of the old
-process must not remove the new process. The epoch does not distinguish the processes: it is the same if their content is the
-same. Their connections distinguish them. A connection counts while it is attached. A released connection counts for T, because a
-live broker returns within this time.
+process must not remove the new process. The epoch does not distinguish the processes: it is the same if both registered the same
+content. Their connections distinguish them. A connection counts while it is attached. A released connection counts for T, because
+a live broker returns within this time.
 
     row  lists                                newest connection that counts    outcome                    test
     U1   the list of a node that reported     -                                wait                       test_104_waits_for_lists
@@ -219,8 +219,8 @@ class Departures:
                 yield lease
 
     def _left_ms(self, lease: Lease, now_ms: float) -> float:
-        """Time after which the broker can no longer be using any node. Infinity: unknown, or no node reports that the broker
-        closed its connection."""
+        """Time after which the broker can no longer be using any node. Infinity: it is attached to a node, or no node reports
+        that it closed its connection."""
         has_left, defences = False, self._defences
         last_ms = self._wait(defences.removed_nodes, self._removed_ms, lease)
         for name, node in self._nodes.items():
@@ -255,7 +255,7 @@ class Departures:
     # UNREGISTER_BROKER (104)
 
     def can_judge(self, now_ms: float) -> bool:
-        """Whether each node's list has arrived or the node has not reported for a second."""
+        """Whether the lists of all nodes have arrived, except of other nodes that have not reported for a second."""
         return not self._defences.all_lists or all(
             node.is_complete or (name != self._own and now_ms - node.heard_ms > NODE_SILENCE_MS)
             for name, node in self._nodes.items()
@@ -277,7 +277,7 @@ class Departures:
 
 
 def _continues(node: _Node, report: NodeReport) -> bool:
-    """Whether a report can be used that does not begin a whole list. It can be the next part of a list that is arriving, or a
+    """Whether a report that does not begin a whole list can be used. It can be the next part of a list that is arriving, or a
     change of a complete list."""
     return node.arriving is not None or (node.is_complete and report.part == ALONE)
 

@@ -5,8 +5,8 @@ encoding; every length is checked.
 
 **Bounds.** A report is at most as long as ``Room`` permits. The client cuts longer ones into parts with consecutive numbers. Each
 part is a report of its own. A part of the whole list says so in ``NodeReport.part``. An answer has at most one refusal for each
-entry of its report. The other messages have one key and a few texts. So every message has at most MESSAGE_BYTES_MAX. There are
-two exceptions: a name that 0.1 accepted may be longer, and so may a report while some node may still run 0.1 (``Room``).
+entry of its report. The other messages have one key and a few texts. So every message has at most MESSAGE_BYTES_MAX bytes. There
+are two exceptions: a name that 0.1 accepted may be longer, and so may a report while some node may still run 0.1 (``Room``).
 
 The layouts are those of version 0.1, so that nodes of both versions understand each other in a rolling upgrade. Fields that only
 0.1 reads are sent as *unknown*. A 0.1 leader then counts each entry as a contact at this moment, which only extends time-outs.
@@ -36,7 +36,7 @@ PART_ENTRIES_MAX = 1_000
 """Maximum number of entries in a report. Writing or reading this number takes a few milliseconds of one turn of the event
 loop."""
 OLD_REPORT_BYTES_MAX = 8 << 20
-"""Maximum size of a report, and the only limit on it, while some node may run 0.1: leaders of 0.1 know no parts."""
+"""Maximum size of a report while some node may run 0.1, whose leaders do not know parts. It may have ENTRIES_MAX entries."""
 _REPORT = struct.Struct("<BQQQBIQIII")
 _ANSWER = struct.Struct("<BQQQBQI")
 _INQUIRY = struct.Struct("<BQQQBQI")

@@ -6,8 +6,8 @@
     removals.py      proposing removals
     copies.py        admitting one of the copies of a registration
 
-The first command of a leader is LEAD. Nothing is decided before it is applied: from then on no other leader's removals or
-suspicions can take effect (``route_machine.py``).
+The first command of a leader is LEAD. Before it is applied, the leader decides only which copies to admit. From then on, no
+other leader's removals or suspicions can take effect (``route_machine.py``).
 """
 
 import math

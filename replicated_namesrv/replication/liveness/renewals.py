@@ -1,9 +1,9 @@
 """Renewals: the leader's decision on no-op registrations, heartbeats and queries of a data version.
 
-The leader judges a renewal when its LEAD is applied and a read index is confirmed that was requested after the renewal arrived.
-The read index proves three facts: this node was the leader when the renewal arrived, its state includes everything acknowledged
-before, and only removals that it knows can still happen. One read index serves all renewals that arrived before its request, and
-there is at most one request per JUDGING_INTERVAL_MS, unless a report is urgent.
+The leader judges a renewal when its LEAD is applied and a read index is confirmed. The read index must be requested after the
+renewal arrived. It proves three facts: this node was the leader when the renewal arrived, its state includes everything
+acknowledged before, and no removal that it does not know can still take effect. One read index serves all renewals that arrived
+before its request, and there is at most one request per JUDGING_INTERVAL_MS, unless a report is urgent.
 
     row  registration in the state  removal     group         suspected     the renewal is              test
     R1   none, or another epoch     -           -             -             refused: DIFFERS            test_unknown_epoch
@@ -119,7 +119,7 @@ class Renewals:
         self._term.node.consensus.read_index().add_done_callback(answered)  # type: ignore[arg-type]  # a read outcome is an object
 
     def recorded(self) -> None:
-        """Contacts were recorded, or the outcome is unknown: judge the reports that wait for them again."""
+        """Judge again the reports that wait for contacts: these were recorded, or the outcome is unknown."""
         batch, self._unrecorded = self._unrecorded, []
         self._judge(batch)
 

@@ -23,12 +23,11 @@ of T. Row B2 subtracts these thirds.
 Therefore:
 
 - Time without a leader does not count towards any broker's time-out.
-- Each change of leader loses less than a third of the time-out of a broker's silence.
+- At each change of leader, less than T/3 of a broker's silence is lost.
 - A broker that makes contact within a third of its time-out causes no log entry.
 
-``Suspicions`` has at most one SUSPECT command in progress. The next command records together the events that occur during this
-time. For each broker at most one event waits for the next command. If another event occurs for this broker, the table gives the
-event that waits afterwards:
+``Suspicions`` has at most one SUSPECT command in progress. Events that occur during this time wait for the next command. For each
+broker at most one event waits. If another event occurs for this broker, the table gives the event that waits afterwards:
 
     row  waiting      new event                          then waiting   test
     W1   silence      an accepted renewal                nothing        test_silence_before_an_accepted_renewal_is_not_recorded
@@ -43,7 +42,7 @@ registration or a clearing of the broker. So a SUSPECT with an unknown outcome h
 Contacts with an unknown outcome are proposed again (test_a_heartbeat_is_recorded_again).
 
 While a member of the cluster runs version 0.1, silence is not recorded. As soon as every member knows SUSPECT, the leader
-proposes a SUSPECT that names no broker. From then on the command version is part of the state (``consensus.py``).
+proposes one, even if it names no broker. From then on the command version is part of the state (``consensus.py``).
 """
 
 from asyncio import Future
