@@ -11,7 +11,7 @@ from replicated_namesrv.routes.sums import PRIME, entry_hash, queue_hash, topic_
 
 
 class Registration(NamedTuple):
-    """The registration of a broker that has one epoch (``BrokerLiveInfo.java`` without the facts that differ between nodes)."""
+    """One registration of a broker (``BrokerLiveInfo.java`` without the facts that differ between nodes)."""
 
     cluster_name: str
     broker_addr: str

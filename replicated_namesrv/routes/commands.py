@@ -24,10 +24,10 @@ class RegisterBroker:
     heartbeat_timeout_ms: int | None
     """heartbeatTimeoutMillis. None: the default of 120,000."""
     enable_acting_master: bool | None
-    """enableActingMaster. None: the broker is older than 5.0, and its slaves never contribute topics."""
+    """enableActingMaster. None: the broker is older than 5.0. Such a slave never contributes topics."""
     data_version: DataVersion
     topics: Mapping[str, QueueData] | None
-    """Queue settings by ``topicName``. None: the table was JSON null and nothing is registered (answer 0)."""
+    """Queue settings by ``topicName``. None: the table was JSON null; a broker with a free id is not registered (answer 0)."""
     topic_queue_mapping_infos: Mapping[str, TopicQueueMappingInfo]
     filter_servers: tuple[str, ...] | None
     """Addresses of filter servers. None: keep the stored ones. Empty: remove the stored ones."""

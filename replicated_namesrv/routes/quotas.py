@@ -11,9 +11,9 @@ such as free disk space, are checked in the same way.
 
 Numbers of objects are limited so that the work of a command is bounded by its size and the topics that it concerns. For objects,
 the needs contain the names of the new objects, not only their number. So an object counts once, even if several commands in
-progress add it: brokers that return at the same time often have the same topics. Each node knows its own grants only. So the
-nodes together can exceed the bound, at most by the number of members (usually at most ``RESTORED_FACTOR``; observers admit
-commands, too)."""
+progress add it: brokers that return at the same time often have the same topics. Each node knows its own grants only. So all
+nodes together can add up to the bound times the number of members (usually at most ``RESTORED_FACTOR``; observers admit commands,
+too)."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping
@@ -55,8 +55,8 @@ MiB."""
 COMMAND = "commandBytes"
 """Limit on the encoded bytes of one command. It is not a setting."""
 COMMAND_BYTES_MAX = 16 << 20
-"""Maximum value of this limit, and of the commands that Raft accepts. The command of a KV entry with the longest value has 6 MiB.
-Only registrations can be longer."""
+"""Value of this limit, and maximum length of the commands that Raft accepts. The command of a KV entry with the longest value has
+6 MiB. Only registrations can be longer."""
 DISK = "diskReserveBytes"
 """Limit on the bytes that commands add to the disk: the free space, less ``diskReserveBytes`` and a copy of the state."""
 

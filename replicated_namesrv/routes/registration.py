@@ -223,7 +223,7 @@ def _put_live(
     if not same_life:
         _end_predecessors(tables, key, current)
     tables.put_registration(group, registration)
-    if current is None or current.filter_servers != filter_servers:  # else nothing changed, or ``end_registration`` marked it
+    if current is None or current.filter_servers != filter_servers:  # else no route changed, or ``end_registration`` marked it
         tables.touch_routes(group)
     return registration
 

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 V = TypeVar("V")
 COPY_FACTOR = 16
-"""Storing one change beside the entries takes about as long as copying this many entries. If more than this part of the entries
+"""Storing one change beside the entries takes about as long as copying this many entries. If at least one in this many entries
 changes at once, they are copied."""
 
 

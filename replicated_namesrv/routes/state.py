@@ -5,9 +5,9 @@ results, effects, digests and snapshots on every machine: nothing here reads a c
 and no command is applied only in part. Semantics are RocketMQ 5.3.3's (``RouteInfoManager.java``); routes/DESIGN.md lists where
 and why they differ.
 
-``revision`` counts commands that changed something. ``topic_revisions[topic]`` is the revision of the last change that may
-affect the topic's route. While it is the same, an encoded answer is valid. While ``group_generation(name)`` is
-the same, a registration that was a no-op is still a no-op.
+A command that changes something adds one to ``revision``, a restore more. ``topic_revisions[topic]`` is the revision of the
+last change that may affect the topic's route. While it is the same, an encoded answer is valid. While ``group_generation(name)``
+is the same, a registration that was a no-op is still a no-op.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -194,7 +194,7 @@ class RouteInfoManager:
 
     @property
     def revision(self) -> int:
-        """Number of commands that changed anything."""
+        """Number of the state. A command that changes it adds one, a restore more."""
         return self._tables.revision
 
     @property
@@ -382,7 +382,7 @@ class RouteInfoManager:
         return quotas.needs(self._tables, command, new)
 
     def registrations(self) -> list[Registration]:
-        """All live entries, in the order in which their brokers first registered."""
+        """All live entries, in the order in which they began."""
         return list(self._tables.live.values())
 
     def registrations_by_broker(self) -> dict[tuple[str, str], Registration]:

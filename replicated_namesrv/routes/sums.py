@@ -2,7 +2,7 @@
 
 A table counts as the sum of the hashes of its entries, modulo the prime 2^127 - 1. A sum does not depend on the order of its
 terms. The cost of a change depends on the changed entries, not on the size of the table. Tables that differ have equal sums with
-a probability of about 2^-127 if hashes have no relation to each other. This detects diverged nodes. It is not a defence against
+a probability of about 2^-127 if their hashes are independent. This detects diverged nodes. It is not a defence against
 constructed collisions.
 """
 
@@ -60,8 +60,8 @@ def entry_hashes(table: str, *columns: Iterable[Any]) -> list[int]:
 
 
 def text_hash(text: str | None) -> str:
-    """A fixed-length replacement of a long text among the fields of an entry. For None it is the empty string, which is the
-    replacement of no text."""
+    """A fixed-length replacement of a long text among the fields of an entry. For None it is the empty string, which replaces no
+    text."""
     return "" if text is None else f"{xxh3_128_intdigest(text.encode('utf-8', 'surrogatepass'), _ENTRY_SEED):032x}"
 
 

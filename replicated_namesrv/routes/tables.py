@@ -13,9 +13,9 @@ A queue entry belongs to its group, and its group is reachable from its topic. T
 visit the topics of other groups, and dropping a group does not either. Static topic mappings are arranged in the same way.
 
 **Invariant: the cost of a command depends on what it names, not on the size of the state.** The cost of a command that concerns a
-whole group (its addresses, its write permission, its removal) depends on the topics of this group. The topics are changed by
-operations on whole dictionaries, without a step of Python for each topic. For the digest each table has a sum that every change
-updates (sums.py).
+whole group (its addresses, its write permission, its removal) depends on the topics of this group. A change of a setting concerns
+all topics. The topics are changed by operations on whole dictionaries, without a step of Python for each topic. For the digest
+each table has a sum that every change updates (sums.py).
 
 **Invariant: registrations and members correspond one to one.** ``group.members[id]`` is the very Registration that ``live`` holds
 under its key. In Java these are two tables that can diverge: some live entries are never removed, and some addresses in groups

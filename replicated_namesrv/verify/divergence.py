@@ -1,4 +1,4 @@
-"""Divergence of nodes over time (M14) and convergence (M15), as the checks of chaos runs and the analysis of many runs use them.
+"""Divergence and convergence of nodes (M14, M15 of spark/DESIGN.md), for the checks of chaos runs and the analysis of many runs.
 
 A look asks a node for its answer. The answer is the node's state at some moment between the question (``asked``) and its arrival,
 so the observation is censored: between two looks with different answers, the time of the change is unknown. Therefore D(t), the
@@ -264,7 +264,7 @@ class Convergence(NamedTuple):
     after_ns: int | None
     """From the repair to the end of the last certain difference; 0 if it had ended before."""
     agreed_ns: int | None
-    """From the repair to the first moment from then on at which the nodes certainly agreed."""
+    """From the repair to the first moment after the last certain difference at which the nodes certainly agreed."""
 
 
 def convergence_of(segments: Iterable[DivergenceSegment], fault_ns: int, repair_ns: int) -> Convergence | None:

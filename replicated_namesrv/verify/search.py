@@ -13,7 +13,7 @@ are *blind*: what a write stores does not depend on the state:
 - When an operation returns, an open write needs to take effect before it only in three cases: the write is that operation, an
   open read demands its token, or a second write of the same token exists. Otherwise the write can take effect later.
 - A write whose token no later read demands (a *burden*) takes effect directly before the next write to its component.
-- A configuration that overwrites a token which a later read demands and no remaining write produces is dead.
+- A configuration is dead if it overwrites a token that a later read demands and that no remaining write produces.
 - Indeterminate writes stay open for ever. Those never read are left out, and equal ones take effect in order. If two
   configurations differ only in the indeterminate writes that have taken effect, the one with fewer such writes *covers* the
   other: each legal order that continues the other also continues it.

@@ -1,9 +1,10 @@
 """Bodies other than registrations: the bodies of a name server's answers, and the two small ones that it reads.
 
 Encoders write the values of ``model`` in the order of their members. If Java's order is defined, the bytes equal Java's for the
-same content. Object members are ordered by name. Maps with whole-number keys, and small maps with text keys, have the order of a
-Java HashMap in the default dialect, and ascending order in the standard one. Only ``GET_ROUTEINFO_BY_TOPIC`` (105) has a standard
-dialect. All other bodies are in the default one, with whole-number keys unquoted, which all clients can read.
+same content. Object members are ordered by name. Maps with whole-number keys have the order of a Java HashMap in the default
+dialect, and ascending order in the standard one. Small KV tables are in the order of a HashMap, other maps in the given order.
+Only ``GET_ROUTEINFO_BY_TOPIC`` (105) has a standard dialect. All other bodies are in the default one, with whole-number keys
+unquoted, which all clients can read.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +39,7 @@ NAMES_PER_STEP: Final = 2_048
 """Number of broker names of a cluster that are encoded in one step."""
 
 _SMALL_HASH = 12
-"""With this capacity a Java HashMap returns Long keys below 16 in ascending order."""
+"""With at most this many entries a Java HashMap returns Long keys from 0 to 15 in ascending order."""
 
 Addrs = Sequence[tuple[int, str]]
 """Pairs (brokerId, address) in ascending order of the ids."""

@@ -22,8 +22,8 @@ _ESCAPED = re.compile('[\x00-\x1f"\\\\\x7f-\x9f\u2028\u2029]')
 _ESCAPED_STANDARD = re.compile('[\x00-\x1f"\\\\/]|[^\x00-\x7e]')
 
 _WRITTEN_DIFFERENTLY = (b"\\u00", b"\x7f", b"\xc2", b"\xe2")
-"""Bytes of every character that orjson and fastjson write differently: they use other digits for control characters, and fastjson
-escapes more of them. Some other characters have these bytes, too."""
+"""Bytes of every character that orjson and fastjson write differently: fastjson escapes more characters, and writes the escapes
+with capital digits. Some other characters have these bytes, too."""
 
 HashKey = TypeVar("HashKey", int, str)
 
@@ -65,7 +65,7 @@ character of the text has to be escaped."""
 
 
 def dumps(value: object, standard: bool = False) -> str:
-    """Text of a JSON value: None, bool, int, str, sequences and mappings with str or int keys. Raises TypeError on others.
+    """Text of a JSON value: None, bool, int, float, str, sequences, mappings with str or int keys. Raises TypeError on others.
 
     For small values of unknown shape; bodies have writers of their own.
     """

@@ -1,7 +1,7 @@
 """Headers of remoting commands, JSON and ROCKETMQ binary (``RemotingCommand``, ``RocketMQSerializable``).
 
-Reading is exactly as lenient as fastjson in RocketMQ 5.x: if Java fails and closes the connection, FrameError is raised. There
-is one additional limit, ``MAX_HEADER_FIELDS``, so that no header costs more than a few milliseconds.
+Reading is exactly as lenient as fastjson in RocketMQ 5.x: if Java fails and closes the connection, FrameError is raised.
+Additional limits, such as ``MAX_HEADER_FIELDS``, keep the cost of a header below a few milliseconds.
 
 If a request differs from an earlier one only in its opaque, a server can answer it without reading it. The bytes around the
 opaque identify the request, and ``AnswerParts`` is the answer around its opaque. In a binary header the opaque has a fixed
@@ -240,8 +240,8 @@ def _json_around_opaque(header: RemotingHeader) -> tuple[bytes, bytes]:
 
 
 def encode_binary_header(header: RemotingHeader) -> bytes:
-    """A ROCKETMQ binary header. An empty map and empty values are left out, like null. Raises FrameError if the code, the
-    version or a key's length does not fit into its 16 bits."""
+    """A ROCKETMQ binary header. An empty map and empty texts are written like null. Raises FrameError if the code, the version
+    or a key's length does not fit into its 16 bits."""
     before, after = _binary_around_opaque(header)
     return b"".join((before, _INT.pack(header.opaque), after))
 

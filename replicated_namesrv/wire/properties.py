@@ -96,7 +96,7 @@ def _unescape(text: str) -> str:
     if "\\" not in text:
         return text
     plain = _ESCAPE.sub(_unescaped, text)
-    # Two escapes make one character beyond the first 65,536, as in Java, where a text consists of surrogate halves.
+    # Two escapes make one character beyond the first 65,536, as in Java, where a text consists of UTF-16 units.
     if plain.isascii():
         return plain
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass").encode("utf-8", "replace").decode()

@@ -48,7 +48,7 @@ class RegisterBrokerBody(NamedTuple):
     data_version: DataVersion | None
     """The data version. None: the body has none, or null. Java then uses the present time as its timestamp."""
     topics: dict[str, QueueData] | None
-    """Queues by ``topicName``. None: the table was null and nothing is registered (answer 0)."""
+    """Queues by ``topicName``. None: the table was null; a broker with a free id is not registered (answer 0)."""
     topic_queue_mapping_infos: dict[str, TopicQueueMappingInfo]
     """Mappings by their key in the body, which is the topic."""
     filter_servers: tuple[str, ...] | None
