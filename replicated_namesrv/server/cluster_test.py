@@ -4,7 +4,7 @@ The other environment's address list comes from the HTTP address server, under t
 ``http://HOST:PORT/PATH-<unit>?nofix=1``, one line ``host:port;host:port``). It is read again every two minutes while it is
 needed. Requests that need the first list wait for one read of it; later reads delay no request, and the old list is used until
 they succeed. The route is requested in the dialect of the asking client and passed on unchanged. Every failure counts as a miss
-here; problems are logged at most every few seconds.
+here; problems are logged at most every 10 s.
 """
 
 import asyncio

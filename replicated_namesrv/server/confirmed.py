@@ -1,8 +1,8 @@
 """Prepared answers for reads that must be confirmed first (CP): all waiting route queries share one barrier.
 
 A query is looked up when it arrives, and the result is kept until the barrier completes. If the state's revision is then
-unchanged, the answer is valid and is written. If the barrier is complete at once, so is the answer. If the state cannot be
-confirmed in time, the connection is closed, so that its client uses another name server.
+unchanged, the answer is valid and is written. If the barrier is complete at once, the answer is sent at once. If the state
+cannot be confirmed in time, the connection is closed, so that its client uses another name server.
 
 If the revision has changed, the query is looked up again. This is done within the processor time that its address may use
 (``turn_shares.py``) and in slices, because one barrier can complete thousands of queries. If this look-up finds no prepared

@@ -51,7 +51,7 @@ LONG_FRAME_BYTES = 65_536
 ROOM_MIN_BYTES, ROOM_MAX_BYTES = 8192, 1 << 20
 """Minimum and maximum room for the rest of an incomplete frame."""
 SAMPLED_HITS = 16
-"""Number of fast-path requests that share the latency of one read in the histogram."""
+"""Minimum number of fast-path requests that share the latency of one read in the histogram."""
 
 
 NO_SHARE = Share("")
@@ -308,7 +308,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         return None if self._tls is None else self._tls.certificate
 
     def has_sent_something(self) -> bool:
-        """Whether the number of unsent bytes has decreased since the last call: a peer that reads slowly is not idle."""
+        """Whether unsent bytes were sent or first appeared since the last call: a peer that reads slowly is not idle."""
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         before, self._unsent = self._unsent, unsent
         return unsent < before or (unsent > 0 and before == 0)

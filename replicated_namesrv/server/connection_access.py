@@ -15,7 +15,7 @@ class ConnectionAccess:
         self.is_certain = found is not None
         """True if a certificate identifies the caller. Then signatures of requests are ignored."""
         self.by = "anonymous" if not certificate else f"certificate {subject_of(certificate)}"
-        """How the caller was recognised. If no rule names its certificate: the subject of this certificate."""
+        """How the caller was recognised. If it has a certificate: the subject, even if no rule names the certificate."""
         if found is None and (found := rules.by_network(address)) is not None:
             self.by = "network" if not certificate else self.by
         self.identity: NamedIdentity = found or rules.anonymous

@@ -15,8 +15,8 @@ from replicated_namesrv.settings import Settings
 
 DEFAULT_HIGH_WATER_BYTES = 262_144
 KEPT_FOR_OTHER_ADDRESSES = 256
-"""Part of maxConnections that one address cannot use if maxConnectionsPerAddress is not set, so that one host leaves room for
-other hosts."""
+"""Part of maxConnections, at most an eighth, that one address cannot use if maxConnectionsPerAddress is not set. So one host
+leaves room for other hosts."""
 HANDSHAKES_PER_SECOND = 100
 """TLS handshakes that one address may begin in a second. A handshake costs the event loop about a millisecond."""
 

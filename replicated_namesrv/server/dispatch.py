@@ -4,9 +4,9 @@ A handler returns an ``Answer`` or a ``Deferred`` one. Everything else is the sa
 requests are executed and not answered. Unknown codes get an error. An exception of a handler is answered with the code of the
 exception, or with 1. If too many requests wait, further ones are answered with code 2.
 
-If a request fails because the state cannot be confirmed, the connection is closed instead: a client uses another name server only
-when its connection breaks, and stays connected to one that answers with an error code. With ``noQuorumPolicy=serve-stale`` this
-applies only to route queries that name no level.
+If a request fails because state or outcome cannot be confirmed, the connection is closed instead. A client uses another
+name server only when its connection breaks, and stays connected to one that answers with an error code. With
+``noQuorumPolicy=serve-stale`` this applies only to route queries that name no level.
 """
 
 import time
@@ -74,7 +74,7 @@ class RequestDispatcher:
         self._guard = guard
         self._is_going_away = False
         self._closes_unconfirmed = service.confirms_reads and settings.no_quorum_policy == "fence"
-        """Whether an unconfirmed read closes the connection, because an answer with an error code would keep its clients here."""
+        """Whether an unconfirmed request closes its connection: an answer with an error code would keep the client here."""
         self._settings = settings
         self._metrics = metrics
         self._problems = problems

@@ -3,10 +3,10 @@
 A connection records the tick of its last read or write (one assignment) and is in the slot of the earliest tick at which it could
 be idle. When that tick comes, the connection is either idle or moves to the slot of its last activity. So each connection is
 checked about once per idle time, independent of its traffic. It is never closed early, unless one turn of the event loop takes
-longer than ``TURN_S``, and at most ``TURN_S`` and two ticks late (the Java server's ``IdleStateHandler`` ALL_IDLE is exact to the
-millisecond, but no client depends on that). Only slots with connections use memory: an idle time can be 68 years.
+longer than ``TURN_S``. It is closed at most ``TURN_S`` and two ticks late. (The Java server's ``IdleStateHandler`` ALL_IDLE is
+exact to the millisecond, but no client depends on that.) Only slots with connections use memory: an idle time can be 68 years.
 
-Time in which this process did not run (SIGSTOP, a suspended machine) is not silence of brokers and clients and does not count.
+Time in which this process did not run (SIGSTOP, a suspended machine) does not count, except ``TICKS_PER_ADVANCE_MAX`` ticks.
 """
 
 from math import ceil

@@ -21,7 +21,7 @@ Note = Callable[[str, str, str], None]
 
 
 def noted(code: int, handler: Handler, note: Note) -> Handler:
-    """``handler``, which calls ``note`` before it handles a request."""
+    """A handler that calls ``note``, then ``handler``."""
     name = RequestCode(code).name
 
     def handle(request: Request) -> Outcome:

@@ -1,6 +1,6 @@
 """Requests that only read: routes, cluster info, lists, KV config, data versions.
 
-Each handler waits for the read barrier of its level, then reads the state in the same turn of the event loop. The level is the
+Each handler except ``data_version`` waits for the read barrier of its level before it reads the state. The level is the
 configured one unless the extFields ``readConsistency`` or ``maxStalenessMs`` ask for another. Only an answer to a request with
 these extFields has ``readLevel``, ``revision``, ``raftTerm``, ``stalenessMs`` and ``leader``. So every other answer equals that
 of an independent node, byte for byte.
@@ -89,7 +89,7 @@ class Queries:
         made."""
         self._listing: tuple[int, bytes] | None = None
         """The answer to ``GET_BROKER_CLUSTER_INFO`` (106), which shows all broker groups, and the value of ``listing_changes``
-        when its making began."""
+        when its encoding began."""
 
     def started(self) -> None:
         """The time of needWaitForService begins now."""

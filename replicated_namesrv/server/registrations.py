@@ -2,26 +2,27 @@
 slices.
 
 **Recognised.** Brokers send the same registration every 30 s or less. For each registered broker there is a memo of three values:
-a hash of the header fields on which the outcome depends, a hash of the body without the one time stamp that has no meaning, and
-the group's generation. The memo is made only if the registration was fully evaluated, changed nothing, and the generation did not
-change during the evaluation. It has a fixed size, and the state drops it when the registration ends.
+a hash of the header fields on which the outcome depends, a hash of the body without ``mappingDataVersion``, which is never
+used, and the group's generation. The memo is made only if the registration was fully evaluated, changed nothing, and the
+generation did not change during the evaluation. It has a fixed size, and the state drops it when the registration ends.
 While the generation is the same, the same registration is only a renewal: it changes nothing and has the same answer
 (``RouteInfoManager.group_generation`` has the proof). The hashes are 64 and 128 bits long and not cryptographic: a forged
 collision only suppresses the forger's own registration.
 
-The checksum of the body that brokers send along is compared each time. If a body differs from the remembered one only in its
-stamp, its checksum is derived from the remembered one (``wire.crc32``), so that the body is read only once, for the hash.
+The checksum of the body that brokers send along is compared each time. If a body differs from the remembered one only in
+``mappingDataVersion``, its checksum is derived from the remembered one (``wire.crc32``), so that the body is read only once,
+for the hash.
 
-**Evaluated in slices**, so that no registration delays other connections. A small body is evaluated on arrival, if this turn
-of the loop has time left. Other small bodies wait, and so does every large one. So if forty large frames are completed in one
-turn, that turn only receives them. There are two queues, so that small ones do not wait for large ones. Only the first body of
-each queue is decoded at a time, which bounds the memory for decoding. The time is charged to the broker's address. While the
-address waits for its share of the loop, none of its registrations begins, and those of others do not wait for it
-(``turn_shares.py``).
+**Evaluated in slices**, so that no registration delays other connections. A small body is evaluated on arrival, if no other one
+waits and this turn of the loop has time left. Other small bodies wait, and so does every large one. So if forty large frames
+are completed in one turn, that turn only receives them. There are two queues, so that small ones do not wait for large ones.
+Only the first body of each queue is decoded at a time, which bounds the memory for decoding. The time is charged to the
+broker's address. While the address waits for its share of the loop, none of its registrations begins, and those of others do
+not wait for it (``turn_shares.py``).
 
 Reading from a connection stops while one of its registrations waits, which keeps the order of its requests. If the peer closes
-the connection meanwhile, the kernel reports this, and a large registration is dropped at once: its broker would be removed right
-after it. The waiting bodies are bounded in bytes.
+the connection meanwhile, the kernel reports this, and a large registration is dropped at once, because its broker would soon be
+removed. The waiting bodies are bounded in bytes.
 """
 
 import asyncio
@@ -70,8 +71,8 @@ if TYPE_CHECKING:
     from replicated_namesrv.server.connection import RemotingConnection
 
 TURN_BUDGET_NS = 2_000_000
-"""Time for evaluation in one turn of the loop, plus at most one slice. If both queues have work, each gets half of this time. A
-renewal or write of another host waits for about six turns of three nodes."""
+"""Time for evaluation in one turn of the loop, plus at most one slice. If both queues have work, each gets half of this time.
+On three replicated nodes, a renewal or write of another host waits for about six turns."""
 QUEUED_BYTES_MAX = 512 << 20
 """Maximum total of waiting bodies in bytes. A registration beyond it is answered with code 2, and its broker tries again."""
 ORDER_TOPICS_BYTES_MAX = MAX_TOTAL - (64 << 10)
@@ -284,7 +285,7 @@ class Reading(NamedTuple):
     body_hash: bytes
     """Hash of the part of the body on which the outcome depends, and the position of the rest of the body."""
     crc: VariedCrc | None
-    """Checksum of the body. Its variable part is the time stamp that has no meaning. None: the broker sent no checksum."""
+    """Checksum of the body. Its variable part is ``mappingDataVersion``. None: the broker sent no checksum."""
 
 
 class Memo(NamedTuple):

@@ -43,9 +43,8 @@ class AnswerTooLargeError(NamesrvError):
 
 
 class Deferred(NamedTuple):
-    """A later answer. ``convert`` makes it from the result of ``future``, in the turn of the loop in which the future
-    completes. Its result may be deferred again.
-    """
+    """A later answer. ``convert`` makes it from the result of ``future``, in the same or a later turn of the loop. ``convert``
+    may return another ``Deferred``."""
 
     future: Future[Any]
     convert: "Callable[[Any], Outcome]"
@@ -67,7 +66,7 @@ class Request:
         self.fields = header.ext_fields if header.ext_fields is not None else NO_FIELDS
         """extFields; a missing map counts as empty."""
         self.data = data
-        """The read buffer; the frame is ``data[start:bounds.end]``. It is a view if it contains only this frame, a long one."""
+        """The read buffer; the frame is ``data[start:bounds.end]``. It is a view if this frame is long and alone in it."""
         self.start = start
         self.bounds = bounds
         self.origin: ChangeOrigin | None = None
@@ -81,9 +80,7 @@ class Request:
         the same."""
 
     def keep_frame_only(self) -> None:
-        """Release the read buffer, because the answer comes later. The frame is kept if its answer may be cached, the body
-        never.
-        """
+        """Release the read buffer, because the answer comes later. The frame is kept only if its answer may be cached."""
         start, body_start, end = self.start, self.bounds.body_start, self.bounds.end
         self.data = self.data[start:end] if self.lasting_topic is not None else b""
         self.bounds = self.bounds._replace(body_start=body_start - start, end=end - start)

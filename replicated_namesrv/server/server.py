@@ -25,7 +25,8 @@ from replicated_namesrv.service import CloseReason, Connection, ReadLevel
 from replicated_namesrv.settings import Settings
 
 DRAIN_MAX_S = 5.0
-"""Time limit for answering the requests in progress when the node stops without enableShutdownGracefully."""
+"""Time limit for answering the requests in progress when the node stops; with enableShutdownGracefully, after
+shutdownWaitTimeSeconds."""
 DRAIN_STEP_S = 0.05
 """Pause between two groups of connections that are closed in a drain."""
 DRAIN_PASS_S, DRAIN_PASSES_MAX = 1.0, 8

@@ -167,7 +167,7 @@ def context_of(settings: Settings) -> ssl.SSLContext:
 
 
 def client_context(settings: Settings) -> ssl.SSLContext:
-    """Context towards brokers (``TlsHelper.buildSslContext``). Host names are not compared. Raises OSError, ssl.SSLError."""
+    """Client context for brokers (``TlsHelper.buildSslContext``). Host names are not compared. Raises OSError, ssl.SSLError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False

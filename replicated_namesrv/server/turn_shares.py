@@ -3,7 +3,7 @@
 All work for an address counts as its debt. The debt shrinks by a quarter of the time that passes. When it reaches ``SHARE_NS``,
 further frames, HTTP requests, registrations and answers that are not ready at once wait, in order, until the debt is paid. So
 while other addresses cause work, one address uses at most about a quarter of the loop, even with many connections and requests:
-after a millisecond of work it waits for three to four. The rest of the time is for other addresses, for peers and for timers.
+after a millisecond of work it waits for three to four ms. The rest of the time is for other addresses, for peers and for timers.
 Because the address waits, the process also sleeps from time to time. The kernel's scheduler wakes such a process sooner than one
 that always runs, so requests of other hosts wait for a shorter time.
 
