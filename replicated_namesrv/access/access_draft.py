@@ -13,7 +13,7 @@ CLAIMED = "claimed"
 CALLERS_MAX = 1_000
 """Maximum number of callers in a draft. Callers after that are only counted."""
 _CERTIFICATE = re.compile(r"certificate (.+?)(?:(?<!\\), access key .*)?", re.DOTALL)
-"""A caller recognised by its certificate. In the subject, each comma has a backslash."""
+"""A caller recognised by its certificate. In the subject, each comma within a value has a backslash."""
 _KEY = re.compile(r"access key (.*)", re.DOTALL)
 _CLAIMED_KEY = re.compile(r"\w+, access key (.*?) (?:unknown or wrongly signed|without TLS)", re.DOTALL)
 """An access key that the caller claims without proof: unknown, wrongly signed, or sent without TLS."""

@@ -62,7 +62,7 @@ class AuditLog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write the lines that wait, for at most ``STOP_TIMEOUT_S``. Idempotent."""
+        """Write the lines that wait, for at most twice ``STOP_TIMEOUT_S``. Idempotent."""
         if self._thread is not None:
             with contextlib.suppress(queue.Full):
                 self._waiting.put(None, timeout=STOP_TIMEOUT_S)

@@ -23,7 +23,7 @@ class Role(StrEnum):
 
 READERS = frozenset(Role)
 BROKERS = frozenset({Role.BROKER, Role.ADMIN})
-"""Roles of the requests that an identity with the role broker may send for its own broker names only."""
+"""Roles that may send the requests of brokers. The role broker permits them for the identity's own broker names only."""
 OPERATORS = frozenset({Role.OPERATOR, Role.ADMIN})
 ADMINS = frozenset({Role.ADMIN})
 

@@ -4,7 +4,7 @@
 request                                 ``adminTokenFile`` is set       not set
 ======================================  ==============================  =====================================
 health, metrics, nsaddr, console page   anyone                          anyone: balancers, Prometheus, brokers
-KV, backup, configuration, watch        with the token                  from loopback
+KV, backup, settings, watch, time line  with the token                  from loopback
 other reads                             with the token                  anyone
 changes                                 with the token                  from loopback
 ======================================  ==============================  =====================================

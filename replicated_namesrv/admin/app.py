@@ -2,8 +2,8 @@
 
 The address is bound first and released last, so that liveness, readiness and the reason why a node does not serve are
 available while it starts, is fenced, or stops. Everything has a limit: connections, the time until a request has arrived, its
-size, the rows of a page. Answers are JSON, except health and nsaddr (text) and metrics (Prometheus). An error is ``{"error",
-"remedy", "outcome"}``; ``outcome`` is "not done" or "unknown".
+size, the rows of a page. Answers are JSON, except health, nsaddr, metrics, watch, backup and the console. An error is
+``{"error", "remedy", "outcome"}``; ``outcome`` is "not done" or "unknown".
 """
 
 import asyncio
@@ -65,7 +65,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
         *("base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
     )
 )
-"""Headers for the console's pages: a page loads only files of the console. The import map is the only inline script."""
+"""Header for the console: its pages load only files of the console. The import map is the only inline script."""
 BODY_ERROR_CHARACTERS = 80
 KEEPALIVE_TIMEOUT_S = 15.0
 """Time limit for the whole head of a request, also of the first one on a connection."""
@@ -211,7 +211,7 @@ class AdminServer:
         self._line.note_cause(revision, origin)
 
     def _notify_other(self, node: str, contact_s_ago: float, why: str | None) -> None:
-        """Another name server no longer answers, or answers again. In a cluster, Raft shows it, also without a request."""
+        """Another name server no longer answers, or answers again. No-op in a cluster, where Raft notices this."""
         if not self._context.service.contacts():
             self._line.notify_peer(PeerChange(node, _wall_ms() - int(1000 * contact_s_ago), why))
 
@@ -269,9 +269,7 @@ def _wall_ms() -> int:
 
 
 class HealthServer:
-    """``/livez`` and ``/readyz`` on a port of their own (``healthListen``), to which the limits of the admin port do not
-    apply.
-    """
+    """``/livez`` and ``/readyz`` on a port of their own (``healthListen``), with limits of its own."""
 
     def __init__(self, context: AdminContext) -> None:
         app = _application(context)

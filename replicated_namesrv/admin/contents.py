@@ -1,8 +1,8 @@
 """``GET /v1/contents``: brokers, topics and KV config in a form that can be compared between nodes (``differences_steps``).
 
-Brokers, topics and KV config have no epochs or times of this node, so nodes that received the same registrations have equal
-ones. The times of registrations and removals stand apart. The KV config is included on request only (``?kv=true``), because it
-may hold secrets: names of keys, and checksums from which a short value can be guessed.
+The compared values contain no epochs or times of this node, so nodes that received the same registrations have equal values.
+The times of registrations, removals and KV changes are separate. The KV config is included on request only (``?kv=true``),
+because it may hold secrets: names of keys, and checksums from which a short value can be guessed.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ KV_MAX = 50_000
 KV_NAMES = ("kv", "kvLeftOut", "kvChangedMs", "kvSinceMs")
 """The names of the parts about the KV config."""
 GAP_MAX_MS = 15_000
-"""Maximum time between two comparisons from which the beginning of a difference is known. Open pages compare every 5 s."""
+"""If more time passes between two comparisons, a new difference may be older than the second. Open pages compare every 5 s."""
 ROWS_MAX = 200
 """Maximum number of differing brokers, of differing topics, and of differing KV entries in the answer."""
 

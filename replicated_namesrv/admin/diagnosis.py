@@ -32,7 +32,7 @@ class NodeView:
     runs: bool = False
     """Whether messages over Raft prove that the node runs, although it does not answer."""
     silent_ms: int | None = None
-    """How long nothing has arrived over the node's open Raft connection, if that is too long; otherwise None, and in AP."""
+    """How long nothing has arrived over the node's open Raft connection, if that is too long. Otherwise, and in AP: None."""
 
 
 def findings(view: NodeView) -> list[NodeProblem]:

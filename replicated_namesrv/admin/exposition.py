@@ -251,7 +251,7 @@ def outcome_name(code: int | None) -> str:
 
 
 class NodeCollector:
-    """Turns a node's counters into metric families; ``refused`` gives the admin server's refused connections."""
+    """Turns a node's counters into metric families. The admin server counts in ``admin_connections_refused``."""
 
     def __init__(self, context: AdminContext, watchers: Watchers) -> None:
         self._context, self._watchers = context, watchers

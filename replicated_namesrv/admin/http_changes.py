@@ -112,8 +112,8 @@ class BodyTooLargeError(Exception):
 async def _body(request: web.Request, bytes_max: int) -> bytes:
     """Read the body. Raises BodyTooLargeError, or BodyError if the body did not arrive in time.
 
-    A few bytes beyond the limit are read and dropped. If the connection were closed before they came, it would be reset, and the
-    answer would be lost.
+    Up to ``DROPPED_BYTES_MAX`` bytes beyond the limit are read and dropped. If the connection were closed before they came, it
+    would be reset, and the answer would be lost.
     """
     body, size = bytearray(), 0
     expected = request.content_length or 0

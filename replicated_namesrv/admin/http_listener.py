@@ -199,6 +199,6 @@ def _host_of(transport: asyncio.BaseTransport) -> str:
 
 
 def _file_limit() -> int:
-    """Number of descriptors that the process may have. The soft limit is raised to it when the node starts."""
+    """Hard limit on descriptors of the process. The soft limit is raised as far as maxConnections needs when the node starts."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard

@@ -41,7 +41,7 @@ ROUTE_COST_MAX = ANSWER_BYTES
 SUSPECTED_SHOWN_MAX = 100
 """Maximum number of suspected brokers in the status. ``/v1/brokers`` shows all of them."""
 DIGEST_TOPICS_PER_TURN = 5_000
-"""Number of topics that are hashed in one turn of the loop: a few milliseconds of work, except for larger groups."""
+"""Number of topics that are hashed in one turn of the loop: a few milliseconds, unless one broker group has more topics."""
 _SEPARATOR = "|"
 CONSISTENCY_FIELDS = ("readConsistency", "maxStalenessMs")
 
@@ -358,7 +358,7 @@ async def kv(request: web.Request) -> web.Response:
 
 
 def _kv_value(state: RouteInfoManager, name: str) -> tuple[str | None] | None:
-    """The value of an entry, which may be None. None: the entry does not exist."""
+    """A tuple of an entry's value, which may be None. None: the entry does not exist."""
     namespace, key = entry_of(name)
     view = state.kv_view(namespace)
     return (view[key],) if view and key in view else None

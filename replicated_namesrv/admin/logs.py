@@ -81,9 +81,9 @@ def _printable(line: str) -> str:
 class Throttle(logging.Filter):
     """Lets ``LINES_PER_SOURCE`` warnings and errors of a kind pass in ``THROTTLE_S`` for each source, ``LINES_PER_KIND`` in all.
 
-    Two records are of one kind if they have the same logger and, without numbers, the same message; the source is the host in the
-    fact ``peer``. The next line of the kind says how many were ``left_out``. Memory is bounded by ``KINDS_MAX``: further kinds
-    count as one.
+    Two records are of one kind if they have the same logger and, without numbers, the same ``KIND_CHARACTERS`` at the beginning
+    of the message; the source is the host in the fact ``peer``. The next line of the kind says how many were ``left_out``.
+    Memory is bounded by ``KINDS_MAX``: further kinds count as one.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -151,7 +151,7 @@ class BackgroundHandler(logging.Handler):
                 return  # the output is closed; ``emit`` counts the records that are lost from now on
 
     def close(self) -> None:
-        """Write what is queued, waiting at most a second for an output that accepts nothing."""
+        """Write what is queued, waiting at most two seconds for an output that accepts nothing."""
         if self._thread.is_alive():
             try:
                 self._lines.put(None, timeout=1)

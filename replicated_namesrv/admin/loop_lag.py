@@ -33,7 +33,7 @@ class LoopLag:
 
     @property
     def recent_max_s(self) -> float:
-        """Largest lag in seconds within the last ``WINDOW_S``, or a little longer."""
+        """Largest lag in seconds within the last ``WINDOW_S``, or up to twice that time."""
         return max(self._window_max_s, self._previous_window_max_s)
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Operations on a whole node or cluster: backup, restore, and leadership transfer."""
+"""Operations on a whole node or cluster: backup, restore, leadership transfer, changes of members, and drain."""
 
 import asyncio
 import contextlib

@@ -3,9 +3,9 @@
 The addresses are those of the present members (CP), or come from ``nameServerAddresses`` (AP). The difference between a node's
 admin port and its listed port is assumed to be the same on all nodes. The commands assume this, too. Nodes are asked on request
 only. A slow node does not delay an answer: the last answer is kept with its age. A path is requested only if this node has
-checked that the caller may request it. Requests carry the caller's ``Authorization``, unless ``nameServerAddresses`` was changed
-at run time. Otherwise a caller who may change settings could direct the token of an administrator to another host. The addresses
-of members are safe, because only administrators can change members.
+checked that the caller may request it. Requests carry the caller's ``Authorization``, unless ``nameServerAddresses`` was
+changed at run time: a caller who may change settings must not direct the token of an administrator to another host. The
+addresses of members are safe, because only administrators can change members.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class OtherNode:
         self.address = address
         self.status: dict[str, Any] | None = None
         self.answered_s: float | None = None
-        """When the status was last requested, on the monotonic clock."""
+        """When the last status that was answered was requested, on the monotonic clock."""
         self.error: NodeAnswerError | None = None
         self.failing_since_s: float | None = None
         self.is_lost = False

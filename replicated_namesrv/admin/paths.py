@@ -8,7 +8,7 @@ from replicated_namesrv.admin.access import ACCESS, Handler
 from replicated_namesrv.admin.watch import watch
 
 TOPIC = r"{topic:[\s\S]+}"
-"""A name in a path. Like the following ones, it may have any character, also a line break or a brace."""
+"""A name in a path. It may have any character, also a line break or a brace."""
 KV_ENTRY = r"/v1/kv/{namespace:[^/]*}/{key:[\s\S]*}"
 """Both names may be empty."""
 HTTP_ROLES: dict[tuple[str, str], frozenset[Role]] = {}

@@ -1,7 +1,7 @@
 """The contact with each peer according to Raft, and PeerWatch: when a peer was lost and came back. Pure.
 
-PeerWatch looks at the contacts at regular times. A look is late if the node was paused before it. A late look has no result,
-because bytes that arrived during the pause may not be read yet.
+PeerWatch looks at the contacts at regular intervals. A look is late if the node was paused before it. A late look has no
+result, because bytes that arrived during the pause may not be read yet.
 
     look          contact now              before       result     test
     late          any                      any          none       test_paused_node_blames_no_peer
@@ -59,7 +59,7 @@ class PeerChange(NamedTuple):
 
 
 class PeerWatch:
-    """Compares what is known about the peers with the look before."""
+    """Compares what is known about the peers with the previous look."""
 
     def __init__(self) -> None:
         self._contact_ms: dict[str, int] = {}

@@ -194,9 +194,7 @@ SAMPLES = web.AppKey("samples", Samples)
 
 
 async def samples(request: web.Request) -> web.Response:
-    """``GET /v1/samples``: ``?span=hour`` (default) or ``day``; ``?since=`` milliseconds since 1970, returns only newer
-    values.
-    """
+    """``GET /v1/samples``: ``?span=hour`` (default) or ``day``. ``?since=`` (milliseconds since 1970) selects newer values."""
     span, since = request.query.get("span", "hour"), request.query.get("since", "0")
     if span not in ("hour", "day"):
         raise BodyError(f"span={span[:40]}: give hour or day")

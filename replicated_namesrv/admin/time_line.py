@@ -10,7 +10,7 @@ knows only its own contacts with its peers. Therefore an answer can include the 
 peers and the leader (``?nodes=all``).
 
 In CP, Raft shows whether a peer was lost. An independent node asks the others only while a page or command asks it, so it
-notices then.
+notices a loss only then.
 """
 
 import asyncio
@@ -159,7 +159,7 @@ class TimeLine:
         try:
             changes = self._history.after(self._position, BATCH_BYTES)
         except CompactedError as error:
-            if self._position < self._history.replaced_at - 1:  # the next entry says that the whole state was read
+            if self._position < self._history.replaced_at - 1:  # the next entry says that the whole state was replaced
                 self._position = self._history.replaced_at - 1
                 return True
             self._position = error.oldest
@@ -246,7 +246,7 @@ def _summaries(change: Change) -> Iterator[dict[str, Any]]:
 
 TIMELINE = web.AppKey("timeline", TimeLine)
 CALLER = web.RequestKey("caller", str)
-"""Who requests a change. It is set if the access rules permit the request."""
+"""The caller who requests a change. It is set if the access rules permit the request."""
 
 
 async def time_line(request: web.Request) -> web.Response:

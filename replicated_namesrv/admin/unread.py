@@ -4,7 +4,8 @@ aiohttp waits without a time limit until a client has read its answer, and closi
 
 - A connection is aborted if its client reads no byte of an answer for ``UNREAD_TIMEOUT_S``.
 - If all unread answers together use more than ``UNREAD_BYTES_MAX``, the connection with the oldest unread answer is aborted. An
-  answer counts completely, and ``COPIES`` times, until its last byte is read. Up to ``SMALL_BYTES`` of a connection do not count.
+  answer counts completely, and ``COPIES`` times, until its last byte is read. A connection with up to
+  ``SMALL_BYTES`` does not count.
   Unread answers on the remoting port have a limit of their own (``maxHeldBytes``), so that clients of one port do not cause
   connections of the other one to be closed.
 
