@@ -159,7 +159,7 @@ async def idle(ports: Ports, number: int) -> None:
 
 
 async def slow(ports: Ports, number: int) -> None:
-    """Requests, bodies and hellos that arrive a byte at a time, or not to their end."""
+    """Requests, bodies and hellos that arrive a byte at a time, or incompletely."""
     kinds = (
         trickle(ports.admin, b"PUT /v1/kv/n/slow HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n"),
         trickle(ports.admin, b"GET /v1/status HTTP/1.1\r\nX: "),

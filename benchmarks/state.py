@@ -2,7 +2,7 @@
 
     python -m benchmarks.state [--topics 60000] [--groups 300] [--topics-each 2000] [--kv-mib 64] [--rounds 5] [--lines] [--json]
 
-One broker has ``--topics`` topics, which a second broker shares, 10,000 static topic mappings and a slave. ``--groups`` groups
+One broker has ``--topics`` topics (which a second broker shares), 10,000 static topic mappings and a slave. ``--groups`` groups
 have ``--topics-each`` of these topics. Other brokers have the other topics, up to the limit on all topics. The KV config has
 ``--kv-mib`` MiB in entries of 1 KiB, and 9,000 emptied namespaces; 10,000 unregistrations are remembered. Each command is applied
 in its log encoding ``--rounds`` times, each time followed by a digest; the longest time counts. A turn must stay well below an

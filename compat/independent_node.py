@@ -1,15 +1,15 @@
 """IndependentNode: the service of AP mode.
 
-Commands are applied at once, and only here. A broker is removed after its time-out without contact, or when its connection to
-this node ends. A removal that this node decides (a closed connection, an expiry) names the epoch of the registration to remove.
-So it is a no-op after a new registration.
+Commands are applied at once (KV config and settings: once they are on disk), and only here. A broker is removed after its
+time-out without contact, or when its connection to this node ends. A removal that this node decides (a closed connection, an
+expiry) names the epoch of the registration to remove. So it is a no-op after a new registration.
 
 Intended differences from Java:
 
 - When a connection closes, all its brokers are removed, not only the first.
 - An expiry closes the connection only if no other live broker shares it.
-- Time in which the event loop stalled (a stopped or starved machine) does not count against brokers, because their heartbeats
-  may wait in the socket.
+- After a stall of the event loop (a stopped or starved machine), the next scan for silent brokers is skipped, because their
+  heartbeats may wait in the sockets.
 """
 
 import asyncio
@@ -69,8 +69,8 @@ REMOVALS_PER_TURN, TOPICS_PER_TURN = 100, 20_000
 """Maximum number of brokers that one turn of the loop removes, and maximum number of topics of their groups. A single broker may
 have more topics. Removing one with 10,000 topics takes about 3 ms."""
 DUMPED_PER_TURN, DUMPED_MAX = 100, 1_000
-"""Number of KV entries that are written to the log in one turn of the loop: a few milliseconds; and their maximum number at one
-time, because every client can write KV entries and the log must not fill the disk."""
+"""Number of KV entries that are written to the log in one turn of the loop: a few milliseconds; and maximum number in one dump,
+because every client can write KV entries and the log must not fill the disk."""
 
 
 class IndependentNode:
@@ -186,11 +186,11 @@ class IndependentNode:
         raise SettingError("this is an independent node (mode=ap): it has no members; only a CP cluster has them")
 
     def measurements(self) -> Iterator[Measurement]:
-        """None: these metrics are about replication."""
+        """Empty: these metrics are about replication."""
         return iter(())
 
     def on_own_address(self, own: Callable[[], NodeAddress]) -> None:
-        """``own()`` is where brokers and clients reach this node."""
+        """``own()`` returns where brokers and clients reach this node."""
         self._own_address = own
 
     def node_addresses(self) -> list[NodeAddress]:

@@ -1,7 +1,7 @@
 """Writes of the KV config in AP mode: first to disk, then to memory, then the answer (``files.FileWriter``).
 
-The thread that writes reads the table itself, not a copy, because nothing else changes the table. It encodes short parts, so the
-event loop runs between them.
+The thread that writes reads the table itself, not a copy, because the table does not change before the write ends. The thread
+encodes short parts, so the event loop runs between them.
 
 If the disk refuses a write, file and table are unchanged. Each change rewrites the whole file, so even a deletion needs disk
 space. ``kvConfig.json.ballast`` reserves slightly more space than the file has. It is released when the disk is full.

@@ -2,8 +2,8 @@
 
 ``changed``: one broker at a time registers a change with one node. The answer means that a majority has it on disk.
 ``renewing``: brokers with 100 topics each register with every node every 30 s without a change. ``mass``: brokers with 10,000
-topics each register with every node of a cold cluster. Then a node is restarted with that log, and again after changes until
-it took a snapshot.
+topics each register with every node of a cold cluster. Then a node is restarted with that log. Brokers change until the node
+takes a snapshot, and it is restarted again.
 """
 
 import argparse

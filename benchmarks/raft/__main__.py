@@ -3,10 +3,10 @@ other.
 
     python -m benchmarks.raft [--seconds 4] [--only ours,plain,etcd,failover,idle,restart] [--json]
 
-Latency is that of one client with one operation in flight; throughput that of many. CPU is that of all nodes together, from the
-kernel's accounting, per operation. Our clients run inside the node they ask, so their cost is in our figures. etcd's clients run
-in another process, which is not counted. Our core and etcd sync every commit to disk; plain PySyncObj does not sync. etcd is
-built from its module (benchmarks/raft/etcd wraps etcdmain) if there is a Go. Latencies on a busy machine are not valid.
+Latency is that of one client with one operation in flight, throughput is that of many. CPU is that of all nodes together, from
+the kernel's accounting, per operation. Our clients run inside the node they ask, so their cost is in our figures. etcd's clients
+run in another process, which is not counted. Our core and etcd sync every commit to disk; plain PySyncObj does not sync. etcd is
+built from its module (benchmarks/raft/etcd wraps etcdmain) if Go is installed. Latencies on a busy machine are not valid.
 """
 
 import argparse

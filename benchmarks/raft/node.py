@@ -33,7 +33,7 @@ class Target(Protocol):
 
 
 class Store:
-    """A map of the last value per key, with a snapshot of configurable size."""
+    """A map of the last value per key, with a snapshot in chunks of 512 values."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}

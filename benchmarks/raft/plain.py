@@ -1,8 +1,7 @@
-"""Plain PySyncObj as a target of the same load, with its own threads, sockets and journal, tuned for speed (no batching
-delay).
+"""Plain PySyncObj as a target of the same load, with its own threads, sockets and journal.
 
-It does not sync its journal, has no linearizable read, and can lose acknowledged writes. Its figures only show the order of
-magnitude to expect; the guarantees differ.
+The target ``plain tuned`` has no batching delay. Plain PySyncObj does not sync its journal, has no linearizable read, and can
+lose acknowledged writes. Its figures only show the order of magnitude to expect; the guarantees differ.
 """
 
 import asyncio
