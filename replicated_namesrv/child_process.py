@@ -37,7 +37,7 @@ class ProcessError(NamesrvError):
 
 
 class UnexpectedExit(NamedTuple):
-    """How a process ended that was not stopped by this one."""
+    """How a child ended that its parent did not stop."""
 
     by_itself: bool
     """False: the process ended normally (exit status 0), or by a signal that other processes send."""

@@ -1,8 +1,7 @@
 """Every operating error. Each states whether the request was done, was certainly not done, or has an unknown outcome.
 
 An error has the RocketMQ response code of its answer. ``definite`` means certainly not applied; ``retriable`` means that
-another node may succeed. Callers decide by these attributes, never by the text. Broken invariants are not here: they are
-assertions and stop the process.
+another node may succeed. Callers decide by these attributes, never by the text. Broken invariants are assertions.
 """
 
 from typing import ClassVar

@@ -314,8 +314,8 @@ class FileWriter(Generic[Change, Done]):
     """
 
     def __init__(self, build: Callable[[Sequence[Change]], Callable[[], None]], apply: Callable[[Change], Done]) -> None:
-        """``build(changes)`` returns a function that writes the file with these changes. It runs in a thread and may raise
-        StorageError or OutcomeUnknownError. ``apply(change)`` applies a change in memory after the change is on disk."""
+        """``build(changes)`` returns a function that writes the file with these changes. The function runs in a thread and may
+        raise StorageError or OutcomeUnknownError. ``apply(change)`` applies a change in memory after the change is on disk."""
         self._build, self._apply = build, apply
         self._waiting: list[tuple[Change, asyncio.Future[Done]]] = []
         self._task: asyncio.Task[None] | None = None

@@ -1,7 +1,7 @@
 """Immutable, comparable values that brokers announce, the route state machine stores, and answers contain.
 
-``wire``, ``routes`` and ``client`` share this module. ``wire`` and ``routes`` share nothing else. Every type is a tuple, so
-that equal values hash and encode equally on every node. Decoders intern most values. So 300 brokers with the same 10,000
+``wire``, ``routes`` and ``client`` share this module. ``wire`` and ``routes`` do not import each other. Every type is a tuple,
+so that equal values hash and encode equally on every node. Decoders intern most values. So 300 brokers with the same 10,000
 topics have 10,000 references each instead of three million objects, and unchanged values are found by identity.
 
 Field names are RocketMQ's, written as Python writes names (``readQueueNums`` is ``read_queue_nums``).

@@ -2,7 +2,7 @@
 
 Order of the start; the stop has the reverse order:
 
-1. Loop lag sampler and admin port: from here on the node reports why it does not serve yet.
+1. Access control, loop lag sampler, health port and admin port: from here on the node reports why it does not serve yet.
 2. The service: it loads the state and, in CP, finds a majority.
 3. The remoting server: brokers and clients that can connect are served.
 
@@ -51,8 +51,8 @@ KEPT_FREE_BYTES = 8 << 20
 GC_THRESHOLDS = (5_000, 10, 2_000)
 """Thresholds of the garbage collector. The state is large, long-lived and free of cycles. So collections of all objects are rare:
 with 300 brokers of 10,000 topics each, one stalls the loop for about 100 ms. With Python's own thresholds there were 26 of them
-while these brokers registered. The other collections visit only objects that are new: at most some 10,000, about 0.8 ms, or some
-60,000, about 12 ms. With thresholds of 50,000 and 20, these collections took 10 ms and 300 ms while many brokers were stored."""
+while these brokers registered. The two other kinds visit only new objects: at most some 10,000 (about 0.8 ms), and some 60,000
+(about 12 ms). With thresholds of 50,000 and 20, these collections took 10 ms and 300 ms while many brokers were stored."""
 
 
 class StartError(NamesrvError):
@@ -301,7 +301,7 @@ class ServingNode:
         return Drained(connections - cut, cut)
 
     def _successor(self) -> str | None:
-        """The voter with the longest log that serves. A drained node will be restarted soon. None: any voter."""
+        """The serving voter with the longest log: one that is drained will be restarted soon. None: any voter."""
         rows: list[dict[str, Any]] = self.service.members()
         serving = [row for row in rows if row["role"] == "voter" and row["serves"] and row["matchIndex"]]
         return max(serving, key=lambda row: int(row["matchIndex"]))["nodeId"] if serving else None

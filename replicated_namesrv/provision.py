@@ -296,8 +296,8 @@ def build_crate(name: str, version: str, program: str, cargo: Path, folder: Path
 def run_with_progress(
     command: list[str], environment: dict[str, str], folder: Path, say: Callable[[str], None], every_s: float = 1.5
 ) -> tuple[int, str]:
-    """Run ``command`` in ``folder``. Returns (exit status, all output). Reports the latest output line every ``every_s`` seconds.
-    This is shorter than the pause after which a command prints that it is still running.
+    """Run ``command`` in ``folder``. Returns (exit status, all output). Reports the latest output line every ``every_s``
+    seconds. The default is shorter than the pause after which a command prints that it is still running.
 
     Raises ProvisionError after BUILD_LIMIT_S. The command and the processes that it started do not outlive this call.
     """

@@ -106,7 +106,7 @@ class LogEvents(Protocol):
         """A step of a restore was applied. ``revision``: the state's revision after this step."""
 
     def members(self, index: int, members: Mapping[str, str]) -> None:
-        """The members have changed, by the entry at ``index``. Kind and address by name."""
+        """The entry at ``index`` changed the members. ``members``: kind and address by name."""
 
     def replaced(self, revision: int) -> None:
         """A snapshot replaced the state, which is now at ``revision``. This node did not apply the commands that led to this

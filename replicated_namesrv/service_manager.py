@@ -2,9 +2,9 @@
 
 Messages are lines of ``NAME=value``, sent to the datagram socket in NOTIFY_SOCKET. Without it nothing is sent. The messages are
 READY when brokers and clients are served, RELOADING and READY around a reload, STOPPING, STATUS as text, and WATCHDOG as often as
-WATCHDOG_USEC requires. The event loop itself sends the watchdog message, so its absence means that the loop stalls. It does not
-depend on other nodes, because a lost majority must not cause healthy nodes to be killed. A failing notification never fails the
-caller. Source: sd_notify(3), sd_watchdog_enabled(3).
+WATCHDOG_USEC requires. The event loop itself sends the watchdog message, so its absence means that the loop stalls. The message
+does not depend on other nodes, because a lost majority must not cause healthy nodes to be killed. A failing notification never
+fails the caller. Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
 import asyncio

@@ -72,7 +72,7 @@ node reads or contacts."""
 
 @dataclass(slots=True)
 class Settings:
-    """The settings of one node. Read an attribute; change only through ``update``."""
+    """The settings of one node. Read an attribute; change only through ``update``, ``change`` or ``reread``."""
 
     # NamesrvConfig, in Java's order of declaration (-p prints it)
     rocketmq_home: str = setting("", NAMESRV, "Accepted for compatibility; nothing is read from it.", name="rocketmqHome")

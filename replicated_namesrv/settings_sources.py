@@ -33,7 +33,7 @@ def environment_name(row: Row) -> str:
 
 
 def _assigned(key: str, text: str) -> str:
-    """``key=text`` of an unknown key, for messages, which everyone who can read the log sees."""
+    """``key=text`` of an unknown key, for messages. A text that may be a secret is left out."""
     return f"{key}=…" if may_be_secret(key) else f"{key}={text}"
 
 
