@@ -35,13 +35,13 @@ ANSWER_BYTES_MAX = 64 << 20
 
 
 class AdminError(NamesrvError):
-    """No node answered. The change was not made."""
+    """A node gave no usable answer. The requested change, if any, was not made."""
 
     definite = True
 
 
 class AdminUnknownError(NamesrvError):
-    """A change was requested and its outcome is unknown: the connection broke, or the node itself does not know."""
+    """The outcome of a request is unknown: the connection broke, the answer cannot be read, or the node does not know it."""
 
     definite = False
 
@@ -153,7 +153,7 @@ class Admin:
             connection.close()
 
     def _other_protocol(self, cause: Exception) -> str:
-        """What to check besides if no byte of an HTTP answer arrived: the port may speak another protocol."""
+        """Advice if the peer reset the connection or did not answer in HTTP: the port may speak another protocol."""
         if not isinstance(cause, http.client.BadStatusLine | ConnectionResetError):
             return ""
         tls = "" if self.tls else "; give --ca FILE if the nodes have adminTlsCertPath"
@@ -179,7 +179,7 @@ def admin_of(arguments: argparse.Namespace) -> Admin:
 
 
 def token_of(arguments: argparse.Namespace) -> bytes | None:
-    """The token in the file of --token-file: the bytes with which the node compares it. Raises SettingError."""
+    """The first line of the file of --token-file, as bytes, which is what a node compares. Raises SettingError."""
     path = arguments.token_file or os.environ.get(TOKEN_VARIABLE)
     if not path:
         return None

@@ -77,7 +77,7 @@ route query for waitSecondsForService seconds, so no client reads an incomplete 
 
 
 class AdoptError(NamesrvError):
-    """The replacement stopped before the end of the list."""
+    """Nothing was saved, or the replacement stopped before the end of the list."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -305,7 +305,7 @@ async def _run_command(arguments: argparse.Namespace, address: str) -> None:
         process = await asyncio.create_subprocess_exec(*words, stdout=sys.stderr)
         async with asyncio.timeout(arguments.within):
             code = await process.wait()
-    except TimeoutError:  # before OSError, of which it is a kind
+    except TimeoutError:  # a subclass of OSError, so it comes first
         await _end(process)
         raise AdoptError(
             f"{address}: the command of --swap did not end within {arguments.within} s, and was stopped: {shlex.join(words)}; "

@@ -1,8 +1,8 @@
 """``namesrv backup FILE``: fetches the whole state at one revision from a running node, and checks the file.
 
-The node continues to serve. A majority confirmed the revision when the backup began, except with ``--stale``: then it is the
-state of one node, which may lack acknowledged changes. The file appears under its name only when it is complete, checked and
-synced to disk.
+The node continues to serve. In CP mode, a majority confirmed the revision when the backup began. With ``--stale`` no majority is
+asked, so the state may lack acknowledged changes. The file appears under its name only when it is complete, checked and synced
+to disk.
 """
 
 import argparse
@@ -140,7 +140,7 @@ def fetch(admin: Admin, address: str, file: Path, path: str = PATH) -> Head:
 def fetch_to_stdout(admin: Admin, address: str, path: str = PATH) -> Head:
     """Download a backup from one node to stdout and check it.
 
-    Raises AdminError or AdminRefusedError if nothing was written yet, StorageError if something was written.
+    Raises AdminError or AdminRefusedError if no download began, StorageError if it broke or the backup is damaged.
     """
     reader = BackupReader()
     with admin.open(address, path) as response:

@@ -96,8 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def default_data_dir(mode: str, nodes: int, port: int) -> Path:
-    """The default folder, below the user's state folder (XDG base directory specification). It depends on the size and on the
-    port, because a replicated cluster with another size or other ports is another cluster."""
+    """The default folder, below the user's state folder (XDG base directory specification). It depends on the port and, in CP
+    mode, on the size, because a replicated cluster with another size or other ports is another cluster."""
     state_home = os.environ.get("XDG_STATE_HOME", "")
     base = Path(state_home) if state_home.startswith("/") else Path.home() / ".local" / "state"
     name = "cluster" if mode == "ap" else f"cluster-{mode}-{nodes}"

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Reports if the help cannot be written, for example to a full disk. The base class ignores this."""
+    """Raises OSError if the help cannot be written, for example to a full disk. The base class ignores this error."""
 
     def print_help(self, file: Any = None) -> None:
         """Raises OSError."""

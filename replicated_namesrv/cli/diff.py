@@ -297,7 +297,7 @@ def _print_json(comparison: Comparison, compared: Sequence[str], unlisted: Mappi
 
 
 def print_comparison(comparison: Comparison, limit: int, is_complete: bool = True) -> None:
-    """``limit``: differences of each kind that are shown, 0 for all. ``is_complete``: whether all KV namespaces are known."""
+    """Print the differences, at most ``limit`` of each kind (0: all). ``is_complete``: whether all KV namespaces are known."""
     compared = comparison.compared
     for address, reason in comparison.unreachable.items():
         print(f"not compared: {address}: {reason}")

@@ -53,7 +53,7 @@ GOOD, BAD = 0, 1
 TIMEOUT_MS = 3_000
 SYNCS_MAX, SYNCS_SECONDS, SYNC_BYTES = 200, 5.0, 4_096
 SYNC_WARNING_S = 0.025
-"""Minimum 99th percentile of sync times at which doctor warns. Each write waits for a sync of a majority, and a leader's
+"""Doctor warns if the 99th percentile of sync times exceeds this. Each write waits for a sync of a majority, and a leader's
 heartbeats come every 50 ms."""
 CLOCK_WARNING_S = 2.0
 """Minimum clock difference at which doctor warns. The Date header, from which it is computed, has whole seconds."""
@@ -340,7 +340,7 @@ def _measure(folder: Path, syncs: Histogram) -> None:
 
 
 def percentile(histogram: Histogram, share: float) -> float:
-    """The least bound that is not exceeded by this share of the values. Infinite: the last bound is exceeded by more values."""
+    """The smallest bound that at least this share of the values does not exceed. Infinity: no bound is large enough."""
     wanted, below = share * sum(histogram.counts), 0
     for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
         below += count

@@ -130,7 +130,7 @@ def _open_streams() -> None:
 
 
 def run_command(name: str, arguments: Sequence[str]) -> int:
-    """Run one command; its exit code. Errors of ``errors``, errors of files and Ctrl-C end here."""
+    """Run one command. Returns its exit code. Handles the exceptions of ``errors``, errors of files, and Ctrl-C."""
     _open_streams()
     for argument in arguments:
         if any("\ud800" <= character <= "\udfff" for character in argument):  # undecodable bytes can be neither sent nor printed

@@ -1,9 +1,9 @@
 """``namesrv members``: the members of a CP cluster; adds, removes, replaces, promotes and moves them.
 
-The leader knows the progress of all members, so its answer is shown if it answers. Otherwise the first other answer is shown. A
-change is requested from the leader until it is made or refused. If the leader transfers leadership, the next leader gets the
-request. ``add`` and ``replace`` then wait until the new node votes, or, if it is an observer, until it has the log. If that takes
-too long, the command ends. The same command, run again, continues to wait.
+The leader knows the progress of all members, so its answer is shown if it answers. Otherwise an answer that names a leader is
+preferred, then one of a higher term. A change is requested from the leader until it is made or refused. If the leader transfers
+leadership, the next leader gets the request. ``add``, ``promote`` and ``replace`` then wait until the node votes. ``add`` of an
+observer waits until it has the log. If that takes too long, the command ends. The same command, run again, continues to wait.
 """
 
 import argparse

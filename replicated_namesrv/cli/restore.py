@@ -146,7 +146,7 @@ class _Merge(NamedTuple):
 
 
 def _merge(arguments: argparse.Namespace, admin: Admin, addresses: tuple[str, ...]) -> int:
-    """Look at every node before anything is changed. Raises ConflictError, AdminError, AdminRefusedError."""
+    """Plan the changes of all nodes, then make them. Raises ConflictError before the first change, and the errors of ``ask``."""
     backup = state_in(arguments.file)
     plans = [_plan(address, backup, state_at(admin, address)) for address in addresses]
     progress = ProgressLine()

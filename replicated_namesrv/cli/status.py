@@ -121,7 +121,7 @@ def _row(address: str, answer: Any) -> dict[str, Any]:
 
 
 class Report(NamedTuple):
-    """The text to print, and whether asking again may make digests comparable."""
+    """The facts to print, and whether asking again may make digests comparable."""
 
     facts: dict[str, Any]
     comparable: bool

@@ -1,6 +1,6 @@
 """``namesrv switch --to cp|ap DIR --backup FILE…``: prepares the data directory of a stopped node for the other mode.
 
-Without it, the node would read files in the directory that are older than the backup, and old data would come back:
+Without this command, the node would read files in DIR that are older than the backup, and old data would come back:
 
     --to  old files in DIR                  become                        because
     cp    kvConfig.json                     kvConfig.json.before-cp       a later switch to AP would read it
@@ -14,9 +14,10 @@ Without it, the node would read files in the directory that are older than the b
           runtime.properties
     ap    raft                              raft.before-ap                a later CP cluster must not continue it
 
-Nothing is deleted. The command refuses, and changes nothing, if data would be lost. There are two cases. First, the given files
-disagree about a key or a shared setting, and --prefer names no winner. Second, the directory contains data that no given file has
-and that is not older than they are: a key, or a shared setting in a CP log. After a crash, run it again: it completes the work.
+No file is deleted. The command refuses, and changes nothing, if data would be lost. There are two cases. First, the given files
+disagree about a key or a shared setting, and --prefer names no winner. Second, DIR has a key or a shared setting that no given
+file has: with ``--to cp`` in kvConfig.json or runtime.properties, with ``--to ap`` in a CP log of a higher revision than the
+backup. After a crash, run it again: it completes the work.
 """
 
 import argparse
@@ -66,7 +67,7 @@ Table = dict[Key, str]
 
 
 class DisagreementError(NamesrvError):
-    """The command was refused because data would be lost. Examples: files have different values; a value is in no given file."""
+    """The command was refused: data would be lost, the backup is of another cluster, or the directory is in use."""
 
 
 class Side(NamedTuple):

@@ -41,7 +41,7 @@ class NodeCounters(NamedTuple):
         return sum(value for sample, value in self.samples.items() if sample.partition("{")[0] == name and part in sample)
 
     def failed(self) -> float:
-        """Requests that ended with an error."""
+        """Requests that ended with another outcome than SUCCESS and TOPIC_NOT_EXIST."""
         return sum(
             v for sample, v in self.samples.items() if sample.startswith("namesrv_requests_total") and FAILED.search(sample)
         )
@@ -97,8 +97,8 @@ def _read(admin: Admin, address: str) -> NodeCounters:
 
 
 def rates(before: NodeCounters | None, after: NodeCounters | None) -> dict[str, float] | None:
-    """Numbers per second between two readings of one process; None if there are not two such readings. Connections and brokers
-    are current values."""
+    """Numbers per second between two readings of one node; None if there are not two such readings. Connections and brokers are
+    current values."""
     if before is None or after is None or after.at_s <= before.at_s:
         return None
     seconds = after.at_s - before.at_s
