@@ -1,7 +1,7 @@
-"""Decodes the answers of name servers to values. Every list is sorted, so equal contents compare equal.
+"""Decodes the answers of name servers to values. Lists are sorted, so equal contents compare equal.
 
-The order of lists has no meaning, neither from Java's hash maps nor from our tables. Both JSON dialects are decoded. A body
-without the expected shape raises BodyError with the name of the member.
+Their order has no meaning: Java's comes from hash maps, ours from tables. Only the filter servers of a broker keep their order.
+Both JSON dialects are decoded. A body without the expected shape raises BodyError with the name of the member.
 """
 
 from collections.abc import Iterable, Mapping

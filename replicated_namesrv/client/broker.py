@@ -318,7 +318,8 @@ class BrokerAgent:
             await self._register(self.topics, oneway=oneway)
 
     async def register_round(self) -> None:
-        """One periodic round: a slave copies its master's topics; then the broker registers, if any server needs it."""
+        """One periodic round: a slave copies its master's topics, then the broker registers. With ``asks_first``, it registers
+        only if any server needs it."""
         self._follow_master()
         async with self._registering:
             if not self.options.asks_first or await self._registration_needed():
@@ -554,7 +555,7 @@ class BrokerAgent:
 
 
 def _complain(task: "asyncio.Task[None]") -> None:
-    """Report a background task that ended. These tasks never end in normal operation, so this is a defect, reported at once."""
+    """Report a background task that failed. A failure is a defect, so it is reported at once, not when the agent stops."""
     if not task.cancelled() and (error := task.exception()) is not None:
         context = {"message": "a broker agent's background task failed", "exception": error, "task": task}
         task.get_loop().call_exception_handler(context)

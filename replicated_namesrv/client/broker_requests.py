@@ -1,6 +1,6 @@
 """Requests that brokers of 4.9.8 and 5.3.3 send to name servers.
 
-Header fields have the order of Java's hash map, so that with equal values a frame equals a recorded one byte for byte.
+Header fields have the order of Java's hash map, so a frame equals a recorded frame with the same values byte for byte.
 """
 
 from enum import StrEnum
@@ -104,7 +104,7 @@ def member_group_request(identity: BrokerIdentity) -> RemotingCommand:
 
 
 def sync_topic(broker_name: str) -> str:
-    """The topic whose route is the group's members, for name servers without ``GET_BROKER_MEMBER_GROUP`` (901)."""
+    """The topic whose route lists the group's members, for name servers without ``GET_BROKER_MEMBER_GROUP`` (901)."""
     return SYNC_BROKER_MEMBER_GROUP_PREFIX + broker_name
 
 

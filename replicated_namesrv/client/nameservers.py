@@ -1,10 +1,10 @@
 """A list of name servers, used as RocketMQ's clients use theirs (``NettyRemotingClient.getAndCreateNameserverChannel``).
 
 - The list is shuffled when it is set. A client keeps the chosen server while its connection is up. Any answer is accepted, even
-  an error code: it does not make the client choose another server. Only a broken connection, a refusal or a time-out makes a
-  client choose another server.
-- One call goes through the whole list at most once, as 4.9 does for servers that refuse. With ``attempts=1`` the call fails as in
-  5.x, and only the next call uses another server.
+  an error code: it does not make the client choose another server. Only a broken connection, a refused connection or a time-out
+  makes a client choose another server.
+- One call goes through the whole list at most once, as 4.9 does for servers that refuse connections. With ``attempts=1`` the call
+  fails as in 5.x, and only the next call uses another server.
 - ``query`` is for requests that may be repeated: it also tries the next server after a time-out. ``submit`` is for the others: it
   tries the next server only if the one before certainly did not get the request. Otherwise it reports that the outcome is
   unknown.
@@ -110,7 +110,7 @@ class NameServers:
     async def query(self, request: RemotingCommand, timeout_ms: int | None = None) -> ServerAnswer:
         """Ask one server, moving on through the list until one answers.
 
-        Raises UnavailableError, or OutcomeUnknownError when the last one tried may have got the request.
+        Raises UnavailableError, or OutcomeUnknownError if one of those tried may have got the request.
         """
         return await self._call(request, timeout_ms, repeatable=True)
 

@@ -94,7 +94,7 @@ def change_write_perm_request(broker_name: str, *, writable: bool) -> RemotingCo
 
 
 def read_write_perm_count(response: RemotingCommand) -> int:
-    """Topics that have queues of the broker."""
+    """Number of topics that have queues of the broker."""
     fields = _check(response).ext_fields or {}
     text = fields.get("addTopicCount", fields.get("wipeTopicCount", "0"))
     if not text.isascii() or not text.isdigit():

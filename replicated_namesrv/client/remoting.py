@@ -54,8 +54,8 @@ class RemotingCommand(NamedTuple):
 def encode_command(command: RemotingCommand) -> bytes:
     """One whole frame. Raises FrameError if it would be too long.
 
-    A long header is sent as a binary one. In JSON, it could have more bytes or escapes than a name server accepts. Exception: a
-    binary header cannot carry an empty field.
+    A long header is sent as a binary one. In JSON, it could have more bytes or escapes than a name server accepts. A header with
+    an empty field stays JSON, because a binary header cannot carry such a field.
     """
     header = RemotingHeader(
         code=int(command.code),
@@ -276,7 +276,7 @@ class RemotingClient:
     def _opened(self, address: str, task: "asyncio.Task[_Connection]") -> None:
         del self._connecting[address]
         if not task.cancelled():
-            # all waiters have given up; retrieve the exception, because asyncio would otherwise log it as never retrieved
+            # retrieve the exception: if all waiters have given up, asyncio would log it as never retrieved
             task.exception()
 
     def _lost(self, connection: "_Connection") -> None:

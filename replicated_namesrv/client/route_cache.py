@@ -1,7 +1,8 @@
 """A client's cache of routes (``MQClientInstance``).
 
 A topic is looked up when it is first needed and then every ``poll_interval_ms``. Neither a failure nor "no route" removes a
-cached route: a running client keeps using it. This is why a name server that cannot serve must not answer at all.
+cached route: a running client keeps using it. A client also keeps a server that answers with errors. Therefore a name server that
+cannot serve must not answer: its clients would keep outdated routes.
 """
 
 import asyncio
@@ -66,7 +67,7 @@ class RouteCache:
         return update.route
 
     async def refresh(self, topic: str) -> RouteUpdate:
-        """Look up the route now. Operating errors are not raised; they are in the update."""
+        """Look up the route now. A NamesrvError is not raised; it is in the update."""
         address, answered, error = None, None, None
         try:
             address, response = await self._servers.query(route_request(topic))
