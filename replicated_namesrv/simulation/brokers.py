@@ -13,14 +13,14 @@ invariants of Raft, these rules are checked:
   newest acknowledged version or a newer one.
 - A broker that was acknowledged by any node within half of its time-out is never dropped.
 - A dead broker is dropped within its time-out, plus a third of it for each change of leader. Only time with a leader counts.
-- If a broker was acknowledged under its present id before its unregistration reached a node, no node shows the broker after the
-  answer to the unregistration, until a registration has reached a node after that answer. (A registration that is acknowledged in
-  between is concurrent with the unregistration: either may come first.) Exception: the unregistration named an epoch that had
-  already ended, for example because another broker took the id. Then nodes may show a newer registration of the broker itself.
+- No node shows a broker after the answer to its unregistration, until a registration has reached a node after that answer. This
+  holds if the broker was acknowledged under its present id before the unregistration reached a node. (Otherwise registration and
+  unregistration are concurrent: either may come first.) Exception: the unregistration named an epoch that had already ended, for
+  example because another broker took the id. Then nodes may show a newer registration of the broker itself.
 - Two nodes that have applied the same entries have the same digest, entry by entry.
 - The leader measures the silence of every registered broker.
-- At the end all nodes are equal and show every live broker with its present content, and no dead one. Each dead one was
-  removed within two time-outs after the last fault.
+- At the end all nodes are equal and show every live broker with its present content, and no dead one. The end is later than the
+  longest time-out after the last fault.
 """
 
 from asyncio import Future
@@ -48,12 +48,12 @@ also unregisters the next process, if that process connected within this time.
 REMOVAL_WAIT_NS = 6 * SECOND
 """The longest time for which an ``UNREGISTER_BROKER`` (104) waits at a node."""
 SETTLED_NS = 2 * SECOND
-"""Time after a restart or a swap of ids in which a node may have dropped the broker. The checks do not require the broker in
-answers during this time."""
+"""Time after a restart or a swap of ids in which a node may drop the broker. The check that live brokers are never dropped
+ignores the broker during this time."""
 TIMEOUTS_MS = (2_500, 4_000, 4_000, 9_000)
 BURST_MAX = 60
-"""Number of brokers that end at once: enough to distinguish a removal of many from a removal of a few, and few enough to cost
-little."""
+"""Bound on the number of brokers that end at once: enough to distinguish a removal of many from a removal of a few, and few
+enough to cost little."""
 LED_SLACK_NS, CHANGE_SLACK_NS = 3 * SECOND, 700 * MS
 """Extra time for a removal, because commits over slow disks take long; and extra time for each change of leader, because requests
 are in flight."""
@@ -308,7 +308,7 @@ class Broker:
         """Whether the broker must not be dropped: it is alive, no other process uses its id or address, and a node has recently
         acknowledged it.
 
-        An acknowledgement of its earlier id does not count: the broker that has this id now replaces it.
+        An acknowledgement from before a swap of ids does not count: the broker that now has the old id replaces it.
         """
         life, now_ns = self.life, self._world.now_ns
         since_ns = max(now_ns - self.timeout_ms * MS // 2, life.began_ns, self.alone_ns)
@@ -316,7 +316,7 @@ class Broker:
         return life.is_running and is_alone and max(life.acknowledged_ns.values(), default=-1) >= since_ns
 
     def is_heard(self) -> bool:
-        """Whether the broker must be shown: it is alive, and a majority has recently acknowledged it."""
+        """Whether the broker must be shown: it is alive and ``is_steady``, and a majority has recently acknowledged it."""
         life, machines = self.life, self._brokers.machines
         since_ns = self._world.now_ns - self.timeout_ms * MS // 2
         lately = sum(1 for at_ns in life.acknowledged_ns.values() if at_ns >= max(since_ns, life.began_ns))
@@ -469,14 +469,14 @@ class Brokers:
     # Leaders
 
     def _leader(self) -> NameServer | None:
-        """The leader, if it has applied its LEAD."""
+        """The leader, if it has applied the LEAD command of its term."""
         servers = (self.cluster.servers.get(machine.name) for machine in self.machines if machine.is_up())
         leading = [server for server in servers if server is not None and server.is_alive and server.node.led_term is not None]
         ready = [s for s in leading if s.node.liveness.role is not None and s.node.liveness.role.silence is not None]
         return max(ready, key=lambda server: server.node.led_term or 0, default=None)
 
     def _chase(self) -> None:
-        """Lose leaders one after the other, or all of them for longer than a time-out."""
+        """Lose leaders one after the other, or cut all links for some seconds. Repeat this until ``chase_until_ns``."""
         left_ns = self.chase_until_ns - self.world.now_ns
         if left_ns <= 0:
             return
@@ -543,8 +543,8 @@ class Brokers:
             del self._dead[key]
 
     def _check_watched(self, leader: NameServer) -> None:
-        """Check that the leader measures the silence of every registered broker. The leader learns of a registration in a later
-        turn."""
+        """Check that the leader measures the silence of every registered broker. It is a violation if two checks in a row find
+        the same registration, because the leader learns of a registration in a later turn."""
         role = leader.node.liveness.role
         silence = None if role is None else role.silence
         unwatched = (

@@ -179,15 +179,15 @@ class SimulatedDisk:
         self._changes.append(change)
 
     def drop_pages(self) -> None:
-        """Call this while no process has the files open. For some files, drop from memory the data that no later sync would
-        write."""
+        """Drop from memory, for some files, the data that no later sync would write. Call this while no process has the files
+        open."""
         for name in sorted(self._names):
             file = self._names[name]
             if file.lost and self._rng.random() < 0.5:
                 file.read_again(self._rng)
 
     def lose_power(self) -> None:
-        """Drop all or some of the data that was not durable."""
+        """Drop a random part of the data that was not durable."""
         rng = self._rng
         names = dict(self._durable_names)
         share, in_order = rng.choice((0.0, 0.5, 1.0)), rng.random() < 0.5

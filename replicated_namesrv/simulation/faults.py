@@ -17,7 +17,7 @@ from replicated_namesrv.simulation.network import Link, Network
 from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
 _RACES = ("abandoned", "amnesia", "deaf_hand_over", "forgetful_voter", "old_image", "orphaned_join", "put_back", "slow_leader")
-"""Kinds of faults that strike only after a calm period."""
+"""Kinds of faults that have several steps. A fifth of the runs has only these, with a mean gap of 1.5 s."""
 _RACE_NS = 500 * MS
 """Time for which stale answers are provoked on a machine."""
 _ALONE = frozenset(
@@ -172,13 +172,13 @@ class Nemesis:
                 machine.resume()
 
     def stop_minority(self) -> None:
-        """Choose a minority of machines that stays down when everything else is healed."""
+        """In half of the runs, choose a minority of machines that stays down when everything else is healed."""
         rng = self._world.random("minority")
         if len(self._machines) > 1 and rng.random() < 0.5:
             self.down = rng.sample(self._machines, rng.randint(1, (len(self._machines) - 1) // 2))
 
     def start_minority(self) -> None:
-        """Start these machines."""
+        """Start the machines that stayed down."""
         for machine in self.down:
             machine.kept_down = False
             machine.start()
@@ -241,7 +241,7 @@ class Nemesis:
         return self._cut(rng, self._between(set(names[:middle]), set(names[middle + 1 :])))
 
     def _do_ring(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        """Each node is connected only to its two neighbours on a random ring, or to fewer."""
+        """Each node is connected only to its two neighbours on a random ring. With three nodes, one random link is cut."""
         names = [machine.name for machine in self._machines]
         rng.shuffle(names)
         ring = {frozenset(pair) for pair in zip(names, names[1:] + names[:1], strict=True)}
@@ -373,7 +373,7 @@ class Nemesis:
         return undo
 
     def _do_failing_disk(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        """Syncs fail. Until the power fails, the next process can still read the data from memory. The power often fails soon."""
+        """Syncs fail. Until the power fails, the next process may still read the data from memory. The power often fails soon."""
         machine = self._victim(rng)
         self._world.note(f"  syncs of {machine.name} fail")
         machine.disk.failing = machine.disk_faulted = True
@@ -418,8 +418,9 @@ class Nemesis:
         return machine.start
 
     def _all_voters(self) -> bool:
-        """Whether all voters are up and know each other's incarnation, and a majority remains without one of them. After a
-        restart of all nodes, none of them may know that a disk is older than a committed join."""
+        """Whether all voters are up and know each other's incarnation, and a majority remains without one of them. The committed
+        configuration is checked, too: after a restart of all nodes, possibly no node knows that a disk is older than a committed
+        join."""
         machines = self.voting()
         if len(machines) <= 2:
             return False
@@ -434,8 +435,8 @@ class Nemesis:
         machine.disk.wipe()
 
     def _shelter(self) -> bool:
-        """Whether a disk may be rolled back now: all other nodes must be up and reachable, and must stay so. Raft survives no
-        further fault at that time."""
+        """Whether a disk may be rolled back now. All other nodes must be up and reachable. If they are, no other fault strikes
+        for 4 s, because Raft survives no further fault at that time."""
         calm = self._network.is_whole and self._all_voters() and not any(machine.pauses for machine in self._machines)
         if calm:
             self._sheltered_ns = self._world.now_ns + 4 * SECOND
@@ -449,10 +450,10 @@ class Nemesis:
 
     def _do_old_image(self, rng: Random, fault: Fault) -> None:
         """A minority lags. Then the disk of a node that knew the missing entries is rolled back. The other nodes that knew them
-        are cut off, from all nodes or only from the minority. In some runs, the minority contains the leader instead, which is
-        deposed without noticing.
+        stay connected, or are cut off: from the minority, and in some runs also from that node. If the minority contains the
+        leader, often the leader is deposed without noticing (``_depose_unnoticed``).
 
-        After the image was taken, a node that the victim can reach has learned how much data that disk had."""
+        The disk is rolled back only if a node that the victim can reach knows that the disk had more data than the image."""
         if len(self.voting()) == 1:
             self._roll_back_only_voter(self.voting()[0])
             return
@@ -569,7 +570,8 @@ class Nemesis:
         return bool(remembered(victim.name, victim.raft.incarnation) > records_in(image))
 
     def _do_orphaned_join(self, rng: Random, fault: Fault) -> None:
-        """A node loses its disk. The leader that promotes it is permanently lost when the join is committed."""
+        """A node loses its disk. The first node that knows that its new join is committed, usually the leader, is killed. It
+        stays down when everything else is healed."""
         leader = self._leader()
         if leader is None or self.down_for_good or not self._shelter():
             return

@@ -36,7 +36,7 @@ class Violation(NamedTuple):
     text: str
     """Node and details."""
     at_ns: int
-    """Time of the detection. A history that is checked at the end may have gone wrong long before."""
+    """Time of the detection. For a history, which is checked at the end: the end of the operations that prove the violation."""
 
 
 class _Watched:
@@ -81,7 +81,7 @@ class Invariants:
         self.founders: frozenset[str] = frozenset()
         """Names of the first members."""
         self.members: dict[str, RaftMember] | None = None
-        """Names of the members by the newest committed configuration; None before an entry of members is committed."""
+        """The members of the newest committed configuration, by name; None before an entry of members is committed."""
         self._members_at = 0
         self.voters_of: Callable[[str], tuple[Collection[str], int] | None] | None = None
         """The voters, and their quorum, by the newest configuration in the log of a node, if it is known. None: the members do
@@ -122,7 +122,7 @@ class Invariants:
         return _MachineObserver(self, machine)
 
     def started(self, machine: MachineView) -> None:
-        """A process has recovered; its log is its current log."""
+        """A process has recovered: check its whole log."""
         raft = machine.raft
         assert raft is not None
         watched = self._watched[machine.name] = _Watched(raft.first_index)
@@ -297,7 +297,7 @@ class Invariants:
             self.violated("deposed leader", f"{machine.name} still leads term {term}, {late_s:.2f} s after term {newest} began")
 
     def _check_cut(self, name: str, watched: _Watched, index: int) -> None:
-        """``name`` has cut its log before ``index``: check that no committed entry was cut."""
+        """``name`` has cut ``index`` and all later entries from its log: check that none of them was committed."""
         self.truncations += 1
         self._world.note(f"{name} cuts its log before {index}")
         for cut in range(index, watched.last() + 1):

@@ -78,7 +78,7 @@ class LeaderWatch:
         ]
 
     def _voting_incarnation(self, name: str) -> int | None:
-        """The incarnation that votes for ``name`` by the committed configuration."""
+        """The incarnation of ``name`` that may vote by the committed configuration; None if there is none."""
         members = self._invariants.members
         if members is not None:
             return members[name].incarnation if name in members and members[name].votes else None

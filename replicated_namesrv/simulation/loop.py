@@ -35,7 +35,7 @@ class _Running:
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """``now``: seconds of the machine's clock."""
+    """The event loop of one process. ``now``: seconds of the machine's clock. ``failed`` gets errors that nothing caught."""
 
     def __init__(self, now: Callable[[], float], failed: Callable[[BaseException | str], None]) -> None:
         self._now, self._failed = now, failed

@@ -22,8 +22,8 @@ Link = tuple[str, str]
 """(sender, receiver)."""
 FLOOD_NS = 100 * MS
 FLOOD_MESSAGES = 5_000
-"""Maximum number of messages of one kind that a node may send to another one within ``FLOOD_NS``. The most that was seen in
-hundreds of runs is 1,594. More are a defect: for example, two nodes that answer each other's answers."""
+"""Maximum number of messages of one kind that a node may send to another one within ``FLOOD_NS``. More are a defect: for example,
+two nodes that answer each other's answers. The most that was seen in hundreds of runs is 1,594."""
 CONNECT_NS = int((LIVE_SECONDS + 1.5 * DIAL_PAUSE_MAX_SECONDS) * SECOND)
 """Two processes connect within this time if their links are whole. It includes a refusal after a power loss, and the longest
 pause."""
@@ -60,7 +60,7 @@ class _SimulatedConnection:
         """True if the connection is closed but messages in flight still arrive."""
         self.last_arrival_ns = 0
         self.disturbed = 0
-        """Number of active cuts."""
+        """Number of cuts since the connection was established."""
         self.held: list[object] = []
 
 
@@ -182,7 +182,7 @@ class Network:
     # Connections
 
     def dial_all(self, name: str) -> None:
-        """A process has started on ``name``: dial all others in both directions."""
+        """A process has started on ``name``: dial all others from there."""
         self._eager_until_ns[name] = self._world.now_ns + int(EAGER_SECONDS * SECOND)
         for link in self.links:
             if link[0] == name:

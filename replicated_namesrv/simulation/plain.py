@@ -11,7 +11,7 @@ In its favour:
 - Reads count only on a node that regards itself as the leader.
 
 Some violations are counted but do not end a run, so that worse ones can be found. Followers cut committed entries and decrease
-their commit index, even without any fault. Proposals never end. A leader that was cut off continues for half a minute.
+their commit index, even without any fault. Some proposals never end. A leader that was cut off continues for half a minute.
 Returning nodes depose the leader.
 """
 

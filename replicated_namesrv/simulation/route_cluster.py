@@ -1,7 +1,7 @@
 """Name servers of CP mode on simulated machines: the shipped ``ReplicatedNode`` with the connections of its brokers.
 
-Only sockets are missing. A connection belongs to one life of one machine's process. Messages over it arrive there in order,
-late or never.
+Only sockets are missing. A connection belongs to one process of a machine. Messages from the broker arrive in order, but may be
+late or lost.
 """
 
 import logging
@@ -104,7 +104,7 @@ def _setter(future: "Future[Any]") -> Callable[[Any], None]:
 
 
 class _Observers(Observer):
-    """Passes each report to the node and, if it concerns them, to the invariants."""
+    """Passes each report to the node, to the invariants, or to both."""
 
     def __init__(self, node: Observer, invariants: Observer, applied: Callable[[int], None]) -> None:
         self._node, self._invariants, self._applied = node, invariants, applied
@@ -144,7 +144,7 @@ class _Observers(Observer):
 
 
 class SimulatedConnection:
-    """``service.Connection`` between a broker and one life of a machine. ``ended`` is called on the broker's side, later."""
+    """``service.Connection`` between a broker and one process of a machine. ``ended`` is called when it is closed."""
 
     def __init__(self, server: "NameServer", peer: str, ended: Callable[[], None]) -> None:
         self.server, self.peer, self._ended = server, peer, ended
@@ -326,9 +326,9 @@ class Wire:
         """Calls that wait until ``connection`` is accepted; their argument: whether it is. None: none is being opened."""
 
     def call(self, ask: Callable[[NameServer, SimulatedConnection], object], done: Callable[[object], None]) -> None:
-        """Call ``ask`` at the machine. ``done`` gets its result, or None if the connection ended first.
+        """Call ``ask`` at the machine. ``done`` gets its result, or None if it failed or no connection was established.
 
-        If the request does not arrive, the call never ends."""
+        If the request or the answer is lost, ``done`` is never called."""
         if self.is_cut:
             return
         if self._waiting is not None and not self._is_alive():
@@ -350,7 +350,7 @@ class Wire:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection, as far as the broker knows."""
+        """Whether the server has accepted the connection, and its process still runs."""
         return self._is_up()
 
     def _is_up(self) -> bool:

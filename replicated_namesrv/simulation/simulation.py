@@ -5,9 +5,9 @@ Phases:
 1. Faults strike until ``duration``. In this time there must be a leader whenever there can be one (``LeaderWatch``).
 2. Everything is healed, except that in half of the runs a minority of the machines stays down. If enough voters are left, a
    leader must commit new entries within the application's bound.
-3. The minority is started. Each node must catch up and be a voter, while the clients continue.
+3. The minority is started. Each node must catch up, and learners must be promoted, while the clients continue.
 4. The clients stop, all requests must end, every node is read once more, and the application checks the history.
-5. A follower is isolated and returns.
+5. If the application ``disturbs``, a follower is cut off and returns, twice. The leader must keep its term.
 """
 
 import time
@@ -238,7 +238,7 @@ class Simulation:
         return True
 
     def _commit_without_minority(self) -> None:
-        """Enough voters are up, and one of them has all committed entries: check that they elect a leader and commit more.
+        """If enough voters are up, and one of them has all committed entries, check that they elect a leader and commit more.
 
         The bound starts when the last late message has arrived, because an append of the machine that is down counts as
         contact with the leader and delays elections."""

@@ -20,7 +20,7 @@ from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _CATCH_UP_ELECTION_TIMES = 5
 _SLOWEST = 1.2
-"""Duration of a second of the slowest clock, in seconds of the world."""
+"""Upper bound of the duration of a second of the slowest clock, in seconds of the world."""
 _SLACK_MS = 500
 LATE_COPY_MS = 450
 """``lateCopyMs``, less than the shortest period of the simulated brokers."""

@@ -1,6 +1,6 @@
 """Virtual time, seeded randomness and the trace, which make a run a function of its seed.
 
-A simulation uses no clock, no hash of a string, no order of a set, no shared randomness and no transcendental function. Each
+A simulation uses no real clock, string hash, order of a set, shared randomness or transcendental function. Each
 consumer of randomness has its own named stream, so removing a fault from the schedule does not change the clients' choices.
 """
 
