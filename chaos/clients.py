@@ -330,7 +330,7 @@ class KvLoop:
 
     async def write_once(self) -> None:
         """Write the two keys that nobody writes again. Final reads of them show whether a node kept its entries over a restart.
-        Reads of other keys may not show it, because clients write these keys again soon."""
+        Reads of other keys may not show it, because clients soon write them again."""
         await self._write("put", KEPT_KEY, f"{self._client.name}.{next(self._values)}")
         await self._write("put", DROPPED_KEY, f"{self._client.name}.{next(self._values)}")
         await self._write("delete", DROPPED_KEY, None)

@@ -46,7 +46,7 @@ LOOK_INTERVAL_S = 0.25
 LOOK_TIMEOUT_MS = 1_000
 STEADY_S, BEFORE_CHANGE_S, AFTER_CHANGE_S, AGREED_S = 3.0, 3.0, 9.0, 1.5
 AGREE_LIMIT_S = 20.0
-"""The demonstration ends AGREED_S after all nodes have answered with the change, but no later than this time after the cut."""
+"""The demonstration ends AGREED_S after all nodes have answered with the change, but no later than this after the cut ends."""
 STARTS_MAX = 3
 """How often the processes are started if other processes take the ports that were chosen for them."""
 CUT = 1
@@ -95,7 +95,7 @@ class Demonstration:
         return [look for look in self.looks if look.is_outdated(self.changed_s)]
 
     def longest_gap_s(self, client: str) -> float:
-        """The longest time between two answers to a client, or up to the end."""
+        """The longest time without an answer to a client, from the beginning to the end."""
         answered = [
             0.0,
             *(look.answered_s for look in self.looks if look.client == client and look.queues is not None),

@@ -69,7 +69,7 @@ class DemonstrationBroker(Protocol):
 
 
 class RealBrokers(NamedTuple):
-    """A Java and the jars of RocketMQ's broker."""
+    """A Java runtime and the jars of RocketMQ's broker."""
 
     java: Path
     jars: Path

@@ -23,7 +23,7 @@ class Topology:
 
     nodes: tuple[str, ...]
     homes: Mapping[str, str]
-    """The brokers and clients that belong to the site of each node. Partitions do not affect clients of no site (probes)."""
+    """The node to whose site each broker and client belongs. Partitions do not affect clients of no site (probes)."""
     brokers: frozenset[str]
     links: tuple[Link, ...]
     spares: tuple[str, ...] = ()
@@ -250,9 +250,9 @@ def exposed(topology: Topology, broken: Collection[Link], gone: Collection[str],
     """Brokers that a correct CP cluster may drop although they are alive. ``members``: None for the founders.
 
     On a side with a majority whose nodes are all connected to each other, a link to any of these nodes keeps a broker. If some
-    nodes of the side are connected only through others, the leader may receive reports from a part of them, so the broker
-    needs links to all. Without a majority no broker can be dropped. While the voters change, a broker must have these links
-    before and after the change. A link to a node without a vote does not count.
+    nodes of the side are connected only through others, the leader may receive reports from some of them only, so the broker
+    needs links to all. Without a majority no broker can be dropped. While the voters change, a broker needs these links in each
+    set of voters. A link to a node without a vote does not count.
     """
     members = RunMembers.of(topology.founders) if members is None else members
     parts = sides(members.nodes, broken, gone)

@@ -1,4 +1,4 @@
-"""Foreign name servers as nodes of a run: fetched through their package client, started with a configuration of their own.
+"""Foreign name servers as nodes of a run: fetched through Maven or cargo, started with a configuration of their own.
 
 They have no admin port. Readiness and state are observed by remoting (``node_looks.py``). Facts that only an admin port shows,
 such as the reason of a removal, stay unknown.
@@ -69,8 +69,8 @@ class ForeignServer(Protocol):
     """Entries for the manifest: what runs, and the hash of its code."""
 
     def launch(self, listen: str, data_dir: Path, home: Path) -> Launch:
-        """How to start a node that listens on ``listen``. The node writes its KV entries to ``data_dir``, and everything else to
-        ``home``.
+        """How to start a node that listens on ``listen``. The node writes its KV entries and settings to ``data_dir``, and
+        everything else to ``home``.
         """
 
 
@@ -82,7 +82,7 @@ def prepare(mode: ForeignMode, settings: Sequence[str], say: Callable[[str], Non
 
 
 def java_and_jars(version: str, say: Callable[[str], None]) -> tuple[Path, Path]:
-    """A Java and the folder with the jars of the name server. Raises ProvisionError."""
+    """A Java runtime and the folder with the jars of the name server. Raises ProvisionError."""
     java = provision.find_java()
     if java is None:
         raise provision.ProvisionError(

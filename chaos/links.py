@@ -1,7 +1,7 @@
 """The proxies of a run, one for each link, and the faults that act on them.
 
 Several faults may affect one link at the same time: requests, answers, or both. Each link keeps all of them. The proxy's state
-is derived from the whole, and only differences are sent, so ending one fault never ends another.
+is derived from all of them, and only differences are sent, so ending one fault never ends another.
 
 The toxics of the two streams of a link are independent. The following holds for each stream:
 
@@ -33,9 +33,9 @@ class Strength(NamedTuple):
 DEFAULT_STRENGTH = Strength()
 RESET, HOLD, DELAY, SILENCE = "reset_peer", "bandwidth", "latency", "timeout"
 REMOVED_FIRST = (RESET, HOLD, DELAY, SILENCE)
-"""Order in which toxics are removed. In this order no toxic remains behind another one that could then not pass on its bytes."""
+"""Order in which toxics are removed. In this order, no remaining toxic stops a removed one from passing on its bytes."""
 ENDINGS = (RESET, SILENCE)
-"""Toxics that block all bytes from then on."""
+"""Toxics that pass no bytes once they are added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ class Links:
         return wanted | {link for link, (toxics, enabled) in applied if not enabled or any(map(_stops, toxics.values()))}
 
     async def delay(self, links: Iterable[Link], round_trip_ms: int) -> None:
-        """Delay each stream of these links by half of the round trip, from now on, also links that are created later. A fault
-        that slows a link replaces the delay while it lasts. Raises ToxiproxyError."""
+        """Delay each stream of these links by half of the round trip, from now on or from their creation on. A fault that slows a
+        link replaces the delay while it lasts. Raises ToxiproxyError."""
         strength = Strength(latency_ms=round_trip_ms // 2, jitter_ms=0)
         self._delays = {link: Impairment(Effect.SLOW, strength=strength) for link in links}
         await self._bring_about()

@@ -1,7 +1,7 @@
 """How much other load slows the processes of a run, from the scheduler's statistics (Linux, ``/proc/PID/schedstat``).
 
 The slowdown of a process is the time in which it ran or waited for a core, divided by the time in which it ran. Without other
-load it is near 1, and it does not depend on how fast the cores are. A promise in time is judged only if the slowdown is small.
+load it is near 1, and it does not depend on how fast the cores are. A promise about time is judged only if the slowdown is small.
 """
 
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class MachineLoad:
-    """The slowdown of this process and some others since the last call."""
+    """The slowdown of this process and some others since the last ``take``."""
 
     def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
         """``pids``: the other processes that run now."""

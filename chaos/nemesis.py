@@ -1,7 +1,8 @@
 """The nemesis: applies the planned faults at the planned times and records what it did.
 
-The seed determines the schedule and all random choices, but not which node is the leader when a fault begins. Each fault
-ends at its planned time, at the latest with the phase. After an interruption the cluster is stopped, and no fault is removed.
+The seed determines the schedule and all random choices, but not which node is the leader when a fault begins. Each fault ends at
+its planned time, at the latest with the phase or after the operator's last command. After an interruption the cluster is stopped,
+and no fault is removed.
 """
 
 import asyncio
@@ -194,7 +195,7 @@ class ClusterNemesis:
                 self._cluster.nodes[name].lose_unsynced()
 
     async def _release(self, number: int, name: str, kind: FaultKind) -> None:
-        """End the hold of one fault on the nodes' processes; holds of other faults on the same node stay in force."""
+        """End the hold of one fault on the node's process; holds of other faults on the same node stay in force."""
         node = self._cluster.nodes[name]
         self._holds.remove(number, name)
         wanted = self._holds.state(name)
@@ -216,8 +217,8 @@ class ClusterNemesis:
             await asyncio.sleep(WATCH_S)
 
     def check_processes(self) -> None:
-        """Raise ProcessError if a node has ended that this run did not end, which is recorded as a fault without an end, or if
-        Toxiproxy has ended.
+        """Raise ProcessError if a node has ended that this run did not end, or if Toxiproxy has ended. The end of a node is
+        recorded as a fault without an end.
         """
         for node, ended in self._cluster.ended():
             now_ns = self._recorder.now_ns()

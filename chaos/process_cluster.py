@@ -57,7 +57,7 @@ class ClusterNode:
 
     def wipe(self) -> None:
         """Delete the data directory. The process must be dead. Raises ProcessError if the node stores its data in another
-        place."""
+        place, or if the directory cannot be deleted."""
         assert not self.process.running
         if not self.data_dir.exists():
             if not self._always_stores:
@@ -73,7 +73,7 @@ class ClusterNode:
 
     @property
     def synced_file(self) -> Path:
-        """Where a node with its own disk (``node_disk``) writes what it has synced."""
+        """Where a node with a disk of ``node_disk`` records what it has synced."""
         return self.data_dir.with_name(f"{self.name}.synced")
 
     def lose_unsynced(self) -> None:
@@ -108,10 +108,10 @@ class ProcessCluster:
         sync_ms: int | None = None,
     ) -> None:
         """``count``: the founders. ``spares``: further nodes, which ``start`` does not start, and which join the cluster when an
-        operator adds them. ``broker_ports``: the number of brokers that listen. ``sync_ms``: the time that each sync takes
-        longer on the disks of ``node_disk``; None: the nodes have no such disks. ``outside``: links of brokers and
-        clients; ``toxiproxy``: the server. Without it every link is direct, and only processes can fail. ``foreign``: the name
-        server that the nodes run instead of ``node_command``. Raises ProcessError if there are not enough ports.
+        operator adds them. ``broker_ports``: the number of brokers that listen. ``sync_ms``: the time that the disks of
+        ``node_disk`` add to each sync; None: the nodes have no such disks. ``outside``: links of brokers and clients;
+        ``toxiproxy``: the server. Without it every link is direct, and only processes can fail. ``foreign``: the name server that
+        the nodes run instead of ``node_command``. Raises ProcessError if there are not enough ports.
         """
         folder = folder.absolute()  # an absolute path, because a node command may change its working directory
         self._folder = folder
@@ -180,7 +180,7 @@ class ProcessCluster:
             node.process = self._child(node)
         await self._start_founders()
         if self.has_members and len(self.founders) < len(self.nodes):
-            # A cluster whose members change runs with ``join`` on all nodes. A founder can have it after the first change.
+            # A cluster whose members change runs with ``join`` on all nodes. A founder can use it only after the first change.
             await self._write_members()
             await asyncio.gather(*(self.nodes[name].process.stop(STOP_TIMEOUT_S) for name in self.founders))
             for node in self.nodes.values():

@@ -31,8 +31,8 @@ _OUTCOMES = {EventKind.DONE: OK, EventKind.REFUSED: FAIL, EventKind.NOT_SENT: FA
 _COPIES = {RequestCode.REGISTER_BROKER: "register-copy", RequestCode.UNREGISTER_BROKER: "unregister-copy"}
 HEARTBEAT, HUNG_UP, MASTER, NOTIFIED, VERSION = "heartbeat", "hung-up", "master", "notified", "version"
 PAIR, DEPUTY, HEIR = "pair", "deputy", "heir"
-"""Groups of two brokers: one whose brokers switch roles, one whose slave acts as master while the master is away, and the
-beginning of the names of those in which one broker takes the place of the other."""
+"""Groups of two brokers: one whose brokers switch roles, and one whose slave acts as master while the master is away. HEIR is the
+beginning of the name of each group in which one broker takes the place of the other."""
 
 
 class Clock:
@@ -47,7 +47,7 @@ class Clock:
 
 
 class _Announcement(NamedTuple):
-    """A ``register`` or ``unregister`` without an acknowledgement so far."""
+    """A ``register`` or ``unregister`` operation of a broker. ``op`` is 0 after its end."""
 
     op: int
     version: str | None
@@ -98,7 +98,7 @@ class ChaosBroker:
         self.processes: Mapping[str, str] = {}
         """The first names of the brokers of the run, by address."""
         self._held_by: set[str] = set()
-        """Nodes that acknowledged the present version over a connection that the broker has not closed since."""
+        """Nodes that acknowledged a registration of this life over a connection that the broker has not closed since."""
         self._is_cut = False
         self._follows: ChaosBroker | None = None
         # Several topics, because a registration of a single topic counts as the change of one topic, which name servers refuse
@@ -277,7 +277,7 @@ class ChaosBroker:
 
     def _answered(self, event: BrokerEvent) -> str | None:
         """What the answer to a registration contains. For a slave this is its master: its first name, or its address if no broker
-        of the run has it. Brokers of the run have one address for both services, so another HA address is shown, too."""
+        of the run has it. Masters with a slave use one address for requests and replication (HA), so another one is shown."""
         if event.answer is None:
             return None
         if self._read_answer is not None:

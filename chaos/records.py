@@ -94,8 +94,8 @@ class Invoke(TraceRecord):
     kind: str
     """put, get or delete (KV); route; register, unregister, register-copy, unregister-copy, heartbeat (brokers); write-perm,
     delete-topic, set-config (sent by mqadmin); perm, topic, config (reads on each node that show their effect); roles (the ids of
-    the pair's brokers); master (the broker that a node names as master to a slave); hung-up (a node closed a connection that a
-    silent death had left open)."""
+    a group's brokers); master (the broker that a node names as master to a slave); hung-up (a node closed a connection that a
+    silent death had left open). DESIGN.md has further kinds."""
     key: str
     """The object of the operation: a KV key, a topic, or for roles a brokerName. For brokers' operations it is
     ``brokerName/brokerId``, with the id that the broker has at that time."""
@@ -131,7 +131,7 @@ class Complete(TraceRecord):
 
 @dataclass(frozen=True, slots=True)
 class Observe(TraceRecord):
-    """A node's answer at its admin port, which follows the same rules as answers to its clients."""
+    """A node's answer at its admin port, under the same rules as answers to its clients; of foreign nodes, by remoting."""
 
     record: ClassVar[str] = "observe"
     asked_ns: int
@@ -184,7 +184,7 @@ class FaultRecord(TraceRecord):
     """When the change began. From then until ``time_ns`` links change, up to sixteen at a time."""
     name: str
     variant: str | None
-    """How links are cut (``Effect``): silent (bytes are dropped) or held (bytes wait until the fault ends)."""
+    """Effect on links (``Effect``), such as silent (bytes are dropped) or held (they wait). None: the fault changes processes."""
     nodes: list[str]
     """The target nodes."""
     links: list[str]

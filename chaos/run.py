@@ -121,8 +121,8 @@ class RunPlan:
 async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], None], say: Callable[[str], None]) -> None:
     """Execute the plan in the empty folder ``folder``. SIGTERM and SIGHUP cancel it.
 
-    ``begun`` is called when everything has started and the first record is written. Before that the folder contains nothing but
-    logs. Raises NamesrvError if the run cannot be made or fails. Even then there may be a trace.
+    ``begun`` is called when everything has started and the first record is written. Before that the folder contains logs, data
+    and the manifest. Raises NamesrvError if the run cannot be made or fails. Even then there may be a trace.
     """
     task = asyncio.current_task()
     assert task is not None

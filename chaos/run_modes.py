@@ -27,7 +27,7 @@ class ForeignMode(NamedTuple):
 
     @property
     def has_deputies(self) -> bool:
-        """Whether the server and its brokers know acting masters and zones, as since RocketMQ 5."""
+        """Whether the server and its brokers know acting masters and zones, as RocketMQ does since version 5."""
         return self.product != "java" or self.major >= 5
 
 

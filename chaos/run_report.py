@@ -126,7 +126,7 @@ def read_verdict(folder: Path) -> dict[str, Any] | None:
 
 
 def described(judgement: RunJudgement) -> str:
-    """The judgement as text: first violations of promises, then violations of what is not promised."""
+    """The judgement as text: the checks that do not hold, with the findings of promised ones, and a summary."""
     lines = []
     for check in judgement.checks:
         promised = judgement.promised(check)

@@ -38,7 +38,7 @@ from replicated_namesrv.verify import Verdict
 PACKAGE = Path(replicated_namesrv.__file__).parent
 SUITE, NO_SABOTAGE = "sabotage", "none"
 BASELINE_RUNS = 3
-"""Number of runs without a defect that are made of one scenario, for comparison with one defect."""
+"""Maximum number of runs without a defect that are made of one scenario, for comparison with one defect."""
 NODES_START = "nodes start"
 Say = Callable[[str], None]
 
@@ -49,7 +49,7 @@ class Detection(StrEnum):
     CAUGHT = "caught"
     MISSED = "missed"
     UNKNOWN = "unknown"
-    """No check was violated, but at least one run was not judged."""
+    """No violated check proves the defect, but the verdict of at least one run is unknown."""
 
 
 class SabotageRun(NamedTuple):
@@ -60,7 +60,7 @@ class SabotageRun(NamedTuple):
     checks: tuple[str, ...]
     """Promised checks that are violated."""
     suspecting: tuple[str, ...]
-    """Promised checks with findings that count as unknown because of other load on the machine."""
+    """Promised checks whose findings prove nothing: the machine was busy, or the check does not hold without the defect."""
     holding: tuple[str, ...] = ()
     """Promised checks that hold."""
     folder: str = ""
@@ -123,9 +123,9 @@ def targeted_plans(sabotage: Sabotage) -> list[RunPlan]:
 
 
 def plans(sabotage: Sabotage, *, full: bool) -> list[RunPlan]:
-    """The runs in the mode of the sabotage, those that are likely to find it first.
+    """The runs in the mode of the sabotage. Those that are likely to find it come first.
 
-    The full suite follows the smoke suite."""
+    Among equally likely runs, the smoke suite precedes the full suite."""
     suites = [smoke_plans((sabotage.mode,)), full_plans((3,), (sabotage.mode,)) if full else []]
     found: list[RunPlan] = []
     for suite in suites:
@@ -224,7 +224,7 @@ def described_run(run: SabotageRun) -> str:
 
 
 def table(results: Sequence[SabotageResult]) -> str:
-    """The results as a Markdown table. A check with a question mark had findings, but the machine was busy."""
+    """The results as a Markdown table. A check with a question mark is one of ``SabotageRun.suspecting``."""
     rows = ["| sabotage | what it breaks | mode | found by |", "|---|---|---|---|"]
     for sabotage, runs in results:
         telling = [run for run in runs if run.checks] or [run for run in runs if run.suspecting]

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Sabotage(NamedTuple):
-    """One defect: the only line ``old`` of ``file`` (a path in the package) is replaced by ``new``, without its indentation."""
+    """One defect: in ``file`` (a path in the package), ``new`` replaces the only line ``old``. Neither is indented."""
 
     name: str
     mode: str

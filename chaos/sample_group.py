@@ -3,7 +3,7 @@
 Its cluster has no other broker, its topics have no other group, and nothing changes them. So the part of an answer that is about
 this group is one of a few texts: ``RIGHT`` if the broker is registered, ``ABSENT`` if it is not. ``QUESTIONS`` has the requests.
 
-The broker does not register in each round. As RocketMQ's brokers with ``forceRegister=false``, it asks first whether its data
+The broker does not register in each round. Like RocketMQ's brokers with ``forceRegister=false``, it asks first whether its data
 version is stored (``QUERY_DATA_VERSION``, 322). One more topic of it changes repeatedly, so that its data version changes.
 """
 
@@ -209,4 +209,4 @@ ABSENT: Mapping[str, str] = {
     **{question: text_of(NOTHING if "route" in question else []) for question in RIGHT},
     WRITABLE: text_of(0),
 }
-"""Right answers while the broker is not registered. Some are the answers to no question."""
+"""Right answers while the broker is not registered. Some never occur, because the answer does not depend on the broker."""

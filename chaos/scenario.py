@@ -1,7 +1,7 @@
 """Scenarios: the definition of a run, read from a small TOML file.
 
-A file defines the cluster, the workload, the faults with their times, and the promises. Every omitted field has a default. An
-unknown field or value is refused with its name and the accepted ones. The seed determines all random choices.
+A file defines the cluster, the workload, the faults with their times, and the promises. Only ``title`` and a fault's ``kind``
+have no default. An unknown field or value is refused with its name and the accepted ones. The seed determines all random choices.
 """
 
 import dataclasses
@@ -218,8 +218,7 @@ class ChaosScenario:
     round_trip_ms: int = 0
     """Round trip between two sites. Each node is a site, with its brokers and clients."""
     sync_ms: int = 0
-    """Time that each sync of a node's disk takes longer. No effect on foreign name servers, or with another
-    ``--node-command``."""
+    """Time added to each sync of a node's disk. No effect on foreign name servers, or with another ``--node-command``."""
     spares: int = 0
     """Number of further nodes, which start when a fault adds them."""
     smoke: bool = False

@@ -1,10 +1,10 @@
 """Plans of studies: which runs a study consists of, and their order. Pure, except for reading files.
 
 A plan is a TOML file. Each combination of scenario, cluster size, seed, cut variant and levels of factors is a block, and a block
-has one run of each arm. Blocks with the same seed and cut variant are a wave. Waves are run one after the other, so a study that
-stops early has complete waves. The order of the blocks in a wave, and of the arms in a block, is random. So if the machine
-becomes slower or faster during the study, all arms are affected alike. A cut variant is the effect of a fault that cuts links:
-``silent`` or ``held``.
+has one run of each arm (a compared system). Blocks with the same seed and cut variant are a wave. Waves are run one after the
+other, so a study that stops early has complete waves. The order of the blocks in a wave, and of the arms in a block, is random.
+So if the machine becomes slower or faster during the study, all arms are affected alike. A cut variant is the effect of a fault
+that cuts links: ``silent`` or ``held``.
 """
 
 import dataclasses

@@ -40,7 +40,7 @@ OF_FRESH_READS = (
     *("linearizable KV", "linearizable registration", "session guarantees", "revisions never go back", "no resurrection"),
     *("write permissions", "settings are kept", "lists of brokers", "whole answers"),
 )
-"""Checks of promises that only reads with a confirmed state keep."""
+"""Checks of promises that stale reads do not make."""
 FAILURES_MAX = 4
 """A study stops after this many failed attempts in a row, because then the runs are not the cause. It is more than the attempts
 of one run."""
@@ -264,7 +264,7 @@ def _evidence(made: Path, verdict: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tidy(folder: Path, made: Path, *, keep: bool, logs: bool) -> None:
-    """Compress the trace and remove everything else that can be computed from it. ``logs``: keep the logs of the processes."""
+    """Unless ``keep``, compress the trace and remove everything else but manifest and verdict. ``logs``: keep the logs, too."""
     (folder / "latest").unlink(missing_ok=True)
     if keep:
         return

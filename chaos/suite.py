@@ -124,7 +124,7 @@ def soak_plans(first_seed: int, modes: Sequence[str] = MODES) -> Iterator[RunPla
 
 
 def finished(runs: Path, suite: str) -> dict[str, Path]:
-    """Complete runs of a suite that have a verdict, newest by name (seed, scenario, mode, nodes)."""
+    """For each name (seed, scenario, mode, nodes), the newest complete run of a suite that has a verdict."""
     verdicts = {folder: read_verdict(folder) for folder in sorted((runs / suite).glob("*"))}
     return {
         folder.name.partition("-")[2]: folder

@@ -10,10 +10,10 @@ works around the following:
   no HTTP proxy.
 - It creates proxies one by one, and cannot change a toxic. In the server's API, each of these is one request.
 
-The server draws toxicity once for each connection and ignores its seed. Therefore we leave no random choice to it. Calls block
-for some milliseconds: call them from a thread. The removal of a toxic blocks for five seconds for each chunk that it held of a
-connection whose other end is closed, usually one. Threads may call at the same time, so that such removals do not wait for each
-other.
+The server draws toxicity once for each connection and ignores its seed. Therefore every toxic has toxicity 1. Calls block for
+some milliseconds: call them from a thread. The removal of a toxic blocks for five seconds for each chunk that the toxic holds for
+a connection whose other end is closed. Usually this is one chunk. Threads may call at the same time, so that such removals do not
+wait for each other.
 """
 
 import threading
@@ -116,7 +116,7 @@ class ToxiproxyClient:
         return str(self._call(lambda: APIConsumer.get("/version").json())["version"])
 
     def populate(self, plans: Sequence[ProxyPlan]) -> None:
-        """Create these proxies, all or none of them."""
+        """Create these proxies with one request. It is an error if one of them is not created."""
         body = [{**plan._asdict(), "enabled": True} for plan in plans]
         made = self._call(lambda: APIConsumer.post("/populate", json=body).json())["proxies"]
         if len(made) != len(plans):

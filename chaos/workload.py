@@ -275,7 +275,7 @@ class Workload:
         return Client(name, kind, addresses, self._recorder, rng, self._spec.operation_timeout_ms, self._cluster.access.clients)
 
     def is_reachable(self, broker: str) -> bool:
-        """Whether ``brokerName/0`` would accept a message now: it is alive and the master."""
+        """Whether ``brokerName/0`` would accept a message now: it is the master, alive and writable."""
         return any(one.name == broker and one.alive and one.writable for one in self.brokers.values())
 
     def at_edge(self, exposed: set[str], dead: set[str]) -> None:
@@ -343,7 +343,7 @@ class Workload:
                 self._spawn(self._pace(MQADMIN_PER_S, self._rng, self._mqadmin.change_setting))
 
     async def during_fault(self, fault_s: float) -> None:
-        """Brokers' actions during the faults: two die, a pair switches roles."""
+        """Brokers' actions during the faults: two die, heirs take the place of others, a pair switches roles."""
         async with asyncio.TaskGroup() as group:
             if self._spec.deputy:
                 group.create_task(self._lose_master(fault_s / 4))
@@ -490,7 +490,7 @@ class Workload:
                             await asyncio.sleep(0.1)
 
     async def close(self) -> None:
-        """Stop everything. Brokers do not unregister at nodes that no longer listen."""
+        """Stop everything. Brokers do not unregister, because nodes may no longer listen."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

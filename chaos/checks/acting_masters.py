@@ -86,7 +86,7 @@ def check_notifications(story: Story) -> CheckResult:
 
 
 def _judged_notifications(story: Story, notified_ns: int) -> CheckResult:
-    # the brokers close their connections when the run ends, and a node may then notify those that are still open
+    # the brokers close their connections when the run ends, and a node may then notify brokers that are still connected
     told = [op for op in story.of_kind(NOTIFIED) if op.key == DEPUTY and op.end_ns <= story.judged.end_ns]
     wrong: list[str] = []
     missing: list[str] = []
@@ -149,8 +149,8 @@ def _was_away(story: Story, at_ns: int) -> bool:
 
 
 def _steps(of_master: Sequence[Op], of_slave: Sequence[Op]) -> Iterator[tuple[int, Op]]:
-    """The first acknowledged change after each return or departure of the master while the slave was registered, with the time of
-    the last change before it."""
+    """The first acknowledged request of each return or departure of the master after the slave had registered, with the beginning
+    of the acknowledged request before it."""
     registered = next((op.end_ns for op in of_slave if op.ok and op.kind == "register-copy"), NEVER_NS)
     for before, op in pairwise(op for op in of_master if op.ok):
         if op.kind != before.kind and registered < op.start_ns:

@@ -1,7 +1,7 @@
 """The check that a node's answers to different queries agree.
 
-The probe asks a node for the route of a topic, then in other ways, and then for the route again. At the end of the run it asks in
-other ways between two reads of all routes. A broker that both routes show with the same registration was listed all the time.
+The probe asks a node for the route of a topic, sends the queries below, and asks for the route again. At the end it sends 106 and
+206 between two reads of all routes. A broker that both routes show with the same registration was listed all the time.
 
 | query                                              | its answer must contain                                  |
 |----------------------------------------------------|----------------------------------------------------------|
@@ -26,7 +26,7 @@ from replicated_namesrv.chaos.workload import zone_of
 
 AGREEMENT = "answers agree"
 NEAR_NS = 1_000_000_000
-"""Longest time between two routes of which a broker that both show was listed in between."""
+"""Maximum time for two reads of a route and the query between them, before the end of the run. Slower ones are not judged."""
 
 
 def check_agreement(story: Story) -> CheckResult:

@@ -25,7 +25,7 @@ class Sharing(NamedTuple):
 
 
 def sharing(story: Story) -> Sharing:
-    """The sharing for every probe of a route. A consumer whose node did not answer uses the answer of another node."""
+    """The sharing, summed over all probes of routes. A consumer whose node did not answer uses the answer of another node."""
     probes: defaultdict[int, list[Op]] = defaultdict(list)
     for op in story.of_kind("route"):
         if op.probe is not None and story.judged.start_ns <= op.start_ns < story.judged.end_ns:

@@ -15,7 +15,7 @@ from replicated_namesrv.chaos.records import Election
 
 DURABLE = "writes and votes are durable"
 EARLY_NS = 5_000_000
-"""A wait for a time may end this much too early."""
+"""A timed wait may end too early by up to this much."""
 
 
 def has_slow_disks(story: Story) -> bool:

@@ -79,7 +79,7 @@ def _statuses(story: Story, node: str, fenced: Span) -> list[Status]:
 
 
 def _asked(story: Story, node: str, fenced: Span) -> Iterator[Op]:
-    """Requests to ``node`` alone that began and ended within ``fenced``, over a link that no fault touched."""
+    """Requests answered by ``node``, or sent to it alone, that began and ended within ``fenced``, over a link without a fault."""
     for op in story.ops:
         if op.node != node or op.kind not in JUDGED_KINDS or op.start_ns < fenced.start_ns or op.end_ns >= fenced.end_ns:
             continue

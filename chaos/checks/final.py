@@ -33,8 +33,8 @@ from replicated_namesrv.chaos.scenario import FaultKind
 from replicated_namesrv.verify import Verdict
 
 DUE_NS = 1_000_000_000
-"""If a scenario leaves a broker dead for this long after the last time at which the broker may be listed, this check must have
-something to judge."""
+"""If a scenario leaves a broker dead for this long after the last time at which the broker may be listed, ``check_ghosts`` must
+have something to judge."""
 QUIET_NS = 1_000_000_000
 """Minimum time without a fault before the end of a broker. After it, all nodes are known to be in contact with the broker and
 with each other."""
@@ -139,9 +139,9 @@ def check_resurrection(story: Story) -> CheckResult:
 
 
 def _left_versions(story: Story) -> dict[tuple[str, str], int]:
-    """From (broker, version) to the time when the broker's unregistration was acknowledged. Lives whose last requests may still
-    arrive are left out. A registration without an outcome may still arrive, unless its node had received it (``is_received``): a
-    cluster does not accept a registration that was received before the unregistration.
+    """From (broker, version) to the time when the broker's unregistration was acknowledged. Versions whose registrations may
+    still arrive are left out. A registration without an outcome may still arrive, unless its node had received it
+    (``is_received``): a cluster does not accept a registration that was received before the unregistration.
     """
     late = {one.copy.value for copies in late_copies(story).values() for one in copies if not is_received(story, one)}
     found: dict[tuple[str, str], int] = {}
@@ -213,9 +213,9 @@ def _listed_until_ns(story: Story, broker: str, gone: BrokerState) -> Callable[[
     before the given time.
 
     The time-out runs from the broker's end, or from the last moment that extends it (``_renewing_ns``), whichever is later. A new
-    leader may add a third of the time-out, so each transfer of leadership adds as much and the time that it took. Nodes look for
-    silent brokers once per ``scanNotActiveBrokerInterval``. A broker whose connections closed while no fault was active is
-    removed after ``connectionLossGraceMs``, even if a fault begins later."""
+    leader may add a third of the time-out. So each transfer of leadership adds this third plus the time that the transfer took.
+    Nodes look for silent brokers once per ``scanNotActiveBrokerInterval``. A broker whose connections closed while no fault was
+    active is removed after ``connectionLossGraceMs``, even if a fault begins later."""
     margin_ns = int(story.manifest["scenario"]["promises"]["ghost_margin_s"] * 1e9)
     look_ns = story.setting_ms("scanNotActiveBrokerInterval", 5_000) * 1_000_000 + margin_ns
     quick_ns = gone.start_ns + story.setting_ms("connectionLossGraceMs", 500) * 1_000_000 + look_ns
@@ -234,7 +234,7 @@ def _listed_until_ns(story: Story, broker: str, gone: BrokerState) -> Callable[[
 
 
 def _transfers(story: Story) -> dict[int, int]:
-    """From the time of each election by a transfer of leadership to the time that the transfer took. No other fault was near."""
+    """How long each transfer of leadership took, by the time of its election. Transfers near another fault are left out."""
     elections = [record.time_ns for record in story.trace.records if isinstance(record, Election)]
     found = {}
     for fault, _ in story.faults:

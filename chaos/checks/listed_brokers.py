@@ -59,7 +59,7 @@ def must_be_listed(story: Story, broker: str, changes: Sequence[Op], read: Op) -
 
 
 def changes_of(story: Story, broker: str) -> list[Op]:
-    """The registrations and unregistrations of the broker that may have happened, by their ends."""
+    """The registrations and unregistrations of the broker that may have happened, sorted by their ends."""
     kinds = ("register-copy", "unregister-copy")
     found = [op for op in story.ops if op.kind in kinds and op.key == broker and op.outcome != "fail"]
     return sorted((op if op.ok else op._replace(end_ns=NEVER_NS) for op in found), key=lambda op: op.end_ns)

@@ -1,4 +1,4 @@
-"""The promises of an independent node (AP): each node keeps the writes that it acknowledged, independent of other nodes.
+"""The promises of an independent node (AP): each node keeps the writes that it acknowledged, independently of other nodes.
 
 A node is judged by its own acknowledgements. KV entries are kept over its restarts (kvConfig.json), registrations until its
 process ends.

@@ -56,8 +56,8 @@ def _event(op: Op) -> KeyEvent:
 
 
 def _broken_routes(story: Story, ops: Sequence[Op]) -> Iterator[str]:
-    """Left out: answers with a registration of which a copy may have arrived late, after the broker left. The cluster may accept
-    the copy then, although the broker had registered a newer version in its life."""
+    """Findings about routes. A registration in an answer is left out if a copy of it may have arrived after the broker left. The
+    cluster may accept this copy, although the broker had registered a newer version in its life."""
     left_ns: dict[tuple[str, str | None], int] = {}
     for name, copies in late_copies(story).items():
         for late in copies:

@@ -39,8 +39,8 @@ def check_quiet_requests(story: Story) -> CheckResult:
 
 
 def _of_clients(story: Story) -> list[Op]:
-    """The requests of clients, not of brokers, that ended, to nodes that are members. The run cancels the last requests of some
-    clients."""
+    """The requests of clients to members, before the faults and in ``final``. Requests without an end are left out, because the
+    run cancels the last requests of some clients."""
     begin_ns, end_ns = story.judged.start_ns, min((fault.began_ns for fault, _ in story.faults), default=NEVER_NS)
     final_ns = story.phases["final"].start_ns if "final" in story.phases else NEVER_NS
     founders, remaining = {None, *story.founders}, {None, *story.final_nodes}

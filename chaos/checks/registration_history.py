@@ -1,8 +1,8 @@
 """Registrations as a history for the linearizability checker.
 
-A registration writes its version to one component of each of its topics, an unregistration writes absence, and a route look-up
-reads all components. A death differs from a clean stop: the cluster removes the broker at an unknown time, so this removal is
-an indeterminate unregistration. Special cases:
+Each topic has one component for each broker. A registration writes its version to the broker's component of each of its topics,
+an unregistration writes absence, and a route look-up reads all components. A death differs from a clean stop: the cluster removes
+the broker at an unknown time, so this removal is an indeterminate unregistration. Special cases:
 
 - A look-up with the level *lease* is judged like one without a level, because a lease promises the same.
 - A broker that died must be listed for some time (``removal_times.py``), and its removal begins after this time.
@@ -10,14 +10,14 @@ an indeterminate unregistration. Special cases:
   it although it is alive (``records.Truth.state``). It is judged separately, with one history for each topic and each period in
   which it was not exposed. The first period ends with the exposure. The next begins with the registration whose acknowledgement
   ended the exposure, as a write. Answers that overlap an exposure do not count for that broker.
-- A *life* is one process of a broker. Requests of a life's last version with unknown outcome may arrive after the life's end and
-  briefly register the broker again. Each counts as an indeterminate registration. Its removal counts as an indeterminate
-  unregistration that begins at the life's end. A broker with more than LATE_MAX of them is also judged separately, because they
-  make the search long.
+- A *life* is one process of a broker. Registrations without an answer at the life's end may arrive later and briefly register the
+  broker again. Each counts as an indeterminate registration. Its removal counts as an indeterminate unregistration that begins at
+  the life's end. A broker with more than LATE_MAX of them is also judged separately, because they make the search long.
 - Groups with a slave are left out, because master and slave change the same version, that of their group.
 
-Late copies of replaced versions are not in the model, because the product promises that they are no-ops. An answer is a
-violation if it lists a broker that is not part of the run, a broker twice, or a version that was never registered.
+Until the life's end, late copies of replaced versions are not in the model, because the product promises that they are no-ops
+while a newer version is registered. An answer is a violation if it lists a broker that is not part of the run, a broker twice, or
+a version that was never registered.
 """
 
 from collections import Counter, defaultdict

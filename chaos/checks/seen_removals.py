@@ -45,8 +45,8 @@ class SeenRemoval(NamedTuple):
 
 
 def seen_removals(story: Story) -> Iterator[SeenRemoval]:
-    """All removals until the end of the judged part of the run, except those of the pair. The first deaths happen just before
-    this part begins."""
+    """All removals until the end of the judged part of the run, except in groups with a slave. The first deaths happen just
+    before this part begins."""
     looks: defaultdict[str, list[Observe]] = defaultdict(list)
     for one in story.observations:
         if one.key == "brokers" and one.answered and one.time_ns <= story.judged.end_ns:

@@ -102,8 +102,8 @@ SLOWDOWN_MAX = 3.0
 """Above this slowdown, promises about time are not judged. A machine without other load has a slowdown of 1.1 to 2 on two
 cores."""
 PACE_LEAST, PACED_LEAST = 0.75, 20
-"""Minimum pace. The pace is checked if at least this number of operations is planned. An idle machine reaches 0.9 and more. With
-few operations the pace proves nothing."""
+"""Minimum pace, and minimum number of planned operations. With fewer operations the pace proves nothing and is not checked. An
+idle machine reaches a pace of 0.9 and more."""
 
 
 def result(
@@ -124,15 +124,15 @@ def result(
 
 def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:
     """The result ``found``, but unknown instead of violated if the harness stalled. During a stall clients do not ask, brokers do
-    not renew and the nodes hardly run, so no duration can be judged. The result is also unknown instead of violated if clients
-    made far fewer operations than planned before the faults."""
+    not renew and the nodes hardly run, so no duration can be judged. The same holds if clients began far fewer operations than
+    planned before the faults, or if other load slowed the processes of the run (``SLOWDOWN_MAX``)."""
     why = _slowness(story)
     return found if why is None else unjudged(found, why)
 
 
 def despite_slowness(story: "Story", judged: Callable[[float], CheckResult]) -> CheckResult:
     """The result of ``judged(1)``, where the argument is a factor for the time limits. If the machine was too slow to judge
-    times, a violation counts only if it is one even with limits that are longer by twice the measured excess."""
+    times, a violation counts only if it is one even with limits multiplied by twice the measured excess."""
     found = judged(1.0)
     if (why := _slowness(story)) is None or found.verdict is not Verdict.VIOLATED:
         return found
@@ -208,7 +208,7 @@ class BrokerState(NamedTuple):
     version: str | None
     timeout_ns: int
     """The time without contact after which a node removes the broker. An independent node also removes a broker when it closes
-    its idle connection."""
+    the broker's idle connection."""
 
 
 class Connectivity(NamedTuple):
@@ -240,9 +240,9 @@ class Story:
         self.sets_settings: bool = manifest.get("sets_settings", False)
         """Whether the workload changes settings."""
         self.has_pair: bool = manifest["scenario"]["workload"].get("pair", False)
-        """Whether the workload has a group with a slave."""
+        """Whether the workload has a group whose brokers switch roles."""
         self.has_heirs: bool = manifest["scenario"]["workload"].get("heirs", 0) > 0
-        """Whether the workload has groups whose slave takes the place of the master."""
+        """Whether the workload has groups in which another broker takes the place of the master."""
         self.has_deputy: bool = manifest["scenario"]["workload"].get("deputy", False)
         """Whether the workload has a group whose slave acts as master."""
         self.has_reports: bool = "watched" in manifest.get("asks", ())
@@ -260,7 +260,7 @@ class Story:
         founders = tuple(sorted(self.founders))
         self.standings = [Connectivity(0, frozenset(), (founders,), (founders,))]
         self.edges: list[int] = []
-        """Times at which changes of faults began and ended. Between these two times links change, up to sixteen at a time."""
+        """Times at which changes of faults began and ended. During a change, links change up to sixteen at a time."""
         self.observations: list[Observe] = []
         self.statuses: list[Status] = []
         self.expiries: list[ExpiryRecord] = []
@@ -350,8 +350,8 @@ class Story:
     def slowdown(self) -> float:
         """Largest slowdown by other load of any phase in which brokers are up; 1.0 for traces that do not record it.
 
-        A broker can close its connections in the first judged moment, soon after a slow answer or a stall of a node in
-        ``settle``. Then the nodes keep it for its time-out."""
+        ``settle`` counts, too: if a broker closes its connections just after it, and a node was slow or stalled in it, the nodes
+        keep the broker until its time-out."""
         marks = [record for record in self.trace.records if isinstance(record, Phase)]
         judged = [after.slowdown for mark, after in pairwise(marks) if mark.phase in ("settle", *JUDGED_PHASES)]
         return max((slowdown for slowdown in judged if slowdown is not None), default=1.0)
@@ -437,7 +437,7 @@ class Story:
         return found + [(fault, NEVER_NS) for fault in open_faults.values()]
 
     def copies_of(self, broker: str) -> list[Op]:
-        """The requests to single nodes of which a broker's registrations consist."""
+        """A broker's registrations, as requests to single nodes."""
         return self._by_broker["register-copy"].get(broker, [])
 
     def queries_of(self, broker: str) -> list[Op]:

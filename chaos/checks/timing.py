@@ -259,7 +259,7 @@ def broken_off(trace: RecordedTrace) -> Iterator[str]:
 
 def check_enough(story: Story) -> CheckResult:
     """The run ended normally and had enough successful operations before, during and after the faults, and at least one of each
-    kind that this run asks; otherwise unknown."""
+    kind in the manifest's ``asks``; otherwise unknown."""
     promises = story.manifest["scenario"]["promises"]
     least = {
         "steady": promises["operations_min"],

@@ -16,7 +16,7 @@ from replicated_namesrv.chaos.sample_group import ABSENT, ANSWER, BROKER, RIGHT,
 
 ANSWERS, VERSIONS = "whole answers", "data versions"
 NEAR_NS = 2_000_000_000
-"""Longest time of three successive answers of a node."""
+"""Maximum time of the three successive reads of a node that ``_shown`` compares."""
 
 
 def check_answers(story: Story) -> CheckResult:
