@@ -80,7 +80,7 @@ def draw(results: Results) -> list[Figure]:
 
 
 def _clocks(results: Results, runs: Collection[str]) -> str:
-    """The largest error between the clocks of two processes: twice the error of one clock."""
+    """A sentence about the largest error between the clocks of two processes, which is twice the error of one clock."""
     uncertain_ms = 2e-6 * max((run["clock_uncertainty_ns"] for run in results.runs if run["run"] in runs), default=0)
     return (
         f" Times of two processes are known to \N{PLUS-MINUS SIGN} {uncertain_ms:g} ms."

@@ -76,8 +76,8 @@ def operations(records: RunRecords) -> list[ClientOperation]:
 
 
 def _access(clients: Mapping[str, str], row: Row) -> str:
-    """The client's kind in the manifest. A client that the manifest does not list counts as one that knows one node, if its
-    operation names a node.
+    """The access of an operation, from the kind of its client in the manifest. A client that the manifest does not list counts
+    as PINNED if its operation names a node, otherwise as FAILOVER.
     """
     kind = clients.get(row["client"], PINNED if row["node"] is not None else FAILOVER)
     if row["probe"] is not None or kind == PROBE:
@@ -114,10 +114,11 @@ def probes(records: RunRecords, done: Iterable[ClientOperation]) -> list[Row]:
 def gaps(timeline: Timeline, done: Sequence[ClientOperation]) -> list[Row]:
     """Rows of GAPS (M17): time from one success to the next, from the beginning of ``steady`` to that of ``final``.
 
-    A client that chooses its node is an ``entity`` of its own, with all that it requests together (``all``): it waits, even if
-    other clients are answered. Its access is OTHER if it also writes to each node, because it then waits for nodes that it names.
-    For all others the entity is the node that they ask, and each kind of operation counts alone. A gap that overlaps the phase
-    ``fault`` belongs to this phase. Its side is the side of its node when the gap or the fault began, whichever was later.
+    A client that fails over is an ``entity`` of its own, because it waits even if other clients are answered. All kinds of its
+    requests count together (``all``). Its access is OTHER if it also writes to each node, because it then waits for nodes that it
+    names. For all other operations the entity is the node that was asked, and each kind of operation counts alone. A gap that
+    overlaps the phase ``fault`` belongs to this phase. Its side is the side of its node when the gap or the fault began,
+    whichever was later.
     """
     steady, whole, fault = timeline.span("steady"), timeline.span("steady", "fault", "heal"), timeline.span("fault")
     if steady is None or whole is None:

@@ -44,7 +44,7 @@ def divergence(segments: Iterable[DivergenceSegment], timeline: Timeline) -> lis
 
 
 def faults(timeline: Timeline) -> list[Row]:
-    """The limits of the phases, in seconds from the beginning of the fault: ``steady_s`` (begin of ``steady``, negative),
+    """The limits of the phases, in seconds from the beginning of the fault: ``steady_s`` (start of ``steady``, negative),
     ``end_s`` (end of ``fault``), ``until_s`` (end of ``heal``).
     """
     fault, steady, heal = (timeline.span(phase) for phase in ("fault", "steady", "heal"))

@@ -1,4 +1,4 @@
-"""A strict reader of EDN, in which Jepsen writes its histories, into plain Python values. Nothing is evaluated.
+"""A strict reader of EDN, the format of Jepsen's histories. It returns plain Python values and evaluates nothing.
 
 Nil, booleans, numbers, strings, characters, keywords, symbols, lists, vectors, sets and maps are read. A tag (``#inst``,
 ``#jepsen.history.Op``) is ignored and its value kept. We do not use a package, because those that read EDN bring a parser
@@ -35,7 +35,7 @@ class Keyword(str):
 
 
 class EdnError(ValueError):
-    """Text that is not EDN. The message names the problem and the position of the character."""
+    """Text that is not EDN. The message names the problem and, for some problems, the number of the character."""
 
 
 class UnfinishedError(EdnError):

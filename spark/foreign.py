@@ -17,9 +17,9 @@ txn of append and r    the same for each list; the order within a list and trans
 txn of w and r         ``put`` and ``get`` of each key; the atomicity of the transaction is not checked
 =====================  ================================================================================================
 
-Values of independent keys are pairs [key, value]. A history has such keys if every value of a read or write is a pair. If values
-are written more than once, all figures but M1 are bounds (DESIGN.md). Counters (add, and read of a number), queues, locks and
-transfers are refused, because no check applies to them.
+Values of independent keys are pairs [key, value]. A history has such keys if every value outside transactions is a pair, and not
+all operations are cas. If values are written more than once, all figures but M1 are bounds (DESIGN.md). Counters (add, and read
+of a number), queues, locks and transfers are refused, because no check applies to them.
 
 Limits: 5,000,000 events, and 1 MiB of text or 1,000 lines per operation. The memory needed is about five times the file's
 size.
@@ -297,7 +297,7 @@ class _Trace:
         self._lines.append((record.time_ns, encode(record)))
 
     def lines(self, header: list[TraceRecord], last_ns: int) -> Iterator[bytes]:
-        """All lines between the header and the end."""
+        """The lines of the header, all added lines by time, and the line of the end record."""
         yield from map(encode, header)
         self._lines.sort(key=itemgetter(0))
         for _, line in self._lines:

@@ -59,7 +59,7 @@ class _Known:
     possible_ns: int = 0
     reads: int = 0
     stale_reads_judged: int = 0
-    """Number of reads between ``settle`` and ``final``."""
+    """Number of stale reads after ``settle`` and before ``final``."""
     writes: int = 0
     lost_writes: int = 0
 

@@ -6,7 +6,7 @@ ended before *v* began. A read is stale if a write is newer than the one it retu
 The number of such writes is its staleness. Concurrent writes make no read stale.
 
 "Absent" is the initial state and the result of every delete. A read of "absent" is attributed to the latest delete that had begun
-before the read ended, or to the initial state. This choice gives the read the newest version that it can have. Only ``clusters``
+before the read ended, or to the initial state. This choice gives the read the newest version that it can have. Only ``_merge``
 also tries the earlier deletes.
 
 A *cluster* is a write with the reads that returned it. Cluster A comes before B if a member of A ended before a member of B
@@ -79,11 +79,11 @@ class Distance(NamedTuple):
     pairs: int
     conflicts: int
     gamma_max_ns: int
-    """M8: the greatest of the widenings that the conflicting pairs need. A pair needs the smallest widening that resolves its
-    conflict. Each operation gets half of it at either side."""
+    """M8: the greatest of ``gammas_ns``. A pair needs the smallest widening that resolves its conflict. Each operation gets half
+    of it at either side."""
     gammas_ns: list[int]
-    """The widenings of all conflicting pairs. For each write, also the widening for the read that ended longest before the write
-    began."""
+    """The widenings that the conflicting pairs need. If reads of a write ended before it began, also the widening that the first
+    of them needs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,10 +90,10 @@ def _check_reachable(master: str) -> None:
 
 @contextmanager
 def _nothing_half_written(here: str | None, out: str) -> Iterator[None]:
-    """Remove the empty folders that a failed analysis created. Raises for a folder that cannot be created.
+    """Lock ``here``, and remove the empty folders that a failed analysis created.
 
-    ``here`` is the path of ``out`` on this machine, None if it is not known to be there. The caller ensures that no other
-    analysis writes there at the same time."""
+    ``here`` is the path of ``out`` on this machine. None: it is not known to be there, and nothing is done. Raises ClusterError
+    if nothing can be written there, BusyError if another analysis writes there."""
     if here is None:
         yield
         return
@@ -206,7 +206,7 @@ def known_remedy(text: str, out: str) -> str | None:
 
 
 def remedy(text: str, out: str) -> str:
-    """The known remedy; for an unknown failure, the last lines of its text."""
+    """The known remedy; for an unknown failure, its last cause or the first line of its text."""
     causes = re.findall(r"^Caused by: (.+)", text, re.MULTILINE)
     said = causes[-1] if causes else text.strip().partition("\n")[0] or "it gives no reason"
     unknown = f"Spark failed: {said[:500]}; if the machine and the cluster work, report it with the runs that cause it"

@@ -75,7 +75,7 @@ def read(lines: pa.Array) -> Lines:
 
 
 def _regular(lines: pa.Array) -> tuple[pa.Table, NDArray[np.bool_]]:
-    """Observations among the lines that begin in the usual way, and the numbers of these lines."""
+    """Observations among the lines that begin in the usual way, and for each line whether it is one of them."""
     offsets = np.frombuffer(lines.buffers()[1], np.int32)[lines.offset : lines.offset + len(lines) + 1].astype(np.int64)
     text = lines.buffers()[2] or pa.py_buffer(b"")
     content = np.frombuffer(text, np.uint8)
@@ -114,7 +114,7 @@ def _numbers(content: Bytes, starts: Places) -> tuple[Places, Places]:
     """The decimal number at each of ``starts`` and its end; -1 if there is no number in JSON's form."""
     # a character other than a digit becomes 10 or more, because the type is unsigned
     digits = content[starts[:, None] + np.arange(_DIGITS_MAX + 1)] - ord("0")
-    lengths = np.argmax(digits > 9, axis=1)  # 0 also if all characters are digits, which then are too many
+    lengths = np.argmax(digits > 9, axis=1)  # also 0 if all characters are digits, because these are too many
     values = np.full(len(starts), -1, np.int64)
     for length in np.flatnonzero(np.bincount(lengths, minlength=1)):
         same = np.flatnonzero((lengths == length) & ((length == 1) | (digits[:, 0] > 0)))

@@ -23,7 +23,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class BusyError(NamesrvError):
-    """Another analysis writes into the folder. The text names the folder and this analysis."""
+    """Another analysis writes into the folder. The text names the folder and, if it is known, that analysis."""
 
 
 @contextmanager

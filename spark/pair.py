@@ -1,9 +1,9 @@
 """One run of each mode with the same scenario, seed and size in detail: each node's answers over time, and the latency of each
 operation. Pure.
 
-Averages over runs do not show how a fault develops. The chosen pair shows the cost of both modes most clearly: it has the
-greatest product of two figures: the divergence of AP's nodes, and the share of operations that CP did not answer in time. The
-result is reduced to cells of time, at most BINS_MAX, so its size does not depend on the length of the run.
+Averages over runs do not show how a fault develops. The chosen pair shows the cost of both modes most clearly. It has the
+greatest product of the divergence of AP's nodes and the share of operations that CP did not answer in time. The result is reduced
+to at most BINS_MAX cells of time, so its size does not depend on the length of the run.
 """
 
 import math
@@ -80,7 +80,7 @@ def standings(states: Iterable[Row], shown: Frame) -> list[Row]:
     """Each node's main answer in each cell of time: run, node, at_s since the fault began, width_s, answer.
 
     Equal answers have the same number. Only time for which the answer is certain counts: from the first arrival of this answer
-    until the question of the last look that got it. There is no row if the answer is certain for less than half of the cell."""
+    until the question of the last look that got it. There is no row if answers are certain for less than half of the cell."""
     numbers: dict[str, int] = {}
     cells: defaultdict[tuple[str, int], Counter[int]] = defaultdict(Counter)
     for row in states:

@@ -1,4 +1,4 @@
-"""Parts of traces, and the Python worker's code for a part: it makes rows of the ingest tables, and counts.
+"""Parts of traces, and the Python worker's code for a part, which computes the rows of the ingest tables and the COUNTS.
 
 If workers can open the files (``write``), each line is read once and pyarrow writes Parquet. Otherwise Spark reads the lines
 and takes the rows (``rows_of_text``), once for each table. Both use ``lines.read``.
@@ -174,8 +174,8 @@ MAKE: Mapping[str, Callable[[Lines], pa.Table]] = {
 
 
 def rows_of_text(batches: Iterable[pa.RecordBatch], runs: Mapping[str, tuple[str, str]], name: str) -> Iterator[pa.RecordBatch]:
-    """Rows of the table ``name`` with ``run`` and ``mode`` from batches of ``value``, a line, and ``path``; ``runs`` maps a
-    path to run and mode."""
+    """Rows of the table ``name``, with ``run`` and ``mode``. The batches have the columns ``value`` (a line) and ``path``.
+    ``runs`` maps a path to run and mode."""
     for run, mode, lines in _of_runs(batches, runs):
         rows = MAKE[name](read(lines))
         for column, value in (("run", run), ("mode", mode)):

@@ -5,11 +5,11 @@ Each broker of a topic is a register of its own: a registration writes its versi
 look-up reads all of them at once. Linearizability is judged on whole look-ups. Everything else is judged broker by broker, and
 a look-up is as stale as its stalest broker.
 
-After a broker's death the cluster removes it at an unknown time, so this is an indeterminate unregistration from the death on. If
-the last registration of a life has an unknown outcome, it may arrive later: this is an indeterminate registration, followed by
-another such removal. Brokers whose changes are not all known are left out. These are brokers that no majority could reach for a
-time (state ``exposed``), because even a correct cluster may drop them; brokers that share a name, because they write one version
-together; and brokers with more than LATE_MAX such late registrations.
+After a broker's death the cluster removes it at an unknown time, so the removal is an indeterminate unregistration from the death
+on. If the last registration of a life has an unknown outcome, it may arrive later. It is then an indeterminate registration,
+followed by another such removal. Brokers whose changes are not all known are left out. These are brokers that no majority could
+reach for a time (state ``exposed``), because even a correct cluster may drop them; brokers with the same brokerName, because an
+answer contains one version for all of them; and brokers with more than LATE_MAX such late registrations.
 """
 
 from collections import Counter, defaultdict

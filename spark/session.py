@@ -170,9 +170,9 @@ def _restore(before: dict[str, str]) -> None:
 
 
 def on_own_connection(call: Callable[[], None]) -> None:
-    """Call in a new thread, which gets its own connection to the JVM. The connection of an interrupted thread may still be
-    waiting for an answer. It would take this answer for the answer to its next request. Errors of a JVM that no longer answers
-    are ignored."""
+    """Run ``call`` in a new thread, which gets its own connection to the JVM. The connection of an interrupted thread may still
+    be waiting for an answer, and would take it for the answer to its next request. Errors of a JVM that no longer answers are
+    ignored."""
 
     def quietly() -> None:
         with contextlib.suppress(Py4JError, OSError):

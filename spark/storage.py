@@ -1,6 +1,6 @@
-"""File operations through Hadoop's file system. A folder may be local, on HDFS, or in an object store.
+"""File operations through Hadoop's file system, or without Spark. A folder may be local, on HDFS, or in an object store.
 
-Only small things are handled here: manifests, names, sizes. Spark itself reads the records.
+Only small content passes through here: manifests, first lines of traces, results and reports. Workers or Spark read the traces.
 """
 
 import json
@@ -33,7 +33,7 @@ class FolderEntry(NamedTuple):
 
 
 class Files(Protocol):
-    """The file operations needed to find runs. Each call raises OSError, which names the path."""
+    """The file operations needed to find runs. Each call raises OSError with the path on failure."""
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or folder."""
@@ -68,7 +68,7 @@ class LocalFiles:
         return FolderEntry(place, os.path.isdir(place), status.st_size, status.st_mtime_ns // 1_000_000)
 
     def list(self, path: str) -> list[FolderEntry]:
-        """The link ``latest``, which suites create beside their runs, is left out, and so are entries that vanish during the
+        """Leaves out the link ``latest``, which suites create beside their runs. Also leaves out entries that vanish during the
         call, because an analysis may be writing its results beside the runs."""
         found = []
         with _named(path):
@@ -203,7 +203,7 @@ class SparkStorage:
         self.write_bytes(path, text.encode("utf-8"))
 
     def write_bytes(self, path: str, content: bytes) -> None:
-        """Write to a temporary file and rename it, so that a reader sees either the old file or the new one."""
+        """Write to a temporary file, remove the old file and rename the new one, so that no reader sees a part of a file."""
         with _named(path):
             system, place = self._at(path)
             aside = self._jvm.org.apache.hadoop.fs.Path(path + ".new")

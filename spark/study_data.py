@@ -245,7 +245,8 @@ VALUES_MAX = 6
 
 
 def number(value: float, *, signed: bool = False) -> str:
-    """A number as text: two significant digits, more between 90 and 100. Values below 0.005 are 0."""
+    """A number as text: two significant digits below 10, whole numbers from 10 on, decimals between 90 and 100. Absolute values
+    below 0.005 are 0."""
     sign = "+" if signed and value > 0 else ""
     if abs(value) < 0.005:
         return "0"

@@ -70,7 +70,7 @@ class ModeDecision(NamedTuple):
 
 
 def decide(data: StudyData, cp: str, ap: str) -> ModeDecision | None:
-    """The inputs from the blocks of scenarios with a fault. None: no such block has both arms."""
+    """The inputs from the blocks of scenarios with a fault. None: no such block has all inputs of both arms."""
     rows: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     names = (
         *("failover_yield_in_time fault", "failover_yield_in_time steady", "harvest fault", "harvest steady"),

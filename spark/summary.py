@@ -27,7 +27,7 @@ REPLICATES_MIN = 5
 report shows the values instead."""
 PRIMARY = ("divergence_share", "harvest", "failover_yield_in_time", "failover_unavailable_longest", "misrouted")
 """Figures on which the comparison of AP and CP is based. They were chosen before the runs were made. The probabilities of all
-other figures are corrected for the number of the other figures."""
+other figures are corrected for the number of these figures."""
 _EXACT_MAX = 13
 """Up to this number of replicates all patterns of signs are tried. With more, random patterns are."""
 
@@ -230,7 +230,7 @@ def t_visibility(counts: Iterable[dict[str, Any]], runs: Iterable[dict[str, Any]
 
     The time at which a write became visible for good is not known exactly: it is between two reads, or after the last read
     (``survival.turnbull``). Resamples for the interval draw whole scenarios or, if there is only one scenario, runs. ``high_ms``
-    is null if the share is not reached in some resamples."""
+    is null if the resample at the upper end of the interval does not reach the share."""
     about_run = {run["run"]: run for run in runs}
     rows = []
     for (mode, about, level), of_run in sorted(_spans_of(counts, about_run).items()):

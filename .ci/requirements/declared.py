@@ -1,7 +1,7 @@
-"""Prints declarations of pyproject.toml for the script that pins versions: ``declared.py fingerprint`` or ``declared.py NAME``
-of a list.
+"""Prints declarations of pyproject.toml for the script that pins versions.
 
-A list holds what its extra adds to the base alone, so that several are installed beside each other without repeating it.
+``declared.py fingerprint`` prints a checksum of all declarations, ``declared.py NAME`` the requirements of one list. The list of
+an extra contains only what the extra adds to the base, so several lists can be installed together without repeating the base.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def fingerprint(tables: dict[str, Any]) -> str:
-    """SHA-256, in hexadecimal, over every declared dependency: lists made from other ones are stale."""
+    """SHA-256, in hexadecimal, over requires-python and all declared dependencies. Lists made from other ones are stale."""
     project = tables["project"]
     declared = [
         project["requires-python"],
