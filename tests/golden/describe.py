@@ -39,7 +39,7 @@ class Names:
         """Node -> the incarnation seen last."""
 
     def note(self, node: str, incarnation: int) -> None:
-        """``node`` has this incarnation now."""
+        """Note that ``node`` has this incarnation now."""
         self.newest[node] = incarnation
         self.of(incarnation, node)
 
@@ -64,7 +64,7 @@ class Names:
 
 
 def is_routine(message: Message) -> bool:
-    """Whether repetitions are left out: heartbeats, their answers, introductions."""
+    """Whether repetitions of the message are left out, for example of heartbeats, their answers and introductions."""
     if isinstance(message, Append):
         return not message.entries
     if isinstance(message, SnapshotChunk):
@@ -148,7 +148,7 @@ def _proposals(data: bytes) -> str:
 
 
 def short(command: bytes) -> str:
-    """A command as scripts give it."""
+    """A command as scripts give it; of a long one, the first 8 characters and its length."""
     text = command.decode(errors="backslashreplace")
     return text if len(text) <= 20 else f"{text[:8]}…({len(command)} bytes)"
 
@@ -159,5 +159,5 @@ def voters_text(voters: dict[str, int], names: Names) -> str:
 
 
 def joined(words: Sequence[str]) -> str:
-    """Words of an account."""
+    """The words that are not empty, separated by spaces."""
     return " ".join(word for word in words if word)

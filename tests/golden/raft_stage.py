@@ -22,7 +22,7 @@ _TOLD = ("role", "term", "leader", "state", "voters", "first_index", "last_index
 """Keys of ``RaftNode.status`` whose changes are written after each turn of a node."""
 _AGE = re.compile(r"\b\d+ ms(?= ago)")
 _QUIET_COUNTERS = frozenset({"elections_won", "pre_votes"})
-"""Counters of events that are written otherwise."""
+"""Counters of events that are written in another form."""
 
 
 class Commands(CommandList):
@@ -88,7 +88,7 @@ class Told:
         self.node.stop()
 
     def tell_changes(self) -> None:
-        """The changes since the last turn."""
+        """Write the changes since the last turn."""
         stage, machine, node = self._stage, self._machine, self.node
         stage.incarnations.note(node.node_id, node.incarnation)
         status = node.status()
@@ -181,7 +181,7 @@ class RaftStage(Stage):
 
     @command
     def copy(self, node: Machine, *, disk: str = "copy") -> None:
-        """A second process starts under the node's name, on a copy of its directory, an ``empty`` one or that of an image."""
+        """Start a second process under the node's name. Its directory is a copy of the node's, an ``empty`` one, or an image."""
         copy = node.copied()
         assert isinstance(copy, Actor)
         copy.name, copy.stage = f"{node.name}'", self

@@ -30,7 +30,7 @@ from tests.golden.transcript import ScriptError, command
 CLUSTER = "c"
 TIMEOUT_MS, PERIOD_MS = 4_000, 1_000
 REQUEST_TIMEOUT_MS = 3_000
-"""A broker closes a connection over which an answer has not come for this long, as RocketMQ's do."""
+"""A broker closes a connection if an answer takes longer than this, as RocketMQ's brokers do."""
 Broker = NewType("Broker", str)
 Ask = Callable[[NameServer, SimulatedConnection], object]
 
@@ -51,7 +51,7 @@ class Watched(Invariants):
 
 
 class Seen:
-    """Events reported for one process."""
+    """The state of one process that was written last."""
 
     def __init__(self, server: NameServer) -> None:
         self.server = server
@@ -248,18 +248,18 @@ class RouteStage(Stage):
 
     @command
     def register(self, node: Machine, broker: Broker, version: int, *, timeout: int = TIMEOUT_MS, wire: str = "1") -> None:
-        """Code 103 to one node. ``version``: counter of the data version. ``timeout``: heartbeat time-out in ms."""
+        """REGISTER_BROKER (103) to one node. ``version``: counter of the data version. ``timeout``: heartbeat time-out in ms."""
         registration = registration_of(broker, version, timeout)
         self._ask(node, broker, wire, f"register version {version}", lambda server, c: server.node.register(registration, c))
 
     @command
     def heartbeat(self, node: Machine, broker: Broker, *, wire: str = "1") -> None:
-        """Code 904: has no answer."""
+        """BROKER_HEARTBEAT (904), which has no answer."""
         self._wire(node, broker, wire).call(lambda server, c: server.node.heartbeat(CLUSTER, f"{broker}:1", c), lambda _: None)
 
     @command
     def query(self, node: Machine, broker: Broker, version: int, *, wire: str = "1") -> None:
-        """Code 322, which brokers use as a heartbeat: is this data version the one that is registered?"""
+        """QUERY_DATA_VERSION (322), which brokers use as a heartbeat: is this data version the one that is registered?"""
         asked = version_of(version)
         self._ask(
             node, broker, wire, f"query version {version}",

@@ -15,7 +15,7 @@ from tests.golden.steady import SteadyWorld
 from tests.golden.transcript import ScriptError, command
 
 QUIET_MS, QUIET_LIMIT_MS = 60, 5_000
-"""``settle`` ends after a little more than a heartbeat without a new line, or fails after the limit."""
+"""``settle`` ends after a little more than a heartbeat interval without a new event, or fails after the limit."""
 UNTIL_LIMIT_MS = 10_000
 STEP_NS = MS // 10
 LEVELS = ("none", "changes", "messages", "all")
@@ -33,7 +33,7 @@ Level = NewType("Level", int)
 
 
 class Wires(Network):
-    """The simulator's network; a script can drop and hold messages, deliver them later, and again."""
+    """The simulator's network. A script can drop messages, and hold them and deliver them later, once or several times."""
 
     def __init__(self, stage: "Stage", endpoints: Iterable[Endpoint]) -> None:
         super().__init__(stage.world, endpoints, str)
@@ -76,7 +76,7 @@ class Wires(Network):
 
 
 class Actor(Machine):
-    """A machine that writes when its connections begin and end, and when it starts and stops."""
+    """A machine that writes when its connections begin and end."""
 
     stage: "Stage"
     opening_ms = (0,)

@@ -43,7 +43,7 @@ def test_every_row_of_the_tables_occurs_in_a_story() -> None:
 
 
 def test_every_table_of_rows_has_stories_or_tests() -> None:
-    """A new table is added to ``TABLES``, so that its rows need stories."""
+    """A new table has to be in ``TABLES``, where its rows need stories, or in ``NO_TRANSCRIPT``, where they need tests."""
     package = Path(replicated_namesrv.__file__).parent
     with_rows = {
         str(path.relative_to(package)): rows
@@ -58,8 +58,8 @@ def test_every_table_of_rows_has_stories_or_tests() -> None:
 
 
 def test_rows_are_taken_by_the_stories_that_need_them() -> None:
-    """The harness would notice the claim of a row that is not taken: a restart takes S6 and not S5, and a group of one takes only
-    D1."""
+    """The harness would notice the claim of a row that is not taken: a restart takes S6 and not S5, and a cluster of one node
+    takes only D1."""
     with rows_taken() as taken:
         check(HERE / "raft" / "restart.txt", RaftStage(), rewrite=False)
     assert "standing S6" in taken
@@ -71,7 +71,7 @@ def test_rows_are_taken_by_the_stories_that_need_them() -> None:
 
 
 def test_an_altered_output_is_noticed(tmp_path: Path) -> None:
-    """One changed digit, one missing line, one line too many: each names the first line that differs."""
+    """One changed letter, one missing line, one line too many: each names the first line that differs."""
     written = (HERE / "raft" / "one_node.txt").read_text()
     position = written.index("becomes leader")
     line = written[:position].count("\n") + 1
@@ -160,7 +160,7 @@ def test_every_command_says_what_it_does(kind: type[Stage]) -> None:
 
 @pytest.mark.slow
 def test_output_does_not_depend_on_the_hash_seed() -> None:
-    """Sets and dictionaries of names have another order in another process; the transcripts stay."""
+    """Sets and dictionaries of names have another order in another process, but the transcripts are the same."""
     chosen = [str(HERE / f"{name}.txt") for name in ("raft/late_vote", "raft/lost_disk", "routes/outage_keeps_brokers")]
     program = (
         "import sys\nfrom pathlib import Path\nfrom tests.golden.test_golden import check, stage_of\n"

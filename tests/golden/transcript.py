@@ -95,7 +95,7 @@ def _block(paragraph: list[tuple[int, str]], name: str) -> Block:
 
 
 def play(blocks: list[Block], stage: Stage, name: str) -> str:
-    """Run the commands; the file with their present output. Raises ScriptError."""
+    """Run the commands. Returns the file with their present output. Raises ScriptError."""
     paragraphs = []
     for block in blocks:
         if not block.commands:

@@ -1,5 +1,6 @@
-"""Builds docs/settings.md, and the names of settings in the schema of the Helm chart's values, from the table of settings:
-``python -m tests.packaging.settings_page`` writes both."""
+"""Builds docs/settings.md from the table of settings, and puts their names into the schema of the Helm chart's values.
+
+``python -m tests.packaging.settings_page`` writes both files."""
 
 import json
 

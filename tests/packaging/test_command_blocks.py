@@ -113,7 +113,8 @@ def blocks() -> Iterator[tuple[str, str, list[str]]]:
 
 
 def unchecked_fences(page: str, text: str) -> list[str]:
-    """Fenced blocks that may contain commands and that ``blocks`` does not return: it returns those without a language."""
+    """The languages of fenced blocks that may contain commands and that ``blocks`` leaves out; a message if a fence cannot be
+    read."""
     languages = Counter(found[2] for found in BLOCK.finditer(text) if not found[4])
     if len(re.findall(r"^ *(?:```|~~~)", text, re.MULTILINE)) != 2 * languages.total():
         return ["a fence that this test cannot read: write ``` alone, or with one word"]
@@ -131,7 +132,8 @@ def commands() -> list[Line]:
 
 
 def row_of(line: Line) -> str | None:
-    """How a line is checked: begins with the test that runs it, or is the reason why none does. None: in no way."""
+    """How a line is checked: a text that begins with the test that runs it, or the reason why no test does. None: it is not
+    checked."""
     if line.page == "docs/operations.md" and line.section in TYPED and not re.search(TYPED[line.section], line.text):
         return TYPED_BY
     rows = (how for page, begin, how in CHECKED if Path(line.page).match(page) and re.match(begin, line.text))
@@ -203,7 +205,7 @@ def test_every_namesrv_command_is_understood() -> None:
 
 
 def listed(page: str, begin: str) -> list[str]:
-    """The lines of a page that begin so."""
+    """The command lines of ``page`` that begin with ``begin``."""
     return [line.text for line in commands() if line.page == page and line.text.startswith(begin)]
 
 

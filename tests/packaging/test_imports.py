@@ -198,7 +198,8 @@ def test_chaos_and_spark_are_imported_by_the_command_line_alone() -> None:
 
 
 def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
-    """Distributions and modules differ in name by no more than - and _ here; extras may be imported by their users only."""
+    """Here the names of distributions and modules differ at most by - and _. The layers in EXTRAS may also import the
+    libraries of their extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = {Requirement(line).name.replace("-", "_") for line in project["dependencies"]}
     roots = {found.target.split(".")[0] for file in product_sources() for found in imports(file) if layer(file) not in EXTRAS}

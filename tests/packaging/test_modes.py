@@ -15,7 +15,7 @@ INSPECTIONS = {"isinstance", "issubclass", "type", "hasattr", "getattr"}
 def questions(tree: ast.Module) -> list[str]:
     """Places that ask for the mode, or for a member that only one kind of node has.
 
-    ``settings.mode`` may be reported: as a value in a dictionary or a tuple, never compared, branched on or kept.
+    ``settings.mode`` may be reported, as a value in a dictionary or a tuple. It may not be compared, branched on or kept.
     """
     reported = {
         id(value)

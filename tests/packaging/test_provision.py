@@ -68,7 +68,7 @@ def test_without_go_the_remedy_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_build_is_tried_again_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real process fails once, as a download that breaks off, and then succeeds."""
+    """A real process fails once, like an interrupted download, and then succeeds."""
     go = tmp_path / "go"
     lines = (
         '[ "$1" = version ] && { echo "go version go1.26.8 linux/amd64"; exit; }',

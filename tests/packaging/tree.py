@@ -29,7 +29,8 @@ class Import(NamedTuple):
 
 @cache
 def tracked_files() -> tuple[Path, ...]:
-    """Files to look at, relative to ROOT: git's, with those not yet added; every file where there is no git."""
+    """Files to look at, relative to ROOT: those that git tracks or does not ignore. Without git, all that are not
+    ``_ignored``."""
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
         if (ROOT / ".git").exists():
             command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]

@@ -43,7 +43,7 @@ class Authority:
     def files(
         self, node: str, days: int = 10, trusted: Path | None = None, prefix: str = "", others: Sequence[str] = ()
     ) -> TlsFiles:
-        """Key and certificate of ``node``, and of ``others``, written to files of the folder; ``days``: how long it is valid."""
+        """Write a key and a certificate for ``node`` and ``others`` to files of the folder. ``days``: how long it is valid."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)])
         names = [x509.DNSName(name) for name in (node, *others)]

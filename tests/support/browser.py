@@ -56,8 +56,8 @@ async def shows(page: Page, text: str, selector: str = "body") -> None:
 
 
 async def opens_dialog(button: Locator) -> bool:
-    """Click, and return whether a dialog is open. None opens while the button says why its action cannot be used: on a busy
-    machine a node can be silent, or no longer lead, between a look at the button and the click."""
+    """Click, and return whether a dialog is open. No dialog opens while the button says why its action cannot be used. On a busy
+    machine a node may stop answering, or step down, between a look at the button and the click."""
     dialog = button.page.locator("dialog[open]")
     with contextlib.suppress(TimeoutError):
         if not await dialog.count():

@@ -42,7 +42,7 @@ def answer_to(
 
 
 def not_found(request: RemotingCommand) -> RemotingCommand | None:
-    """Code 17."""
+    """An answer with TOPIC_NOT_EXIST (17)."""
     return answer_to(request, ResponseCode.TOPIC_NOT_EXIST.value, remark="no route")
 
 

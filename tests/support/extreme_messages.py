@@ -67,8 +67,10 @@ def plausible(kind: type[Message], facts: Facts) -> Message:
 
 
 def contradicts(message: Message, facts: Facts) -> bool:
-    """Whether the message is an append that contradicts a committed entry of the receiver, which stops the receiver. Or it is an
-    introduction with a number that was never sent, which shows that a machine was reset: a node rejoins."""
+    """Whether the message contradicts the receiver's state.
+
+    An append that contradicts a committed entry stops the receiver. An introduction with a number that was never sent shows that
+    a machine was reset, so a node rejoins."""
     if isinstance(message, Introduction):
         return any(1 < number <= NUMBER_MAX for number in (message.sequence, message.echo_sequence))
     if not isinstance(message, Append) or message.previous_term > message.term:

@@ -226,7 +226,7 @@ class Container:
         return subprocess.run(words, capture_output=True, text=True, check=False, timeout=COMMAND_LIMIT_S)
 
     def is_healthy(self) -> bool:
-        """``HEALTHCHECK`` passes. AssertionError if the container has ended."""
+        """Whether ``HEALTHCHECK`` passes. AssertionError if the container has ended."""
         assert self.process.poll() is None, f"the container ended: {self.log.read_text(errors='replace')[-3000:]}"
         return self.run(*self.image.health).returncode == 0
 

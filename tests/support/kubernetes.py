@@ -1,7 +1,7 @@
 """kube-apiserver and etcd, built through the Go module proxy: ``python -m tests.support.kubernetes`` builds them, once.
 
-The build takes long, so no test starts it: 48 minutes with one compile job on a busy machine. It uses Go's own caches
-(2 GB), and a build that was broken off continues from them.
+No test starts the build, because it takes long: 48 minutes with one compile job on a busy machine. It uses Go's own caches
+(2 GB), and an interrupted build continues from them.
 """
 
 import contextlib
@@ -70,7 +70,8 @@ def build() -> Path:
 
 
 def _build(go: str, final: Path, folder: Path) -> None:
-    """A module of ours requires Kubernetes. Its parts have the version 0.0.0 in its go.mod, so each needs a replace line."""
+    """Build with a module of ours that requires Kubernetes. In Kubernetes' go.mod its parts have the version 0.0.0, so our go.mod
+    has a replace line for each."""
     environment = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false", "GOMAXPROCS": "1"}
     source, result = folder / "source", folder / "result"
     source.mkdir()

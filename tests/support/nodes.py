@@ -72,8 +72,8 @@ async def http(
 
 
 async def put_kv(port: int, path: str, value: bytes) -> None:
-    """Set a key (``NAMESPACE/KEY``). Repeated while the answer is that it was not done or that this is unknown, as after a stall
-    of the node: two times the same value is one value."""
+    """Set a key (``NAMESPACE/KEY``). The request is repeated while the status is one of REPEATED, as after a stall of the node.
+    A repeated request sets the same value again."""
     async with asyncio.timeout(DEADLINE_S):
         while (answer := await http(port, f"/v1/kv/{path}", "PUT", value)).status in REPEATED:  # noqa: ASYNC110 - another process decides
             await asyncio.sleep(PAUSE_S)

@@ -51,6 +51,6 @@ _LINES = None if "PYTEST_XDIST_WORKER" in os.environ else ProgressLines()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count the tests."""
+    """Register the plugin that counts the tests."""
     if _LINES is not None:
         config.pluginmanager.register(_LINES, "progress lines")

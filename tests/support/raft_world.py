@@ -26,7 +26,7 @@ class Inode:
 
 
 class Disk:
-    """Storage in memory that knows what is durable: contents by file, names by directory."""
+    """Storage in memory. A sync of files makes their contents durable, a sync of the directory makes their names durable."""
 
     def __init__(self) -> None:
         self.files: dict[str, Inode] = {}

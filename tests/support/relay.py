@@ -31,7 +31,7 @@ class Relay:
         self.change: Change | None = None
         """Gets each frame towards the target, of connections that begin from now on."""
         self.challenge: Callable[[bytes], bytes] | None = None
-        """Gets the first frame of the target."""
+        """Gets the first frame of the target, and returns the bytes to pass on instead."""
         self._open = asyncio.Event()
         self._open.set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -46,7 +46,7 @@ class Relay:
 
     @property
     def address(self) -> str:
-        """The same as host:port."""
+        """The address of the relay as host:port."""
         return f"127.0.0.1:{self.port}"
 
     async def start(self) -> "Relay":

@@ -1,4 +1,4 @@
-"""A replicated cluster of real processes whose links to each other and from brokers can be cut, and requests to its nodes.
+"""A replicated cluster of real processes whose links to each other can be cut, and requests to its nodes.
 
 Nodes reach each other through relays only, one for each direction. Ports and files survive a process, so a node can be killed
 and started again. ``restore`` undoes all faults, so that one cluster can be used by many tests.
@@ -113,11 +113,11 @@ class ReplicatedProcesses:
         return [name for name in self.names if name not in names]
 
     def secret_file(self, name: str) -> Path:
-        """Each node has a file of its own."""
+        """The file with the secret of the node; each node has a file of its own."""
         return self.folder / f"{name}.secret"
 
     def write_secret(self, name: str, secret: str) -> None:
-        """Takes effect when the node starts."""
+        """Write the node's secret, which takes effect when the node starts."""
         self.secret_file(name).parent.mkdir(parents=True, exist_ok=True)
         self.secret_file(name).touch(0o600)
         self.secret_file(name).write_text(secret)
@@ -137,7 +137,7 @@ class ReplicatedProcesses:
         return found
 
     async def leader(self, among: Sequence[str] | None = None) -> str:
-        """Wait for the node that leads the newest term and reaches a majority, and return it."""
+        """Wait for a node that leads and reaches a majority, and return it."""
 
         async def look() -> str | None:
             for name in among or self.names:

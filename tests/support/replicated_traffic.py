@@ -66,8 +66,8 @@ def topic_of(broker_name: str) -> str:
 
 
 def topics_of(broker_name: str) -> tuple[TopicConfig, TopicConfig]:
-    """This topic and another one: name servers treat a registration with a single topic as the update of a broker that is already
-    registered."""
+    """The topic ``topic_of(broker_name)`` and another one: name servers treat a registration with a single topic as the update of
+    a broker that is already registered."""
     return TopicConfig(topic_of(broker_name)), TopicConfig("TBW102")
 
 
@@ -221,7 +221,7 @@ class Traffic:
         await self.ghost.kill()
 
     async def check(self) -> None:
-        """Everything that must be true when the cluster is whole again."""
+        """Check everything that must be true when the cluster is whole again."""
         await self.progress()
         for task in self._tasks[:3]:
             task.cancel()
@@ -317,7 +317,7 @@ class Traffic:
 def registration(
     identity: BrokerIdentity, version: DataVersion, timeout_ms: int, topics: tuple[TopicConfig, ...] = ()
 ) -> RemotingCommand:
-    """Code 103 with the broker's topics, or ``topics``."""
+    """REGISTER_BROKER (103) with the broker's topics, or ``topics``."""
     table = BrokerTopics(TopicTable(()), TopicTable(topics or topics_of(identity.broker_name)))
     return register_request(
         identity,

@@ -39,7 +39,7 @@ def register(
     filters: tuple[str, ...] | None = (),
     mappings: Mapping[str, TopicQueueMappingInfo] | None = None,
 ) -> RegisterBroker:
-    """Code 103; ``topics`` given as names have eight queues and may be read and written."""
+    """REGISTER_BROKER (103); ``topics`` given as names have eight queues and may be read and written."""
     if topics is not None and not isinstance(topics, Mapping):
         topics = dict.fromkeys(topics, queues())
     data_version = DataVersion(0, state_version, version)
@@ -49,7 +49,7 @@ def register(
 
 
 def unregister(name: str, broker_id: int, addr: str, *, cluster: str = "C", epoch: int | None = None) -> UnregisterBrokers:
-    """Code 104 for one broker."""
+    """UNREGISTER_BROKER (104) for one broker."""
     return UnregisterBrokers((BrokerRemoval(cluster, addr, name, broker_id, epoch),))
 
 

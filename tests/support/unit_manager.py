@@ -41,7 +41,7 @@ class Unit:
 
     @property
     def _environment(self) -> dict[str, str]:
-        """systemd passes none of the variables that an operator has set."""
+        """The environment without the variables that an operator may have set, because systemd does not pass these."""
         own = ("NAMESRV_ADMIN", "NAMESRV_ADMIN_TOKEN_FILE", "NAMESRV_ADDR")
         return {name: value for name, value in os.environ.items() if name not in own}
 
