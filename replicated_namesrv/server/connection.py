@@ -212,36 +212,24 @@ class RemotingConnection(asyncio.BufferedProtocol):
         metrics = host.metrics
         metrics.bytes_in += count
         self.last_active_tick = host.idle.tick
-        if self._is_plain and self._partial is not None:
-            self._filled += count
-            self._hold()
-            host.shares.spend(self.share, count * NS_PER_BYTE)
-            if self._filled < self._needed and self.share.is_used_up:
-                self._await_turn()
-            elif self._filled >= ROOM_MAX_BYTES and self._filled < self._needed:
-                self._let_others_read()
-            self._proceed()
-        elif self._is_plain and self.share.is_used_up:
-            self._append(host.receive_view[:count])
-            self._await_turn()
-        elif self._is_plain:
+        if self._is_plain and self._partial is None and not self.share.is_used_up:  # the usual case
             data = host.receive_view[:count].tobytes()
             pieces: list[bytes] = []
             is_sample = metrics.fast_path_hits - metrics.fast_path_observed >= SAMPLED_HITS
             started_ns = perf_counter_ns() if is_sample or count > FEW_BYTES else 0
             position = self.prepared(self, data, 0, pieces)
-            spent_ns = FEW_NS if count <= FEW_BYTES else perf_counter_ns() - started_ns + count * NS_PER_BYTE
-            host.shares.spend(self.share, spent_ns)
-            if pieces:
-                answer = b"".join(pieces)
+            answer = b"".join(pieces)
+            if answer:
                 metrics.bytes_out += len(answer)
                 self._transport.write(answer)  # type: ignore[union-attr]  # there is one until connection_lost
-                if len(answer) > FEW_BYTES:
-                    host.shares.spend(self.share, len(answer) * NS_PER_BYTE)
                 if is_sample:
                     metrics.observe_fast_path(perf_counter_ns() - started_ns)
+            spent_ns = FEW_NS if count <= FEW_BYTES else perf_counter_ns() - started_ns + count * NS_PER_BYTE
+            host.shares.spend(self.share, spent_ns + len(answer) * NS_PER_BYTE)
             if position < count:
                 self._take(data, position, is_looked_up=True)
+        elif self._is_plain:
+            self._receive_more(count)
         elif self._closing:
             return
         elif self._tls is not None:
@@ -401,6 +389,21 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.abort(CloseReason.OURS)
 
     # -- receiving ------------------------------------------------------------------------------------------------------
+
+    def _receive_more(self, count: int) -> None:
+        """Receive a part of an incomplete frame, or frames that wait for the address's share of a later turn."""
+        if self._partial is None:
+            self._append(self._host.receive_view[:count])
+            self._await_turn()
+            return
+        self._filled += count
+        self._hold()
+        self._host.shares.spend(self.share, count * NS_PER_BYTE)
+        if self._filled < self._needed and self.share.is_used_up:
+            self._await_turn()
+        elif self._filled >= ROOM_MAX_BYTES and self._filled < self._needed:
+            self._let_others_read()
+        self._proceed()
 
     def _append(self, data: memoryview | bytes) -> None:
         """Keep bytes of an incomplete frame, or frames that wait until there is room for their answers."""

@@ -265,7 +265,7 @@ def _decode_table(table: bytes, topics: dict[str, QueueData]) -> bool:
 def _look_up(pieces: list[bytes], understand: Callable[[list[bytes]], list[Known] | None]) -> list[Known] | None:
     """The cached value of each piece, after decoding new ones. None: one of them is not canonical."""
     found = list(map(_known.get, pieces))
-    if None in found:
+    if not all(found):  # faster than a search for None, and no value is empty
         new = [index for index, known in enumerate(found) if known is None]
         understood = understand([pieces[index] for index in new])
         if understood is None:
