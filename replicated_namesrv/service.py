@@ -79,6 +79,8 @@ class CloseReason(StrEnum):
 
     PEER = "peer"
     """The peer closed or reset the connection, or violated the protocol."""
+    UNACKNOWLEDGED = "unacknowledged"
+    """The peer closed or reset the connection, and its host had not acknowledged all bytes of our answers."""
     IDLE = "idle"
     """No byte was read or written for serverChannelMaxIdleTimeSeconds."""
     OURS = "ours"

@@ -109,10 +109,11 @@ class BrokerCalls:
     def lost(self, connection: Connection, reason: CloseReason) -> None:
         """The connection ended."""
         connection_id = connection.connection_id
-        is_peaceful = self._conversations.closed(connection_id, self._monotonic_ms()) or not self._defences.peace
+        is_acknowledged = reason is not CloseReason.UNACKNOWLEDGED or not self._defences.acknowledged_answers
+        is_peaceful = self._conversations.closed(connection_id, is_acknowledged, self._monotonic_ms())
         self._carriers.pop(connection_id, None)
-        by_peer = reason is CloseReason.PEER and not self._is_leaving()
-        self._lose(connection_id, by_peer and is_peaceful)
+        by_peer = reason in (CloseReason.PEER, CloseReason.UNACKNOWLEDGED) and not self._is_leaving()
+        self._lose(connection_id, by_peer and (is_peaceful or not self._defences.peace))
 
     def _lose(self, connection_id: int, in_peace: bool) -> None:
         if self._attachments.lose(connection_id, in_peace):

@@ -16,6 +16,9 @@ frames; nothing is decoded before they have arrived.
 """
 
 import asyncio
+import fcntl
+import sys
+import termios
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Protocol, cast
@@ -107,6 +110,15 @@ class Host(Protocol):
         """``connection`` has ended; called once for each that was admitted."""
 
 
+def unacknowledged_bytes(descriptor: int) -> int:
+    """Number of bytes that were written to a TCP socket and that the other host has not acknowledged (``SIOCOUTQ``). 0 if the
+    socket is closed."""
+    try:
+        return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except (OSError, ValueError):
+        return 0
+
+
 class RemotingConnection(asyncio.BufferedProtocol):
     """Server side of one connection; implements ``service.Connection``."""
 
@@ -122,6 +134,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "_is_plain",
         "_needed",
         "_partial",
+        "_peer_ended",
         "_proxied",
         "_reading",
         "_running",
@@ -182,6 +195,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._ended: CloseReason | None = None
         """Why no further frame is accepted; None: frames are accepted. The connection closes when all earlier frames are
         answered."""
+        self._peer_ended: CloseReason | None = None
+        """How the peer has ended its side; None: it has not."""
         self._closing = False
         self._close_reason: CloseReason | None = None
 
@@ -241,7 +256,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The peer will send nothing more. Its requests are still answered, then the connection closes."""
-        self._ended = self._ended or CloseReason.PEER
+        self._peer_ended = self._end_by_peer()
+        self._ended = self._ended or self._peer_ended
         self._drop_partial()
         return self.pending > 0
 
@@ -258,6 +274,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exception: Exception | None) -> None:
         if self._transport is None:
             return
+        reason = self._close_reason or self._peer_ended or self._end_by_peer()
         self._transport = None
         self._closing = True
         self._is_plain = False
@@ -265,7 +282,13 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._tls = None
         self._host.held.forget(self)
         self._host.idle.discard(self)
-        self._host.closed(self, self._close_reason or CloseReason.PEER)
+        self._host.closed(self, reason)
+
+    def _end_by_peer(self) -> CloseReason:
+        """The reason of an end by the peer, at the time of this end."""
+        assert self._transport is not None
+        is_unsent = self._transport.get_write_buffer_size() > 0
+        return CloseReason.UNACKNOWLEDGED if is_unsent or unacknowledged_bytes(self.descriptor) else CloseReason.PEER
 
     # -- called by dispatcher, service and server -----------------------------------------------------------------------
 

@@ -151,6 +151,9 @@ class SimulatedConnection:
         server.last_connection += 1
         self.connection_id = server.last_connection
         self.is_open = False
+        self.has_lost_bytes = False
+        """True if a request or an answer was lost. In TCP, the end of the connection then arrives after the request, or while the
+        answer is not acknowledged."""
 
     def open(self) -> None:
         """Accept the connection; called in the server's turn."""
@@ -330,6 +333,7 @@ class Wire:
 
         If the request or the answer is lost, ``done`` is never called."""
         if self.is_cut:
+            self._lose(self.connection)
             return
         if self._waiting is not None and not self._is_alive():
             self._opened(False)  # the machine's process ended before it accepted the connection
@@ -343,7 +347,9 @@ class Wire:
         assert connection is not None
 
         def arrive(_: object) -> None:
-            if connection.is_open and not self.is_cut:
+            if self.is_cut:
+                self._lose(connection)
+            elif connection.is_open:
                 self._answer(ask(connection.server, connection), connection, done)
 
         self._deliver(connection, arrive)
@@ -376,7 +382,7 @@ class Wire:
 
     def _answer(self, outcome: object, connection: SimulatedConnection, done: Callable[[object], None]) -> None:
         if not isinstance(outcome, Future):
-            self._reply(outcome, done)
+            self._reply(connection, outcome, done)
             return
 
         def completed(future: "Future[Any]") -> None:
@@ -384,15 +390,23 @@ class Wire:
                 return
             if future.exception() is not None:
                 connection.close(CloseReason.OURS)
-                self._reply(None, done)
+                self._reply(connection, None, done)
             else:
-                self._reply(future.result(), done)
+                self._reply(connection, future.result(), done)
 
         outcome.add_done_callback(completed)
 
-    def _reply(self, result: object, done: Callable[[object], None]) -> None:
-        if not self.is_cut:
+    def _reply(self, connection: SimulatedConnection, result: object, done: Callable[[object], None]) -> None:
+        if self.is_cut:
+            self._lose(connection)
+        else:
             self._world.after(self._delay_ns(), done, result)
+
+    @staticmethod
+    def _lose(connection: SimulatedConnection | None) -> None:
+        """A message over this connection is lost."""
+        if connection is not None:
+            connection.has_lost_bytes = True
 
     def _dial(self) -> None:
         server, waiting = self._cluster.servers.get(self.machine.name), self._waiting
@@ -429,7 +443,10 @@ class Wire:
         connection, self.connection = self.connection, None
         self._opened(False)
         if connection is not None and not self.is_cut:
-            self._deliver(connection, lambda _: connection.close(CloseReason.PEER))
+            self._deliver(
+                connection,
+                lambda _: connection.close(CloseReason.UNACKNOWLEDGED if connection.has_lost_bytes else CloseReason.PEER),
+            )
 
     def forget(self) -> None:
         """Drop the connection on the broker's side only. The server still considers it open."""

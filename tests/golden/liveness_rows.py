@@ -48,7 +48,7 @@ def _watch_attachments(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
         if self._told != before and any(key not in known for key in registered):
             taken.add("attachments A4")
 
-    def watched_closed(self: Conversations, connection_id: int, now_ms: float) -> bool:
+    def watched_closed(self: Conversations, connection_id: int, is_acknowledged: bool, now_ms: float) -> bool:
         self.tick(now_ms)
         talk = self._open.get(connection_id)
         if talk is not None:
@@ -56,10 +56,11 @@ def _watch_attachments(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
                 "C1": talk.unanswered,
                 "C2": now_ms <= talk.doubtful_until_ms,
                 "C3": now_ms <= self._slow_until_ms,
-                "C5": True,
+                "C5": not is_acknowledged,
+                "C6": True,
             }
             taken.add(f"attachments {next(row for row, holds in rows.items() if holds)}")
-        return closed(self, connection_id, now_ms)
+        return closed(self, connection_id, is_acknowledged, now_ms)
 
     patch.setattr(Attachments, "entry", watched_entry)
     patch.setattr(LeaderClient, "_flush", watched_flush)

@@ -52,7 +52,13 @@ def test_closed_in_peace() -> None:
     conversations.opened(1, 10)
     conversations.asked(1)
     conversations.answered(1, 20, 30)
-    assert conversations.closed(1, 40)
+    assert conversations.closed(1, True, 40)
+
+
+def test_unacknowledged_answer() -> None:
+    conversations = Conversations(0)
+    conversations.opened(1, 10)
+    assert not conversations.closed(1, False, 40)
 
 
 def test_closed_by_us() -> None:
@@ -193,7 +199,7 @@ def test_unanswered_request() -> None:
     conversations.asked(1)
     conversations.asked(1)
     conversations.answered(1, 10, 20)
-    assert not conversations.closed(1, 30)
+    assert not conversations.closed(1, True, 30)
 
 
 def test_slow_answer() -> None:
@@ -204,7 +210,7 @@ def test_slow_answer() -> None:
         for now in range(0, int(closed_ms), 100):
             conversations.tick(now)
         conversations.answered(1, 19, SLOW_MS + 20)
-        assert conversations.closed(1, closed_ms) is in_peace
+        assert conversations.closed(1, True, closed_ms) is in_peace
 
 
 def test_stalled_process() -> None:
@@ -212,10 +218,10 @@ def test_stalled_process() -> None:
     conversations.opened(1, 10)
     conversations.opened(2, 10)
     conversations.tick(10 + SLOW_MS + 1)
-    assert not conversations.closed(1, 20 + SLOW_MS)
+    assert not conversations.closed(1, True, 20 + SLOW_MS)
     for now in range(int(20 + SLOW_MS), int(20 + SLOW_MS + PATIENCE_MS), 100):
         conversations.tick(now)
-    assert conversations.closed(2, 20 + SLOW_MS + PATIENCE_MS)
+    assert conversations.closed(2, True, 20 + SLOW_MS + PATIENCE_MS)
 
 
 def test_unanswered_queries() -> None:
@@ -225,7 +231,7 @@ def test_unanswered_queries() -> None:
         conversations.reads_wait(5_000)
         for now in range(0, int(closed_ms), 100):
             conversations.tick(now)
-        assert conversations.closed(1, closed_ms) is in_peace
+        assert conversations.closed(1, True, closed_ms) is in_peace
 
 
 def test_opened_during_a_stall() -> None:
@@ -319,14 +325,14 @@ def test_a_stall_is_detected_when_a_connection_opens_or_closes() -> None:
     assert conversations.opened_ms(2) == 1_100
     conversations = Conversations(0)
     conversations.opened(1, 10)
-    assert not conversations.closed(1, 11 + SLOW_MS)
+    assert not conversations.closed(1, True, 11 + SLOW_MS)
 
 
 def test_a_short_stall_is_no_reason_to_close() -> None:
     conversations = Conversations(0)
     conversations.opened(1, 10)
     conversations.tick(10 + SLOW_MS)
-    assert conversations.closed(1, 20 + SLOW_MS)
+    assert conversations.closed(1, True, 20 + SLOW_MS)
 
 
 def test_a_connection_that_is_not_open() -> None:
@@ -335,4 +341,4 @@ def test_a_connection_that_is_not_open() -> None:
     conversations.asked(2)
     conversations.answered(2, 10, 20)
     assert (conversations.is_open(1), conversations.is_open(2), conversations.opened_ms(2)) == (True, False, None)
-    assert not conversations.closed(2, 30)
+    assert not conversations.closed(2, True, 30)

@@ -168,6 +168,21 @@ def peace(cluster: Cluster) -> bool:
     return cluster.is_shown()
 
 
+def acknowledged_answers(cluster: Cluster) -> bool:
+    """The network loses the broker's messages for a moment. The broker closes its connections afterwards."""
+    wires = registered(cluster, LONG_MS)
+    cluster.run(1)
+    for wire in wires:
+        wire.is_cut = True
+        cluster.say(wire, lambda server, c: server.node.register(registration(timeout_ms=LONG_MS), c))
+    cluster.run(0.5)
+    for wire in wires:
+        wire.is_cut = False
+        wire.hang_up()
+    cluster.run(4)
+    return cluster.is_shown()
+
+
 def newest_connection(cluster: Cluster) -> bool:
     """The process was restarted with equal content, and a 104 of the earlier process arrives late."""
     before = registered(cluster)
@@ -230,6 +245,7 @@ SCHEDULES: dict[str, Callable[[Cluster], bool]] = {
     "young_nodes": young_nodes,
     "removed_nodes": removed_nodes,
     "peace": peace,
+    "acknowledged_answers": acknowledged_answers,
     "newest_connection": newest_connection,
     "released_connection": released_connection,
     "running_time": running_time,

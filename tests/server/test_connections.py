@@ -149,6 +149,32 @@ def test_greatest_frame(tmp_path: Path) -> None:
         assert server.do(lambda: server.server.held.total) == 0
 
 
+@pytest.mark.parametrize("is_reset", [False, True], ids=["end", "reset"])
+def test_an_end_before_the_answers_are_acknowledged_has_its_own_reason(tmp_path: Path, is_reset: bool) -> None:
+    """The peer reads nothing, so its host cannot acknowledge all answers. Then it ends its side, or closes the socket: the unread
+    answers make that a reset."""
+    count = 20  # answers of some 50 KB each: more than the peer's socket accepts
+
+    def unacknowledged(server: Any) -> int:
+        return sum(connection.unacknowledged_bytes(each.descriptor) for each in server.server.connections)
+
+    with live_server(tmp_path) as server:
+        with Peer(server.port) as registrar:
+            registrar.call(103, broker_fields(), topic_table(*(f"topic-{number}" for number in range(3_000))))
+        with socket.socket() as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            peer.connect(("127.0.0.1", server.port))
+            for number in range(count):
+                peer.sendall(request(206, opaque=number))
+            wait_until(lambda: server.metrics.request_counts().get((206, 0)) == count, "the answers")
+            assert server.do(lambda: unacknowledged(server)) > 0
+            if not is_reset:
+                peer.shutdown(socket.SHUT_WR)
+                ended = CloseReason.UNACKNOWLEDGED
+                wait_until(lambda: [each._peer_ended for each in server.server.connections] == [ended], "the end")
+        wait_until(lambda: server.metrics.connections_closed == {"peer": 1, "unacknowledged": 1}, "the close")
+
+
 def test_idle_connections_are_closed(tmp_path: Path) -> None:
     with live_server(tmp_path, serverChannelMaxIdleTimeSeconds="1") as server, Peer(server.port) as idle:
         with Peer(server.port) as busy:

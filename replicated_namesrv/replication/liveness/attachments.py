@@ -16,7 +16,9 @@ end of an idle connection is no clean close: this node closes it, and the broker
 ``serverChannelMaxIdleTimeSeconds``. A connection that a late ``UNREGISTER_BROKER`` (104) detached counts as closed cleanly. A
 broker also closes a connection if an answer takes longer than ``PATIENCE_MS``, but then it returns with its next registrations.
 Therefore the node records for each open connection the unanswered requests of ``broker_calls.py`` and the duration of answers.
-Other requests wait that long only while no read index is confirmed (C4), so they are not recorded:
+Other requests wait that long only while no read index is confirmed (C4), so they are not recorded. If the network loses our
+answers, the broker closes the connection, too. The kernel then reports the bytes that were not acknowledged (C5,
+``CloseReason.UNACKNOWLEDGED``):
 
     row  the broker closes the connection                               clean           test
     C1   while a request on it is unanswered                            no              test_unanswered_request
@@ -24,7 +26,8 @@ Other requests wait that long only while no read index is confirmed (C4), so the
     C3   within PATIENCE_MS after this process stalled for SLOW_MS      no              test_stalled_process
     C4   within PATIENCE_MS after this node had no confirmed read       no              test_unanswered_queries
          index for PATIENCE_MS
-    C5   at any other time                                              yes             test_closed_in_peace
+    C5   while its host has not acknowledged all bytes of our answers   no              test_unacknowledged_answer
+    C6   at any other time                                              yes             test_closed_in_peace
 
 The node knows when a connection was opened, except after a stall: during the stall the kernel opens connections, which the node
 accepts afterwards. Connections that it accepts within ``BACKLOG_MS`` after the stall count as opened when the stall began
@@ -242,12 +245,15 @@ class Conversations:
         is_backlog = now_ms <= self._backlog_until_ms
         self._open[connection_id] = _Conversation(self._stalled_from_ms if is_backlog else now_ms)
 
-    def closed(self, connection_id: int, now_ms: float) -> bool:
-        """Drop a connection that has ended. Returns False if this node may have caused the end (C1 to C4). A close is
-        clean if two conditions are true: the result is True, and the peer closed the connection."""
+    def closed(self, connection_id: int, is_acknowledged: bool, now_ms: float) -> bool:
+        """Drop a connection that has ended. Returns False if the broker may have had a reason to end it (C1 to C5). A close is
+        clean if two conditions are true: the result is True, and the peer closed the connection. ``is_acknowledged``: the peer's
+        host has acknowledged all answers."""
         self.tick(now_ms)
         talk = self._open.pop(connection_id, None)
-        return talk is not None and not talk.unanswered and now_ms > max(talk.doubtful_until_ms, self._slow_until_ms)
+        if talk is None or talk.unanswered or not is_acknowledged:
+            return False
+        return now_ms > max(talk.doubtful_until_ms, self._slow_until_ms)
 
     def is_open(self, connection_id: int) -> bool:
         return connection_id in self._open

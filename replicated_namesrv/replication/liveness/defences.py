@@ -29,6 +29,8 @@ class LivenessDefences:
     """6. If its node was removed from the cluster, a broker may take some time to use another node."""
     peace: bool = True
     """6. A connection that was closed because of an unanswered request is not evidence that its broker left."""
+    acknowledged_answers: bool = True
+    """6. A connection over which the broker's host has not acknowledged all answers is not evidence that the broker left."""
     newest_connection: bool = True
     """7. An ``UNREGISTER_BROKER`` (104) over a connection that is older than another attached one only detaches its own
     connection."""
