@@ -1,8 +1,8 @@
 """The nemesis: applies the planned faults at the planned times and records what it did.
 
-The seed determines the schedule and all random choices, but not which node is the leader when a fault begins. Each fault ends at
-its planned time, at the latest with the phase or after the operator's last command. After an interruption the cluster is stopped,
-and no fault is removed.
+The seed determines the schedule and all random choices, but not which node is the leader when a fault begins. A fault ends at
+its planned end. Without one, it ends with the phase, or after the operator's last command if that is later. After an interruption
+the cluster is stopped, and no fault is removed.
 """
 
 import asyncio

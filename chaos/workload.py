@@ -69,8 +69,8 @@ silently."""
 WEAK_LEVELS = ("lease", "stale")
 CHURN_PERIOD_S = 1.2
 LEAVES_AFTER_S = 0.9
-"""Time from the last change of *churn* to its stop. By then every node that runs has received the change; a slow follower has not
-proposed it."""
+"""Time from the last change of *churn* to its stop. By then every node that runs has received the change, but a slow follower has
+not proposed it yet."""
 ANNOUNCED_POLL_S = 0.02
 RECONNECT_AFTER_S = 1.5
 """Time after the faults at which a broker reconnects. By then, all nodes have accepted a registration of it again."""
@@ -394,8 +394,8 @@ class Workload:
 
     async def _look_in_other_ways(self) -> None:
         """Ask each node for the route of a topic, for the part in one zone, for all brokers, for all topics, for the members of a
-        group, and for the route again. Also ask for all KV entries, and for the route with the level lease: the client with this
-        level asks only one node at a time."""
+        group, and for the route again. Also ask for all KV entries, and for the route with the level lease, because the client
+        with this level asks only one node at a time."""
         probe, topic, zone = self.clients["probe"], self._rng.choice(list(self._cast.topics)), self._rng.choice(ZONES)
         groups = ["g1/0", "pair/0"] if self._spec.pair else ["g1/0"]
         group = self.brokers[self._rng.choice(groups)].agent.identity

@@ -79,8 +79,8 @@ class Distance(NamedTuple):
     pairs: int
     conflicts: int
     gamma_max_ns: int
-    """M8: the greatest of ``gammas_ns``. A pair needs the smallest widening that resolves its conflict. Each operation gets half
-    of it at either side."""
+    """M8: the greatest of ``gammas_ns``. The widening of a pair is the smallest one that resolves its conflict. It widens each
+    operation by half of it at either side."""
     gammas_ns: list[int]
     """The widenings that the conflicting pairs need. If reads of a write ended before it began, also the widening that the first
     of them needs."""
@@ -253,7 +253,7 @@ def _distance(writes: Sequence[Write], reads: Sequence[KeyEvent], history: _Hist
             continue
         source = history.source(read)
         if source is None:
-            impossible = True  # a history with a value that nobody wrote has neither Delta nor Gamma
+            impossible = True  # nobody wrote this value: the history has no Delta, and Gamma leaves this read out
             continue
         members[id(source)].append(read)
         if read.end_ns < source.start_ns:

@@ -72,7 +72,7 @@ def topic_histories(done: Iterable[ClientOperation], spans: Sequence[TruthSpan])
 
 
 def _late_copies(copies: Iterable[ClientOperation], spans: Sequence[TruthSpan]) -> list[ClientOperation]:
-    """Registrations of the last version of a life whose outcome is unknown."""
+    """Those of ``copies``, which have unknown outcomes, that register the last version of a broker's life."""
     ends: dict[tuple[str, int], str | None] = {}
     of_broker: defaultdict[str, list[TruthSpan]] = defaultdict(list)
     for span in spans:  # the spans are in the order of time

@@ -96,7 +96,7 @@ NOTHING = "the run contains nothing that it judges"
 STALL_S, SENDS, COVERED_S = 0.5, 3, 2.5
 """The sender does not wait for answers. So if it sends nothing for several of its intervals and at least half a second, the
 harness did not run. If the sender's intervals are long, gaps in the records of the nodes show a stall instead: normally there is
-a record of each node every second, or after its time-out of one second."""
+a record of each node every second, or a second later if the node does not answer."""
 
 SLOWDOWN_MAX = 3.0
 """Above this slowdown, promises about time are not judged. A machine without other load has a slowdown of 1.1 to 2 on two
@@ -132,7 +132,8 @@ def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:
 
 def despite_slowness(story: "Story", judged: Callable[[float], CheckResult]) -> CheckResult:
     """The result of ``judged(1)``, where the argument is a factor for the time limits. If the machine was too slow to judge
-    times, a violation counts only if it is one even with limits multiplied by twice the measured excess."""
+    times, a violation counts only if it remains with longer limits. Their factor is twice the *excess*: the worst measure of
+    slowness as a multiple of its bound."""
     found = judged(1.0)
     if (why := _slowness(story)) is None or found.verdict is not Verdict.VIOLATED:
         return found

@@ -144,8 +144,8 @@ class TimeLine:
         self.note(kind, peer=change.peer, sinceMs=change.contact_ms, why=change.why)
 
     def requested(self, method: str, path: str, caller: str, status: int | None) -> None:
-        """A change was requested at this node. ``status``: of the answer over HTTP; None: the request came to the RocketMQ port,
-        and its change, if it makes one, is another entry."""
+        """A change was requested at this node. ``status``: status of the HTTP answer. None: the request came to the RocketMQ
+        port. If it changed the state, the change is another entry."""
         self.note(REQUESTED, method=method, path=path, by=caller, status=status)
 
     def note_cause(self, revision: int, origin: ChangeOrigin) -> None:
@@ -212,7 +212,7 @@ class TimeLine:
         return [entry for entry in reversed(self.entries) if entry["timeMs"] >= since_ms]
 
     def removals(self) -> list[dict[str, Any]]:
-        """Brokers that were removed in the last hour, most often first."""
+        """Brokers that were removed in the last hour, in descending order of their number of removals."""
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for entry in self.latest():
             if entry["kind"] in REMOVALS and "brokerAddr" in entry:
@@ -222,7 +222,7 @@ class TimeLine:
         return sorted(found.values(), key=lambda row: -row["removals"])
 
     def flapping(self) -> list[dict[str, Any]]:
-        """Brokers that were removed several times in the last hour, most often first."""
+        """Those of ``removals`` that were removed several times in the last hour."""
         return [row for row in self.removals() if row["removals"] >= FLAPS_MIN]
 
 

@@ -15,9 +15,9 @@ Without this command, the node would read files in DIR that are older than the b
     ap    raft                              raft.before-ap                a later CP cluster must not continue it
 
 No file is deleted. The command refuses, and changes nothing, if data would be lost. There are two cases. First, the given files
-disagree about a key or a shared setting, and --prefer names no winner. Second, DIR has a key or a shared setting that no given
-file has: with ``--to cp`` in kvConfig.json or runtime.properties, with ``--to ap`` in a CP log of a higher revision than the
-backup. After a crash, run it again: it completes the work.
+disagree about a key or a shared setting, and --prefer names no winner. Second, DIR has a value of a key or of a shared setting
+that no given file has: with ``--to cp`` in kvConfig.json or runtime.properties, with ``--to ap`` in a CP log of a higher revision
+than the backup. After a crash, run the command again: it completes the work.
 """
 
 import argparse
@@ -253,7 +253,7 @@ def _check_shared_settings(file: Path, sides: list[Side]) -> None:
 
 
 def _run_time(file: Path) -> dict[str, str]:
-    """The changes at run time. Raises StorageError."""
+    """The settings that were changed at run time. Raises StorageError."""
     try:
         return load_properties(file.read_bytes())
     except FileNotFoundError:

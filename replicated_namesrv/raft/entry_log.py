@@ -8,11 +8,11 @@ reported. The argument:
 2. ``begin_sync`` passes everything written so far to the disk in one append; one fsync covers all waiting records (group
    commit). ``durable_index`` and ``durable_number`` increase only when that fsync has been reported.
 3. A mark records the number of the last record that had been synced before it. On opening, the log searches the bytes after the
-   first bad record for a valid mark that reports this record as synced. If there is none, the record is a torn tail: it was never
-   acknowledged, and the stream is cut there. Otherwise acknowledged data is damaged, and the log refuses to open, because a node
-   that forgets what it acknowledged breaks Raft. A mark is also written when writing pauses, so that damage to the last batch is
-   recognised, too. If the process crashes before that mark, damage to the last batch looks like a torn tail. A member's log was
-   synced before the node became a member. So the log also refuses to open if no segment has a readable record.
+   first bad record for a valid mark that reports this record as synced. If there is none, the record counts as a torn tail that
+   was never acknowledged, and the stream is cut there. Otherwise acknowledged data is damaged, and the log refuses to open,
+   because a node that forgets what it acknowledged breaks Raft. A mark is also written when writing pauses, so that damage to the
+   last batch is recognised, too. If the process crashes before that mark, damage to the last batch looks like a torn tail. A
+   member's log was synced before the node became a member. So the log also refuses to open if no segment has a readable record.
 4. Records that were readable on opening but are not marked as synced may exist only in memory: after a failed fsync Linux treats
    the pages as clean, and the next fsync succeeds without writing them. So the segments that hold such records are copied to new
    files, which are synced and then take the old names, before any of these records counts as durable.
@@ -409,7 +409,7 @@ class Log:
 
     @property
     def wants_mark(self) -> bool:
-        """Whether everything is synced and no mark says so yet."""
+        """Whether everything is synced, and the newest mark does not report this or has an older commit index."""
         behind = self._marked < self._data_number or self._commit_written != self._commit
         return behind and not self._buffer and not self._syncing_number
 
@@ -441,7 +441,7 @@ class Log:
         self._syncing_number = 0
 
     def sync_now(self) -> None:
-        """Write and sync while the caller waits, when the log is opened."""
+        """Write and sync while the caller waits. Used only when the log is opened."""
         names, directory = self.begin_sync()
         self._storage.sync(names, directory)
         self.complete_sync()

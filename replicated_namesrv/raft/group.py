@@ -81,7 +81,8 @@ class Group:
         """The configuration has changed: PySyncObj counts by it at once, and peers are added and dropped in the next tick.
 
         A MEMBERS entry is in force once it is appended. So the identity file notes it before the entry can be acknowledged.
-        Otherwise a version without these entries could start on this directory, and count by another configuration."""
+        Otherwise a release that does not know these entries could start on this directory, and count by another
+        configuration."""
         if self._configuration.has_members_entry:
             self._identity.note_members(self._identity.removed_at)
         self._context.set_voters(places(self._configuration.members) or frozenset(self._context.configured))
@@ -151,8 +152,8 @@ class Group:
         return self.hint[0] > self._core.applied_index and not self._membership.is_foreign(self._hint_source)
 
     def member(self, peer: str) -> RaftMember | None:
-        """``peer`` as a member, from the newest source: the hint or the log. None: neither knows it. An entry
-        after the index of the hint may have changed the address. Without the new address this node may never apply the entry."""
+        """``peer`` as a member, from the newest source: the hint or the log. None: neither knows it. An entry after the index of
+        the hint may have changed the address. Without the new address this node may never apply the entry."""
         configuration, (log_index, hinted) = self._configuration, self.hint
         sources = [hinted, configuration.members, configuration.applied_members]
         if configuration.last_change > log_index:

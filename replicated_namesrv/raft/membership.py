@@ -229,11 +229,11 @@ class Membership:
     def is_silent(self) -> bool:
         """Whether this process still makes no promises after its start, because a peer may remember more of its disk than the
         disk has. A peer that has accepted this process remembers no more than the disk has. The process waits until all peers
-        have accepted it, at most for this time:
+        have accepted it. The limit of this wait depends on the peers that have not accepted it yet:
 
-        - no contact with the peers that have not: ``election_min_ms``, because these peers are probably down;
-        - contact with one of them: CONTACT_SECONDS. This peer may have to connect first, and over TCP it refuses this process
-          while the connection of an earlier process still counts as live (H8 in ``transport.py``)."""
+        - It has contact with none of them: ``election_min_ms``, because these peers are probably down.
+        - It has contact with one of them: CONTACT_SECONDS. This peer may have to connect first, and over TCP it refuses this
+          process while the connection of an earlier process still counts as live (H8 in ``transport.py``)."""
         if self._is_new:
             waiting = [peer for peer in self._context.peers if not self._accepted_by(peer)]
             if not waiting:
@@ -311,8 +311,8 @@ class Membership:
             self.greet(peer)
 
     def connected(self, peer: str) -> None:
-        """This node has a new connection to ``peer``. Its machine may have been reset, memory included, so both sides have to
-        accept each other again before other messages are sent."""
+        """This node has a new connection to ``peer``. The machine of either node may have been reset, memory included, so both
+        sides have to accept each other again before other messages are sent."""
         if self._defences.confirmed_connections:
             self._confirmed_from[peer] = self._sequence + 1
             self.own_standings.pop(peer, None)
@@ -326,7 +326,7 @@ class Membership:
         self._due_at = None
 
     def _needs_greeting(self, peer: str) -> bool:
-        """Whether we and ``peer`` have not accepted each other yet."""
+        """Whether we and ``peer`` have not accepted each other yet, or the cluster is being founded."""
         return not self.formed or peer not in self.known or (not self._accepted_by(peer) and self.protocol(peer) > 0)
 
     def tick(self, now: float) -> None:
@@ -522,7 +522,8 @@ class Membership:
         return True
 
     def _was_reset(self, peer: str, echoed: int) -> bool:
-        """Whether ``peer`` echoes a number that this process has not sent to it. Then its machine was reset, memory included."""
+        """Whether ``peer`` echoes a number that this process has not sent to it. Then this node's machine was reset, memory
+        included."""
         sent = self._sent.get(peer)
         if not sent or echoed <= sent[0] or not self._defences.regressions:
             return False

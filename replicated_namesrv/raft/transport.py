@@ -503,7 +503,7 @@ class PeerState:
 
 class PeerTransport:
     """All connections of one node. ``on_message`` is called for each message, ``on_connected`` and ``on_disconnected`` for each
-    connection dialled here; ``refused_count`` counts refused connections."""
+    connection dialled here. ``refused_count`` is the sum of ``connection`` and ``certificate`` in ``refusals``."""
 
     def __init__(
         self,
@@ -637,8 +637,9 @@ class PeerTransport:
 
     @property
     def refusals(self) -> dict[str, int]:
-        """``connection``: connections closed because of the peer's identity or messages; ``frame``: connections closed because of
-        a wrong MAC; ``certificate``: handshakes before which this node's TLS files could not be loaded."""
+        """``connection``: connections closed because of the peer, or because there were too many (H1); ``frame``: those of them
+        that were closed because of a wrong MAC; ``certificate``: handshakes before which this node's TLS files could not be
+        loaded."""
         connections = self.refused_count - self.unusable_files
         return {"connection": connections, "frame": self.forged_frames, "certificate": self.unusable_files}
 
@@ -685,8 +686,8 @@ class PeerTransport:
                 pause = min(pause * 2, DIAL_PAUSE_MAX_SECONDS)
 
     async def _pause(self, state: PeerState, seconds: float) -> None:
-        """Wait before dialling again. If the peer connects meanwhile, it is reachable: only the minimum pause remains. So the
-        introduction that a restarted peer waits for reaches it soon."""
+        """Wait before dialling again. If the peer connects meanwhile, it is reachable, so the wait ends after the minimum pause.
+        A restarted peer then soon receives the introduction for which it waits."""
         least = min(seconds, DIAL_PAUSE_MIN_SECONDS)
         await asyncio.sleep(least)
         with contextlib.suppress(TimeoutError):

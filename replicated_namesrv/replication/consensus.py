@@ -99,7 +99,7 @@ class RaftDriver(Protocol):
     """The methods of ``RaftService`` that ``RaftConsensus`` uses. The simulator implements them, too."""
 
     node: RaftNode
-    """The node. It is set when ``start`` has begun it."""
+    """The node. ``start`` creates it; before that, the attribute does not exist."""
 
     async def start(self) -> None: ...
 

@@ -154,8 +154,8 @@ class RouteInfoManager:
         return self._tables.count_groups(topics_max)
 
     def snapshot(self) -> Iterator[bytes]:
-        """The state at the time of this call, as JSON lines. Each line takes a few milliseconds. Changes may continue while they
-        are consumed."""
+        """The state at the time of this call, as JSON lines. Each line takes a few milliseconds. The state may change while the
+        lines are consumed."""
         return snapshot(self._tables, is_new=self.compares_content)
 
     def restore(self, chunks: Iterable[bytes]) -> None:

@@ -1,9 +1,9 @@
 """``REGISTER_BROKER`` (103): registrations, recognised without decoding if nothing can have changed, otherwise evaluated in
 slices.
 
-**Recognised.** Brokers send the same registration every 30 s or less. For each registered broker there is a memo of three values:
-a hash of the header fields on which the outcome depends, a hash of the body without ``mappingDataVersion``, which is never
-used, and the group's generation. The memo is made only if the registration was fully evaluated, changed nothing, and the
+**Recognised.** Brokers send the same registration every 30 s by default. For each registered broker there is a memo of three
+values: a hash of the header fields on which the outcome depends, a hash of the body without ``mappingDataVersion``, which is
+never used, and the group's generation. The memo is made only if the registration was fully evaluated, changed nothing, and the
 generation did not change during the evaluation. It has a fixed size, and the state drops it when the registration ends.
 While the generation is the same, the same registration is only a renewal: it changes nothing and has the same answer
 (``RouteInfoManager.group_generation`` has the proof). The hashes are 64 and 128 bits long and not cryptographic: a forged

@@ -185,7 +185,8 @@ class Broker:
         assert answer is None or isinstance(answer, DataVersionAnswer)
 
     def _give_up(self, life: Life, machine: Machine, sent_ns: int, connection: SimulatedConnection | None) -> None:
-        """Close the request's connection after 3 s without an answer, as RocketMQ's brokers do. A later connection stays."""
+        """Close the request's connection after 3 s without an answer. RocketMQ's brokers do the same after
+        ``registerBrokerTimeoutMills`` (5.3: 24 s). A later connection stays."""
         if life.is_running and life is self.life and life.acknowledged_ns.get(machine.name, -1) < sent_ns:
             if life.wires[machine.name].connection is connection:
                 life.wires[machine.name].hang_up()
@@ -308,7 +309,8 @@ class Broker:
         """Whether the broker must not be dropped: it is alive, no other process uses its id or address, and a node has recently
         acknowledged it.
 
-        An acknowledgement from before a swap of ids does not count: the broker that now has the old id replaces it.
+        An acknowledgement from before a swap of ids does not count: the broker that now has the old id replaces that
+        registration.
         """
         life, now_ns = self.life, self._world.now_ns
         since_ns = max(now_ns - self.timeout_ms * MS // 2, life.began_ns, self.alone_ns)
@@ -394,8 +396,8 @@ class Brokers:
         self._quiet_until_ns = self.world.now_ns + duration_ns
 
     def provoke(self, machine: Machine, duration_ns: int) -> None:
-        """Read on ``machine`` and change brokers elsewhere. If all brokers are dead, one starts, because there must be a
-        writer."""
+        """Change all live brokers, and read on ``machine`` meanwhile. If all brokers are dead, one starts, because there must be
+        a writer."""
         if not any(broker.life.is_running for broker in self.brokers):
             self.brokers[0].restart()
         for broker in self.brokers:

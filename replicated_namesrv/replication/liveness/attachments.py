@@ -14,11 +14,11 @@ A broker is attached to each connection over which it made contact, until the co
 A *clean close* is evidence that the broker left: the broker closed the connection, and this node gave it no reason to do so. The
 end of an idle connection is no clean close: this node closes it, and the broker's time-out may be longer than
 ``serverChannelMaxIdleTimeSeconds``. A connection that a late ``UNREGISTER_BROKER`` (104) detached counts as closed cleanly. A
-broker also closes a connection if an answer takes longer than ``PATIENCE_MS``, but then it returns with its next registrations.
-Therefore the node records for each open connection the unanswered requests of ``broker_calls.py`` and the duration of answers.
-Other requests wait that long only while no read index is confirmed (C4), so they are not recorded. If the network loses our
-answers, the broker closes the connection, too. The kernel then reports the bytes that were not acknowledged (C5,
-``CloseReason.UNACKNOWLEDGED``):
+broker also closes a connection if an answer takes longer than the request's time limit (``PATIENCE_MS`` or more), but then it
+returns with its next registrations. Therefore the node records for each open connection the unanswered requests of
+``broker_calls.py`` and the duration of answers. Other requests wait that long only while no read index is confirmed (C4), so they
+are not recorded. If the network loses our answers, the broker closes the connection, too. Then the kernel reports bytes that were
+not acknowledged (C5, ``CloseReason.UNACKNOWLEDGED``):
 
     row  the broker closes the connection                               clean           test
     C1   while a request on it is unanswered                            no              test_unanswered_request
@@ -62,7 +62,8 @@ SLOW_MS = 1_000.0
 """If an answer took longer than this, the broker may have closed the connection before the answer arrived. After a stall of this
 length all answers count as slow."""
 PATIENCE_MS = 3_000.0
-"""RocketMQ's brokers wait for an answer for this time before they close the connection."""
+"""RocketMQ's brokers close a connection if an answer takes longer than the request's time limit. This is the shortest limit by
+default, for example that of ``UNREGISTER_BROKER`` (104) in ``BrokerOuterAPI.java``."""
 STALL_MS = 300.0
 """After a stall of this length there are connections whose opening times are unknown."""
 BACKLOG_MS = 1_000.0

@@ -31,7 +31,7 @@ RELEASED: the last connection ended otherwise (``attachments.py``)."""
 ENTRIES_MAX = 200_000
 MESSAGE_BYTES_MAX = 1 << 20
 """A longer frame would delay the messages of Raft, which use the same connection. A frame above
-``TransportSettings.frame_bytes_max`` closes it."""
+``TransportSettings.frame_bytes_max`` closes the connection."""
 PART_ENTRIES_MAX = 1_000
 """Maximum number of entries in a report. Writing or reading this number takes a few milliseconds of one turn of the event
 loop."""
