@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.fault_plans import FaultPlan, RunMembers, Topology, exposed, plan, sides
+from replicated_namesrv.chaos.node_disk import DiskFault
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.process_holds import Hold, ProcessHolds
 from replicated_namesrv.chaos.recorder import Recorder
@@ -163,6 +164,10 @@ class ClusterNemesis:
 
     async def _process_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
         began_ns = self._recorder.now_ns()
+        disk_fault = {FaultKind.DISK_HANGS: DiskFault.HANGS, FaultKind.DISK_FULL: DiskFault.FULL}.get(spec.kind)
+        if disk_fault is not None:
+            await self._disk_fault(number, spec, made, for_s, disk_fault)
+            return
         hold = {FaultKind.PAUSE: Hold.PAUSED, FaultKind.HAND_OVER: None}.get(spec.kind, Hold.DEAD)
         in_turn = spec.kind is FaultKind.ROLLING_RESTART
         self._forewarn(stopped=made.nodes if hold is Hold.PAUSED else (), dead=made.nodes if hold is Hold.DEAD else ())
@@ -181,6 +186,17 @@ class ClusterNemesis:
         began_ns = self._recorder.now_ns()
         for name in made.nodes if hold is not None and not in_turn else ():
             await self._release(number, name, spec.kind)
+        self._edge(number, "end", began_ns, spec, made)
+
+    async def _disk_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float, fault: DiskFault) -> None:
+        began_ns = self._recorder.now_ns()
+        for name in made.nodes:
+            fault.begin(self._cluster.nodes[name].synced_file)
+        self._edge(number, "start", began_ns, spec, made)
+        await self._last(spec, for_s)
+        began_ns = self._recorder.now_ns()
+        for name in made.nodes:
+            fault.end(self._cluster.nodes[name].synced_file)
         self._edge(number, "end", began_ns, spec, made)
 
     async def _hold(self, number: int, name: str, hold: Hold, kind: FaultKind) -> None:

@@ -51,6 +51,12 @@ class FaultKind(StrEnum):
     POWER_LOSS = "power-loss"
     """SIGKILL to ``target``, whose disk loses all bytes that were written and not synced. It is restarted when the fault ends. A
     foreign name server, or one of another ``--node-command``, keeps what it has written."""
+    DISK_HANGS = "disk-hangs"
+    """No sync of ``target``'s disk ends until the fault ends. No effect on a foreign name server, or with another
+    ``--node-command``."""
+    DISK_FULL = "disk-full"
+    """The disk of ``target`` reports no free space until the fault ends. No effect on a foreign name server, or with another
+    ``--node-command``."""
     PAUSE = "pause"
     """SIGSTOP to ``target`` until the fault ends."""
     RESTART = "restart"
@@ -78,16 +84,22 @@ class FaultKind(StrEnum):
 
 ADDING_KINDS = frozenset({FaultKind.ADD_NODE, FaultKind.REPLACE_NODE})
 """Kinds that use a spare node."""
+DISK_KINDS = frozenset({FaultKind.POWER_LOSS, FaultKind.DISK_HANGS, FaultKind.DISK_FULL})
+"""Kinds that need disks of ``node_disk``."""
 OPERATOR_KINDS = ADDING_KINDS | {FaultKind.REMOVE_NODE, FaultKind.DRAIN}
 """What an operator does to the members. Brokers and clients then follow the address list of the nodes."""
 ROUND_TRIP_MAX_MS = 1_000
 SYNC_MAX_MS = 1_000
 SPARES_MAX = 2
 """Five founders and two added nodes are the seven voters that a cluster may have."""
-PROCESS_KINDS = OPERATOR_KINDS | {
-    *(FaultKind.KILL, FaultKind.POWER_LOSS, FaultKind.PAUSE, FaultKind.RESTART, FaultKind.ROLLING_RESTART),
-    *(FaultKind.JOIN_EMPTY, FaultKind.HAND_OVER),
-}
+PROCESS_KINDS = (
+    OPERATOR_KINDS
+    | DISK_KINDS
+    | {
+        *(FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART, FaultKind.ROLLING_RESTART),
+        *(FaultKind.JOIN_EMPTY, FaultKind.HAND_OVER),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +248,8 @@ class ChaosScenario:
 
     @property
     def has_disks(self) -> bool:
-        """Whether the nodes run with disks that are slow or lose bytes (``node_disk``)."""
-        return self.sync_ms > 0 or any(fault.kind is FaultKind.POWER_LOSS for fault in self.fault)
+        """Whether the nodes run with disks that can fail (``node_disk``)."""
+        return self.sync_ms > 0 or any(fault.kind in DISK_KINDS for fault in self.fault)
 
     def as_json(self) -> dict[str, Any]:
         """The scenario in the form that the manifest contains."""
@@ -359,6 +371,8 @@ _USED = {
     FaultKind.CUT_CLIENTS: _OF_LINKS | {"target", "nodes", "direction"},
     FaultKind.KILL: {"target", "at_s", "for_s"},
     FaultKind.POWER_LOSS: {"target", "at_s", "for_s"},
+    FaultKind.DISK_HANGS: {"target", "at_s", "for_s"},
+    FaultKind.DISK_FULL: {"target", "at_s", "for_s"},
     FaultKind.PAUSE: {"target", "at_s", "for_s"},
     FaultKind.RESTART: {"target", "at_s"},
     FaultKind.ROLLING_RESTART: {"at_s"},

@@ -52,7 +52,10 @@ ROWS = (
     Row("pause-all", ("NamesrvNodeDown", "NamesrvNoLeader")),
     Row("hand-overs", ("NamesrvLeaderFlapping",)),
     Row("slow-disks", ("NamesrvDiskSlow",), ("NamesrvLeaderFlapping",)),
+    Row("disk-hangs", ("NamesrvDiskHangs",), ("NamesrvDiskSlow", "NamesrvFenced", "NamesrvPeerUnreachable", LAGS), fault_s=12),
+    Row("disk-full", ("NamesrvDiskShort", "NamesrvLimitHit")),
     Row("brokers-cut-from-all", ("NamesrvNoBrokers",)),
+    Row("brokers-flap", ("NamesrvBrokersFlap",), ("NamesrvNoBrokers",)),
 )
 STEADY = WorkloadSpec(pair=False, mortal="none", early_deaths=False, deputy=False, churn=False, kv_writes="one")
 """Clients and brokers, of which none stops or dies. A write goes to one node and does not wait for nodes that do not answer, so
