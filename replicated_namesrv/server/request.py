@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.model import ChangeOrigin
+from replicated_namesrv.server.route_answers import REQUEST_MAX_BYTES
 from replicated_namesrv.wire.codes import ResponseCode
 from replicated_namesrv.wire.frame import MAX_TOTAL, FrameBounds
 from replicated_namesrv.wire.header import RemotingHeader
@@ -80,8 +81,11 @@ class Request:
         the same."""
 
     def keep_frame_only(self) -> None:
-        """Release the read buffer, because the answer comes later. The frame is kept only if its answer may be cached."""
+        """Release the read buffer, because the answer comes later. The frame is kept only if its answer may be cached, so it is
+        short."""
         start, body_start, end = self.start, self.bounds.body_start, self.bounds.end
+        if not isinstance(self.data, bytes) or end - start > REQUEST_MAX_BYTES:
+            self.lasting_topic = None
         self.data = self.data[start:end] if self.lasting_topic is not None else b""
         self.bounds = self.bounds._replace(body_start=body_start - start, end=end - start)
         self.start = 0

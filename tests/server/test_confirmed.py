@@ -10,6 +10,7 @@ import pytest
 from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.errors import UnavailableError
 from replicated_namesrv.server import confirmed
+from replicated_namesrv.server.request import Request
 from replicated_namesrv.server.turn_shares import DEBT_MAX_NS
 from replicated_namesrv.service import Freshness, ReadLevel
 from replicated_namesrv.settings import Settings
@@ -103,6 +104,32 @@ def test_answers_that_had_to_wait_are_prepared_too(tmp_path: Path) -> None:
                 server.do(lambda: node.barriers.pop().set_result(FRESH))
                 assert peer.answers(1)[0].code == code
         assert (server.metrics.fast_path_hits, server.metrics.fast_path_misses) == (4, 2)
+
+
+@pytest.mark.parametrize("body_bytes", [0, 3_000, 5_000, 4 << 20])
+def test_a_query_that_waits_keeps_its_frame_only_if_it_can_be_prepared(
+    body_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocketMQ's clients send no body, but the node accepts one of up to 16 MiB."""
+    kept = list[tuple[int, str | None]]()
+    keep = Request.keep_frame_only
+
+    def noted(waiting: Request) -> None:
+        keep(waiting)
+        kept.append((len(waiting.data), waiting.lasting_topic))
+
+    monkeypatch.setattr(Request, "keep_frame_only", noted)
+    with live_server(tmp_path, ConfirmingNode) as server, Peer(server.port) as peer:
+        node = server.service
+        assert isinstance(node, ConfirmingNode)
+        peer.call(103, broker_fields(), topic_table("T", "U"))
+        node.at_once = False
+        query = request(105, {"topic": "T"}, bytes(body_bytes))
+        peer.send(query)
+        wait_until(lambda: node.barriers, "the barrier")
+        assert server.do(lambda: kept[-1]) == ((len(query), "T") if body_bytes < 4_000 else (0, None))
+        server.do(lambda: complete(node))
+        assert peer.answers(1)[0].code == 0
 
 
 def test_what_changed_while_waiting_is_answered_as_it_is_then(tmp_path: Path) -> None:
