@@ -14,7 +14,7 @@ nodes are equal. The sums would differ if one of the nodes gave the new revision
 import json
 from hashlib import blake2b
 
-from replicated_namesrv.routes.tables import Tables
+from replicated_namesrv.routes.tables import Tables, split_settings
 
 DIGEST_VERSION = 2
 """Digests of different versions are not comparable. 1: the KV config and the static topic mappings were hashed as a whole."""
@@ -24,7 +24,9 @@ def digest(tables: Tables) -> bytes:
     """16 bytes, equal for equal states in every process."""
     tables.count_groups()
     revisions_sum = tables.revisions_sum if tables.keeps_sums else sum(tables.topic_revisions.values())
-    settings = [getattr(tables.settings, name) for name in sorted(tables.settings.__dataclass_fields__)]
+    released, later = split_settings(tables.settings)
+    settings: list[object] = [released[name] for name in sorted(released)]
+    settings += map(list, sorted(later.items()))  # with names, because the same values can belong to different settings
     parts = [
         [tables.revision, tables.settings_revision, settings],
         [len(tables.topic_revisions), revisions_sum],

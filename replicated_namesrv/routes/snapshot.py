@@ -13,7 +13,6 @@ not restored.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
 from itertools import chain, count, islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,7 +31,7 @@ from replicated_namesrv.routes.shared_dict import SharedDict, SharedView
 from replicated_namesrv.routes.sizes import Sizes
 from replicated_namesrv.routes.snapshot_checks import SnapshotChecks
 from replicated_namesrv.routes.sums import topic_hashes
-from replicated_namesrv.routes.tables import RouteSettings, Tables
+from replicated_namesrv.routes.tables import RouteSettings, Tables, split_settings
 
 SNAPSHOT_FORMAT = 1
 SLICE = 5_000
@@ -72,7 +71,8 @@ def snapshot(tables: Tables, is_new: bool = True) -> Iterator[bytes]:
     read the lines, because it does not know the kinds ``listed`` and ``overridden``.
     """
     groups = _views(map(_head_of, tables.groups.values()), (group.topics for group in tables.groups.values()))
-    header = [SNAPSHOT_FORMAT, tables.revision, tables.settings_revision, asdict(tables.settings)]
+    released, later = split_settings(tables.settings)
+    header = [SNAPSHOT_FORMAT, tables.revision, tables.settings_revision, {**released, **later}]
     lines = chain(
         [["head", *header]],
         _topic_lines(dict(tables.topic_revisions), groups, is_new),

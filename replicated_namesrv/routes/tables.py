@@ -28,7 +28,7 @@ registrations of the group. Topics, static topic mappings and KV entries are sha
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import compress, filterfalse, repeat
 from operator import attrgetter, is_not
 from typing import cast
@@ -57,6 +57,24 @@ class RouteSettings:
     enable_all_topic_list: bool = True
     notify_min_broker_id_changed: bool = False
     return_order_topic_config_to_broker: bool = True
+
+
+LATER_SETTINGS: tuple[str, ...] = ()
+"""Fields of ``RouteSettings`` that were added after version 0.1.0. Nodes of that version do not know them. So digests and
+snapshots omit such a field while it has its default."""
+
+
+def split_settings(settings: RouteSettings) -> tuple[dict[str, bool], dict[str, bool]]:
+    """The fields of version 0.1.0, and the later fields whose value is not the default. Each by name, in the order of
+    declaration."""
+    released, later = {}, {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if field.name not in LATER_SETTINGS:
+            released[field.name] = value
+        elif value != field.default:
+            later[field.name] = value
+    return released, later
 
 
 class Tables:

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from replicated_namesrv.routes.tables import RouteSettings
+from replicated_namesrv.routes.tables import LATER_SETTINGS, RouteSettings
 from replicated_namesrv.settings import _RUN_TIME_RANGES, OWN, ROWS
 from replicated_namesrv.settings_checks import _AT_LEAST
 from tests.packaging.settings_page import CHART_SCHEMA, GROUPS, PAGE, chart_schema, page
@@ -60,6 +60,32 @@ def test_replicated_settings_are_part_of_the_state() -> None:
     stored = {field.name for field in dataclasses.fields(RouteSettings)}
     wrong = [f"{name} is replicated, but RouteSettings in routes/tables.py has no such field" for name in replicated - stored]
     wrong += [f"RouteSettings has {name}: declare it with replicated=True in settings.py" for name in stored - replicated]
+    assert not wrong, "\n".join(wrong)
+
+
+SETTINGS_OF_0_1 = {
+    *("delete_topic_with_broker_registration", "support_acting_master", "order_message_enable", "enable_topic_list"),
+    *("enable_all_topic_list", "notify_min_broker_id_changed", "return_order_topic_config_to_broker"),
+}
+"""The fields of ``RouteSettings`` in version 0.1.0. Do not add a field: enter it in LATER_SETTINGS of routes/tables.py."""
+
+
+def test_nodes_of_version_0_1_compute_the_digest_of_the_default_settings() -> None:
+    stored = {field.name for field in dataclasses.fields(RouteSettings)}
+    wrong = [
+        f"RouteSettings has {name}, which nodes of version 0.1.0 do not know: add the name to LATER_SETTINGS in "
+        "routes/tables.py, so that digest and snapshot omit the field while it has its default"
+        for name in sorted(stored - SETTINGS_OF_0_1 - set(LATER_SETTINGS))
+    ]
+    wrong += [
+        f"LATER_SETTINGS in routes/tables.py has {name}, but digests and snapshots of version 0.1.0 contain it: remove the name"
+        for name in sorted(SETTINGS_OF_0_1 & set(LATER_SETTINGS))
+    ]
+    wrong += [f"LATER_SETTINGS has {name}, but RouteSettings has no such field" for name in sorted(set(LATER_SETTINGS) - stored)]
+    wrong += [
+        f"RouteSettings has no {name}, which nodes of version 0.1.0 have: digests would differ from theirs"
+        for name in sorted(SETTINGS_OF_0_1 - stored)
+    ]
     assert not wrong, "\n".join(wrong)
 
 

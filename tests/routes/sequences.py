@@ -4,7 +4,7 @@ Python's own generator, not hypothesis: the same seed gives the same commands in
 can be recorded.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from random import Random
 
@@ -21,6 +21,7 @@ from replicated_namesrv.routes.commands import (
     UpdateSettings,
 )
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+from replicated_namesrv.routes.tables import LATER_SETTINGS, split_settings
 from tests.support.routes import register
 
 NAMES = ("a", "b", "c")
@@ -29,7 +30,8 @@ CLUSTERS = ("C", "C", "D")
 ADDRS = ("x:1", "y:1", "z:1", "u:1")
 TOPICS = tuple(f"t{number}" for number in range(8))
 NAMESPACES = ("ORDER_TOPIC_CONFIG", "n", "m")
-FLAGS = sorted(RouteSettings.__dataclass_fields__)
+FLAGS = sorted(set(RouteSettings.__dataclass_fields__) - set(LATER_SETTINGS))
+"""The settings of version 0.1.0. Later ones are left out, because outcomes were recorded without them."""
 
 
 def random_queues(rng: Random) -> QueueData:
@@ -103,7 +105,17 @@ def seen(state: RouteInfoManager) -> Iterator[object]:
     yield [(cluster, state.topics_by_cluster(cluster)) for cluster in CLUSTERS]
     views = {namespace: state.kv_view(namespace) for namespace in NAMESPACES}
     yield [(namespace, None if view is None else dict(view)) for namespace, view in views.items()]
-    yield state.settings
+    yield ReleasedSettings(split_settings(state.settings)[0])
+
+
+class ReleasedSettings:
+    """The settings of version 0.1.0, with the ``repr`` of ``RouteSettings`` in that version."""
+
+    def __init__(self, values: Mapping[str, bool]) -> None:
+        self._values = values
+
+    def __repr__(self) -> str:
+        return f"RouteSettings({', '.join(f'{name}={value}' for name, value in self._values.items())})"
 
 
 NAMES_WHEN_RECORDED = {"TopicRouteData(": "TopicRoute(", "TopicList(": "SystemTopics("}

@@ -17,6 +17,7 @@ from replicated_namesrv.routes.commands import (
     UpdateSettings,
 )
 from replicated_namesrv.routes.state import RouteInfoManager
+from tests.routes.conftest import NextSettings
 from tests.routes.sequences import random_command
 from tests.routes.test_snapshot import populated
 from tests.support.routes import mapping, queues, register, unregister
@@ -71,6 +72,14 @@ def test_a_difference_shows(what: str) -> None:
 
 def test_a_difference_of_time_shows() -> None:
     assert digest_after(register("b", 0, "m:1"), time_ms=1) != digest_after(register("b", 0, "m:1"), time_ms=2)
+
+
+def test_a_later_setting_shows_only_while_it_is_not_the_default(later_settings: type[NextSettings]) -> None:
+    default = RouteInfoManager().digest()
+    assert RouteInfoManager(later_settings()).digest() == default
+    changed = [{"first_later": True}, {"second_later": True}, {"first_later": True, "second_later": True}, {"third_later": False}]
+    digests = {RouteInfoManager(later_settings(**each)).digest() for each in changed}
+    assert len(digests | {default}) == 5
 
 
 def test_an_emptied_namespace_differs_from_none() -> None:

@@ -24,6 +24,7 @@ from replicated_namesrv.routes.commands import (
 from replicated_namesrv.routes.encoding import RouteFormatError, dump
 from replicated_namesrv.routes.snapshot import CLUSTER_CHARACTERS, PART_BYTES_MAX, SLICE, SLICE_CHARACTERS, SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+from tests.routes.conftest import NextSettings
 from tests.routes.sequences import random_command
 from tests.support.routes import mapping, queues, register, unregister
 from tests.support.work import work_of
@@ -83,6 +84,18 @@ def test_a_restored_state_goes_on_as_the_original() -> None:
         assert twin.apply(command, 99) == state.apply(command, 99)
         assert twin.digest() == state.digest()
     assert b"".join(twin.snapshot()) == b"".join(state.snapshot())
+
+
+def test_a_later_setting_is_in_a_snapshot_only_while_it_is_not_the_default(
+    later_settings: type[NextSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(RouteInfoManager(later_settings()).snapshot()) == list(RouteInfoManager().snapshot())
+    state = RouteInfoManager(later_settings(third_later=False))
+    with pytest.raises(RouteFormatError, match="third_later"):
+        restored(list(state.snapshot()))
+    monkeypatch.setattr(snapshot_module, "RouteSettings", later_settings)
+    twin = restored(list(state.snapshot()))
+    assert (twin.settings, twin.digest()) == (state.settings, state.digest())
 
 
 def test_topic_revisions_stay_the_same_object() -> None:
