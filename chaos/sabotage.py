@@ -85,9 +85,10 @@ def sabotaged(text: str, sabotage: Sabotage) -> str:
     lines = text.splitlines(keepends=True)
     found = [number for number, line in enumerate(lines) if line.strip() == sabotage.old]
     if len(found) != 1:
+        remedy = "make the new line different, or choose a line that occurs once: " if found else ""
         raise SettingError(
             f"sabotage {sabotage.name}: its line occurs {len(found)} times in {sabotage.file}, once is expected; "
-            "correct the row in chaos/sabotage_list.py or sabotage_list_alone.py"
+            f"{remedy}correct the row in chaos/sabotage_list.py, sabotage_list_alone.py or sabotage_list_answers.py"
         )
     lines[found[0]] = lines[found[0]].replace(sabotage.old, sabotage.new)
     return "".join(lines)

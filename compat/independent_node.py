@@ -93,7 +93,7 @@ class IndependentNode:
         self.quotas = quotas_of(settings, self.state)
         folder = Path(settings.kv_config_path).parent
         self._disk = DiskReserve(folder, settings.disk_reserve_bytes, lambda: self.state.sizes.kv)
-        self.quotas.keep_disk_reserve(self._disk.room, lambda command, growth: growth if isinstance(command, PutKVConfig) else 0)
+        self.quotas.keep_disk_reserve(self._disk.room, lambda command, growth: growth if isinstance(command, KVCommand) else 0)
         self.history = History(settings.watch_history_bytes)
         self.history_id = uuid4().hex[:12]
         self.live = LiveTable()
@@ -283,7 +283,7 @@ class IndependentNode:
     ) -> Result | Future[Result]:
         """Apply the command at once. A KV command is applied after it has been written to disk."""
         origin = origin or origin_of(connection)
-        if isinstance(command, PutKVConfig | DeleteKVConfig):
+        if isinstance(command, KVCommand):
             return within(self.quotas, command, lambda grant: self._submit(command, origin))
         return within(self.quotas, command, lambda grant: self._apply(command, origin=origin))
 

@@ -19,6 +19,7 @@ from replicated_namesrv.routes.results import Result
 
 BALLAST_MARGIN_BYTES = 64 << 10
 KVCommand = PutKVConfig | DeleteKVConfig
+"""The commands that are written to kvConfig.json. ``IndependentNode`` applies all other commands at once."""
 
 
 class KVWriter(FileWriter[KVCommand, Result]):

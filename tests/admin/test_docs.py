@@ -1,11 +1,14 @@
-"""docs/admin-http.md names every path and limit there is, docs/metrics.md every metric, docs/schemas every JSON output."""
+"""docs/admin-http.md names every path, event and limit there is, docs/metrics.md every metric, docs/schemas every JSON output.
+
+Every event is also known to the modules that treat kinds of events differently."""
 
 import inspect
 import re
 from pathlib import Path
 
-from replicated_namesrv.admin import app, http_changes, paging
+from replicated_namesrv.admin import app, http_changes, paging, time_line
 from replicated_namesrv.admin.paths import ROUTES
+from replicated_namesrv.chaos import watcher
 from replicated_namesrv.routes import history
 from tests.packaging import json_page, metrics_page
 
@@ -25,8 +28,13 @@ def test_metrics_page_is_the_catalogue() -> None:
     )
 
 
+def kinds_of_events() -> set[str]:
+    """The kinds of changes in routes/history.py."""
+    return {history.RESTORED, *re.findall(r'"([a-z]+(?:-[a-z]+)+)"', inspect.getsource(history))}
+
+
 def test_every_event_has_a_row() -> None:
-    kinds = {history.RESTORED, *re.findall(r'"([a-z]+(?:-[a-z]+)+)"', inspect.getsource(history))}
+    kinds = kinds_of_events()
     table = TEXT[TEXT.index("| event | what happened |") :].partition("\n\n")[0]
     rows = {name for line in table.splitlines()[2:] for name in re.findall(r"`([\w-]+)`", line.split("|")[1])}
     wrong = [
@@ -35,6 +43,33 @@ def test_every_event_has_a_row() -> None:
     ]
     wrong += [
         f"event {kind} is in docs/admin-http.md, but describe() in routes/history.py does not return it" for kind in rows - kinds
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_event_has_a_text_in_the_console() -> None:
+    script = (Path(time_line.__file__).parent / "console" / "timeline.js").read_text(encoding="utf-8")
+    table = script[script.index("const TEXTS = {") :].partition("\n};")[0]
+    missing = kinds_of_events() - set(re.findall(r'^  "?([\w-]+)"?: ', table, re.MULTILINE))
+    assert not missing, f"events without a text in TEXTS of admin/console/timeline.js: {', '.join(sorted(missing))}"
+
+
+NOT_OF_A_BROKER = {history.GROUP_CHANGED}
+"""Events of a broker name whose kind begins with 'broker-' nevertheless."""
+
+
+def test_every_event_of_kv_and_brokers_is_known_to_the_time_line_and_to_chaos() -> None:
+    watched = inspect.getsource(watcher)
+    of_kv = {kind for kind in kinds_of_events() if kind.startswith("kv-")}
+    of_brokers = {kind for kind in kinds_of_events() if kind.startswith("broker-")} - NOT_OF_A_BROKER
+    wrong = [f"event {kind} is not in OF_KV of admin/time_line.py" for kind in sorted(of_kv - set(time_line.OF_KV))]
+    wrong += [
+        f"event {kind} is not in OF_BROKERS of admin/time_line.py" for kind in sorted(of_brokers - set(time_line.OF_BROKERS))
+    ]
+    wrong += [
+        f"event {kind} is not in chaos/watcher.py, which records what events say about each KV key and broker"
+        for kind in sorted(of_kv | of_brokers)
+        if f'"{kind}"' not in watched
     ]
     assert not wrong, "\n".join(wrong)
 

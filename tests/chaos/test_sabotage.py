@@ -58,10 +58,12 @@ def test_replicated_code_is_sabotaged_in_cp_and_independent_code_in_ap() -> None
     assert all(one.mode == "ap" for one in SABOTAGES if one.file.startswith("compat/"))
 
 
-@pytest.mark.parametrize("text", ["nothing\n", f"{SABOTAGES[0].old}\n{SABOTAGES[0].old}\n"])
-def test_a_line_that_does_not_occur_once_is_reported(text: str) -> None:
-    with pytest.raises(SettingError, match=r"never-fences: its line occurs (0|2) times .* correct the row"):
-        sabotaged(text, SABOTAGES[0])
+@pytest.mark.parametrize(
+    ("count", "remedy"), [(0, "expected; correct the row"), (2, "choose a line that occurs once: correct the row")]
+)
+def test_a_line_that_does_not_occur_once_is_reported(count: int, remedy: str) -> None:
+    with pytest.raises(SettingError, match=rf"never-fences: its line occurs {count} times .* {remedy}"):
+        sabotaged("nothing\n" + count * f"{SABOTAGES[0].old}\n", SABOTAGES[0])
 
 
 def test_nodes_run_from_the_copy(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import inspect
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -13,7 +14,15 @@ from replicated_namesrv.replication import route_machine
 from replicated_namesrv.replication.command_kinds import BASE_VERSION, COMMAND_KINDS, ENVELOPE_FORMAT
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.routes import commands, encoding, history, quotas, state
-from replicated_namesrv.routes.commands import BrokerRemoval, Command, UpdateSettings
+from replicated_namesrv.routes.commands import (
+    BrokerRemoval,
+    ChangeWritePerm,
+    Command,
+    DeleteKVConfig,
+    DeleteTopic,
+    UnregisterBrokers,
+    UpdateSettings,
+)
 from replicated_namesrv.server.change_handlers import ChangeService
 from replicated_namesrv.server.query_handlers import QueryService
 from replicated_namesrv.server.registrations import RegistrationService
@@ -31,6 +40,8 @@ Do not add a command to those of ``BASE_VERSION``: nodes of release 0.1 stop at 
 PART_OF_A_COMMAND = BrokerRemoval
 WITHOUT_TEXTS = UpdateSettings
 """A command whose only texts are names of settings."""
+WITHOUT_OBJECTS = WITHOUT_BYTES = {UnregisterBrokers, DeleteTopic, ChangeWritePerm, DeleteKVConfig, UpdateSettings}
+"""Commands that add no objects, and commands that add no bytes, to the state (``routes/quotas.py``)."""
 HANDLERS = ("query_handlers", "change_handlers", "dispatch")
 SENT = {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE}
 """Sent by a name server, so it has no handler."""
@@ -43,6 +54,11 @@ def named(file: str, owner: str) -> set[str]:
         for node in ast.walk(sources()[file])
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == owner
     }
+
+
+def is_case_of(name: str, function: Callable[..., object]) -> bool:
+    """Whether a ``case`` of the function has the class ``name``, alone or combined with others."""
+    return re.search(rf"^ *case .*\b{name}\(", inspect.getsource(function), re.MULTILINE) is not None
 
 
 def test_every_request_code_has_a_handler() -> None:
@@ -96,7 +112,6 @@ def test_every_command_is_in_the_union_of_commands() -> None:
 
 
 def test_every_command_is_known_wherever_commands_are_told_apart() -> None:
-    described, limited = inspect.getsource(history.describe), inspect.getsource(quotas._texts)
     strategies = (ROOT / "tests" / "routes" / "strategies.py").read_text(encoding="utf-8")
     missing = []
     for kind in Command.__args__:
@@ -106,8 +121,8 @@ def test_every_command_is_known_wherever_commands_are_told_apart() -> None:
             "_FIELDS_OF in routes/encoding.py": kind in encoding._FIELDS_OF,
             "_COMMAND_FROM in routes/encoding.py": encoding._KINDS.get(kind) in encoding._COMMAND_FROM,
             "_HANDLERS in routes/state.py": kind in state._HANDLERS,
-            "describe() in routes/history.py": f"case {name}()" in described,
-            "_texts() in routes/quotas.py": f"case {name}()" in limited or kind is WITHOUT_TEXTS,
+            "describe() in routes/history.py": is_case_of(name, history.describe),
+            "_texts() in routes/quotas.py": is_case_of(name, quotas._texts) or kind is WITHOUT_TEXTS,
             "'commands' in tests/routes/strategies.py": re.search(rf"\b{name}\b", strategies) is not None,
             f"PlainModel in tests/routes/model.py, as a method _{name}()": hasattr(PlainModel, f"_{name}"),
         }
@@ -115,11 +130,30 @@ def test_every_command_is_known_wherever_commands_are_told_apart() -> None:
     assert not missing, "\n".join(missing)
 
 
+def test_every_command_that_stores_data_is_limited() -> None:
+    objects = inspect.getsource(quotas.additions)
+    missing = []
+    for kind in Command.__args__:
+        name = kind.__name__
+        places = {
+            ("byte_needs()", "WITHOUT_BYTES"): is_case_of(name, quotas.byte_needs) or kind in WITHOUT_BYTES,
+            ("additions()", "WITHOUT_OBJECTS"): re.search(rf"\b{name}\b", objects) is not None or kind in WITHOUT_OBJECTS,
+        }
+        missing += [
+            f"command {name} is not in {place} of routes/quotas.py: add it, or enter it in {exempt} of "
+            "tests/packaging/test_change_together.py if it adds none to the state"
+            for (place, exempt), is_there in places.items()
+            if not is_there
+        ]
+    assert not missing, "\n".join(missing)
+
+
 def test_every_command_has_the_version_of_a_kind() -> None:
     """Nodes of an older version stop at a command that they do not know."""
     kinds = {kind.since for kind in COMMAND_KINDS.values()}
     missing = [
-        f"propose {kind.__name__} in a kind of a new version (replication/command_kinds.py), and enter both in COMMANDS_SINCE"
+        f"propose {kind.__name__} in a kind of a new version (replication/command_kinds.py), and enter both in COMMANDS_SINCE of "
+        "tests/packaging/test_change_together.py"
         for kind in Command.__args__
         if COMMANDS_SINCE.get(kind.__name__) not in kinds
     ]

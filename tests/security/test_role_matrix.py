@@ -142,7 +142,7 @@ def dispatched() -> Sequence[int]:
 def numbers_in(cell: str) -> set[int]:
     """``101, 105 to 107``."""
     found: set[int] = set()
-    for first, last in re.findall(r"\b(\d{3})(?: to (\d{3}))?\b", cell):
+    for first, last in re.findall(r"\b(\d{3,})(?: to (\d{3,}))?\b", cell):
         found |= set(range(int(first), int(last or first) + 1))
     return found
 
