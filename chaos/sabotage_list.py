@@ -148,7 +148,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "own-closing-counts-as-leaving",
         CP,
         CALLS,
-        "by_peer = reason is CloseReason.PEER and not self._is_leaving()",
+        "by_peer = reason in (CloseReason.PEER, CloseReason.UNACKNOWLEDGED) and not self._is_leaving()",
         "by_peer = True",
         "a connection that the node closes counts as closed by the broker",
         ("idle-connections",),

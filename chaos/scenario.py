@@ -460,7 +460,9 @@ def check_scenario(scenario: ChaosScenario) -> None:
 
 
 def _check_fault(fault: FaultSpec, longest_s: float) -> None:
-    used = _USED[fault.kind]
+    used = _USED.get(fault.kind)
+    if used is None:
+        raise ValueError(f"kind = {fault.kind.value!r}: FaultKind.{fault.kind.name} is not in _USED of chaos/scenario.py")
     for name in (one.name for one in dataclasses.fields(fault) if one.name not in ("kind", *used)):
         if getattr(fault, name) != getattr(_DEFAULT_FAULT, name):
             known = ", ".join(sorted(used)) or "nothing but its kind"

@@ -61,7 +61,10 @@ def test_metadata() -> None:
     assert tables["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "replicated_namesrv.__version__"}
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest is not None
-    assert newest[1] == __version__, f"CHANGELOG.md begins with {newest[1]}, replicated_namesrv/__init__.py says {__version__}"
+    told = "enter a line for users below the heading of that version"
+    assert newest[1] == __version__, (
+        f"CHANGELOG.md begins with {newest[1]}, replicated_namesrv/__init__.py says {__version__}; {told}"
+    )
     chart = (ROOT / "deploy/helm/namesrv/Chart.yaml").read_text(encoding="utf-8")
     in_chart = dict(re.findall(r"^(version|appVersion): (\S+)$", chart, re.MULTILINE))
     assert in_chart == {"version": __version__, "appVersion": __version__}, "deploy/helm/namesrv/Chart.yaml has another version"
