@@ -132,7 +132,7 @@ METRICS: dict[str, Declared] = {
     "connections": Declared(GAUGE, "Open connections on the RocketMQ port."),
     "connections_accepted": Declared(COUNTER, "Connections accepted on the RocketMQ port."),
     "connections_closed": Declared(COUNTER, "Connections on the RocketMQ port that ended, by reason.", ("reason",)),
-    "received_bytes": Declared(COUNTER, "Bytes received on the RocketMQ port, after decryption."),
+    "received_bytes": Declared(COUNTER, "Bytes received on the RocketMQ port, before decryption."),
     "sent_bytes": Declared(COUNTER, "Bytes sent on the RocketMQ port, before encryption."),
     "held_bytes": Declared(GAUGE, "Bytes in memory for incomplete requests and unread answers."),
     "limits_hit": Declared(COUNTER, "Refused requests and closed connections, by the limit that was reached.", ("limit",)),
@@ -173,7 +173,9 @@ METRICS: dict[str, Declared] = {
     "loop_lag_recent_max_seconds": Declared(GAUGE, "Largest delay of the event loop in the last 10 to 20 seconds."),
     "peer_refusals": Declared(
         COUNTER,
-        "Connections and messages from peers that were refused, by reason (certificate: own TLS files not loaded).",
+        "Connections and messages from peers that were refused, by reason. connection: closed because of the peer, or because "
+        "too many were not authenticated; frame: closed because of a wrong MAC; certificate: own TLS files not loaded; term: a "
+        "message with an impossibly high term; message: one that no node sends.",
         ("what",),
     ),
     "admin_connections_refused": Declared(COUNTER, "Connections to the admin port that were closed because there were too many."),

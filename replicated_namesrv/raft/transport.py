@@ -503,7 +503,7 @@ class PeerState:
 
 class PeerTransport:
     """All connections of one node. ``on_message`` is called for each message, ``on_connected`` and ``on_disconnected`` for each
-    connection dialled here. ``refused_count`` is the sum of ``connection`` and ``certificate`` in ``refusals``."""
+    connection dialled here. ``refused_count`` is the sum of ``refusals``."""
 
     def __init__(
         self,
@@ -515,7 +515,7 @@ class PeerTransport:
     ) -> None:
         if settings.secret is None and settings.tls is None and not is_loopback(settings.listen[0]):
             raise TransportError(
-                f"without a shared secret or TLS nothing keeps strangers out, so only a loopback address can be bound, "
+                f"without a shared secret or TLS, peers are not authenticated, so only a loopback address can be bound, "
                 f"not {settings.listen[0]}; give the nodes a secret or certificates"
             )
         self.settings = settings
@@ -637,10 +637,10 @@ class PeerTransport:
 
     @property
     def refusals(self) -> dict[str, int]:
-        """``connection``: connections closed because of the peer, or because there were too many (H1); ``frame``: those of them
-        that were closed because of a wrong MAC; ``certificate``: handshakes before which this node's TLS files could not be
-        loaded."""
-        connections = self.refused_count - self.unusable_files
+        """``frame``: connections closed because of a frame with a wrong MAC; ``connection``: connections closed for another
+        reason that lies with the peer, or because there were too many (H1); ``certificate``: handshakes before which this node's
+        TLS files could not be loaded."""
+        connections = self.refused_count - self.forged_frames - self.unusable_files
         return {"connection": connections, "frame": self.forged_frames, "certificate": self.unusable_files}
 
     async def stop(self) -> None:
@@ -736,7 +736,8 @@ class PeerTransport:
             if connection is None or connection.transport is None or connection.transport.is_closing():
                 continue
             if connection.transport.get_write_buffer_size() > self.settings.buffer_bytes_max:
-                self.refused(f"connection to {peer} closed: it does not read")
+                most = self.settings.buffer_bytes_max
+                self.refused(f"connection to {peer} closed: the peer does not read, and more than {most} bytes wait")
                 connection.abort()
             else:
                 connection.transport.write(b"".join(waiting))

@@ -620,6 +620,7 @@ def test_a_frame_that_was_tampered_with_closes_the_connection_and_is_not_deliver
             await until(lambda: "-a" not in b.events and "-b" in a.events, "the connection to be closed")
             assert b.received == [("a", HigherTerm(1, 2, 1))], "nothing from the first tampered frame on is delivered"
             assert b.transport.forged_frames == b.transport.status()["forged_frames"] == 1
+            assert b.transport.refusals == {"connection": 0, "frame": 1, "certificate": 0}
             assert any("a frame from a has a wrong MAC" in warning for warning in b.warnings)
 
     asyncio.run(scenario())
