@@ -131,7 +131,8 @@ class Configuration:
         if isinstance(change, dict):  # C4
             if places_changed(members, change) > 1:
                 raise InvariantError(
-                    f"entry {index} changes the voters from {sorted(places(members))} to {sorted(places(change))}: two at a time"
+                    f"entry {index} changes the voters from {sorted(places(members))} to {sorted(places(change))}: "
+                    "more than one place at a time"
                 )
             return change
         node, incarnation = change

@@ -257,7 +257,7 @@ class Log:
                 offset = stop
         except (struct.error, UnicodeDecodeError) as error:
             raise CorruptionError(
-                f"{self._segments[-1].name}: offset {offset}: record {number + 1} has no meaning: {error}; {REMEDY}"
+                f"{self._segments[-1].name}: offset {offset}: record {number + 1} cannot be decoded: {error}; {REMEDY}"
             ) from None
         self.number = number
         self.written_bytes += offset

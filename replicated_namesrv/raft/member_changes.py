@@ -159,7 +159,7 @@ class MemberChanges:
         if (fewer := self._too_few(after)) is not None:  # M10
             return Refusal("M10", fewer)
         if self._context.node_id not in places(after) and self._defences.leader_stays:  # M11
-            return Refusal("M11", f"{name} leads: it hands leadership over now; send the request to the next leader")
+            return Refusal("M11", f"{name} leads: it transfers leadership now; send the request to the next leader")
         return None
 
     def _old_members(self) -> str | None:

@@ -468,8 +468,8 @@ class Membership:
         self._context.counters[f"peers_{standing.name.lower()}"] += 1
         if standing is Standing.CONTESTED and self.known.get(peer, said.source) != said.source:
             self._context.note(
-                f"two processes use the name {peer}, with two data directories: the one that was there counts, the other one "
-                f"(boot {said.boot}) does not; stop one of the two processes"
+                f"two processes use the name {peer}, with two data directories: the directory accepted so far counts; messages "
+                f"of the other one (boot {said.boot}) are ignored; stop one of the two processes"
             )
         elif standing is Standing.CONTESTED:
             self._context.note(

@@ -157,7 +157,7 @@ class Proposals:
         elif self._next - self._floor >= config.pending_proposals_max:
             self._advance_floor()
             if self._next - self._floor >= config.pending_proposals_max:
-                refused = f"{self._next - self._floor} proposals are undecided, the most allowed"
+                refused = f"{self._next - self._floor} proposals since the oldest undecided one, the most allowed"
         elif self._pending_bytes + len(command) > config.pending_proposals_bytes_max:
             refused = f"{self._pending_bytes} bytes of proposals are undecided, the most allowed"
         if refused is not None:
@@ -352,7 +352,7 @@ class Proposals:
                 if pending is None:
                     continue
                 if pending.copies == 0:
-                    self._end(number, Rejected("no leader accepted it in time", self._leader))
+                    self._end(number, Rejected("no leader accepted the command in time", self._leader))
                 else:
                     self._end(number, Indeterminate("not committed in time; the command may still be applied"))
         self._next_expiry = min(self._expiry) * EXPIRY_STEP_SECONDS if self._expiry else float("inf")
@@ -384,7 +384,7 @@ class Proposals:
     def on_forward(self, peer: str, message: Forward) -> None:
         groups = unpack_groups(message.proposals)
         if len(groups) != 1 or groups[0][0].node != peer:
-            raise MalformedError("a forward has one group of its sender")
+            raise MalformedError("a forward must contain exactly one group, and it must be of its sender")
         if not self._core.is_leader or message.term != self._core.term:
             self._outbox.send(peer, ForwardReply(*self._outbox.address(peer), message.sequence, 0, 0))
             return

@@ -245,17 +245,17 @@ class RaftConfig:
         if self.election_min_ms < 5 * self.heartbeat_ms:
             raise ValueError(
                 f"election_min_ms is {self.election_min_ms} and heartbeat_ms {self.heartbeat_ms}: "
-                "the least election time must be at least five heartbeats, or lost messages cause elections"
+                "the minimum election time must be at least five heartbeats, or lost messages cause elections"
             )
         if self.election_max_ms <= self.election_min_ms:
             raise ValueError(
                 f"election_max_ms is {self.election_max_ms} and election_min_ms {self.election_min_ms}: "
-                "the greatest election time must exceed the least, or nodes campaign at the same time"
+                "the maximum election time must exceed the minimum, or nodes campaign at the same time"
             )
         if self.compact_margin_entries >= self.compact_entries:
             raise ValueError(
                 f"compact_margin_entries is {self.compact_margin_entries} and compact_entries {self.compact_entries}: "
-                "fewer must be kept behind a snapshot than start the next one, or snapshots never end"
+                "compact_margin_entries must be smaller than compact_entries, or each snapshot starts the next one"
             )
 
     @property

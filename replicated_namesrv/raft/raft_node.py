@@ -228,7 +228,7 @@ class RaftNode(NodeViews):
         self.transfer = LeadershipTransfer(context, core, membership, self.replication, outbox, leadership, stall)
         self.member_changes = MemberChanges(
             context, core, log, configuration, self.followers, leadership, promotion, self.transfer,
-            membership.greeted_protocol,            self._addresses,
+            membership.greeted_protocol, self._addresses,
         )  # fmt: skip  # items grouped by line
         self.group = Group(
             context, core, configuration, self.identity, membership, memories, self.followers, self.replication,
