@@ -39,7 +39,6 @@ from replicated_namesrv.wire.codes import ResponseCode
 NAMESPACE = "chaos"
 LIST_IS_DISABLED = "disabled"
 """The value of a ``topic-list`` of a node with ``enableAllTopicList=false``."""
-ROUTE_POLL_INTERVAL_MS = 700
 
 
 class Client:
@@ -369,7 +368,7 @@ class Sender:
     def __init__(self, client: Client, topics: Sequence[str], recorder: Recorder, reachable: Callable[[str], bool]) -> None:
         """``reachable``: whether a broker (``brokerName/brokerId``) really accepts messages."""
         self._client, self._topics, self._recorder, self._reachable = client, topics, recorder, reachable
-        self._cache = RouteCache(client.servers, poll_interval_ms=ROUTE_POLL_INTERVAL_MS)
+        self._cache = RouteCache(client.servers)
         self._learned_ns: dict[str, int] = {}
 
     async def poll(self) -> None:

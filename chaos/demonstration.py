@@ -286,7 +286,7 @@ class Play:
         while (took_s := story.agreed_after_heal_s()) is None or self._now_s() < story.healed_s + took_s + AGREED_S:
             if self._now_s() > limit_s:
                 self._stage.say(
-                    f"not every node answers with the change {AGREE_LIMIT_S:.0f} s after the cut; this mode ends here"
+                    f"not every node answers with the change {AGREE_LIMIT_S:.0f} s after the cut ended; this mode ends here"
                 )
                 return
             await asyncio.sleep(LOOK_INTERVAL_S)

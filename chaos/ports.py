@@ -42,7 +42,11 @@ class Ports:
         if len(self.numbers) < count:
             found = len(self.numbers)
             self.release()
-            raise ProcessError(f"{count} free ports are needed of {PORT_FIRST} to {PORT_END}, {found} are there; end other runs")
+            further = [offset for offset in offsets if offset]
+            beside = f" with free ports at the distances {', '.join(map(str, further))}" if further else ""
+            raise ProcessError(
+                f"{count} free ports from {PORT_FIRST} to {PORT_END - 1}{beside} are needed; {found} were found; end other runs"
+            )
 
     def release(self) -> None:
         """Release the ports."""

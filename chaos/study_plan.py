@@ -256,7 +256,8 @@ def _check(plan: StudyPlan) -> None:
     for arm in plan.arm:
         foreign(arm.mode)
         if arm.read_consistency not in READ_LEVELS:
-            raise ValueError(f"arm {arm.name}: read_consistency = {arm.read_consistency!r}: one of {', '.join(READ_LEVELS)}")
+            known = ", ".join(READ_LEVELS)
+            raise ValueError(f"arm {arm.name}: read_consistency = {arm.read_consistency!r}: one of {known} is expected")
     for run in _one_of_each_level(plan):
         check_scenario(plan.run_plan(run).timed())
 

@@ -92,7 +92,7 @@ class CheckResult:
 
 
 FINDINGS_MAX = 5
-NOTHING = "the run contains nothing that it judges"
+NOTHING = "the run contains nothing that this check judges"
 STALL_S, SENDS, COVERED_S = 0.5, 3, 2.5
 """The sender does not wait for answers. So if it sends nothing for several of its intervals and at least half a second, the
 harness did not run. If the sender's intervals are long, gaps in the records of the nodes show a stall instead: normally there is
@@ -260,8 +260,6 @@ class Story:
         self.lives: dict[str, list[BrokerState]] = defaultdict(list)
         founders = tuple(sorted(self.founders))
         self.standings = [Connectivity(0, frozenset(), (founders,), (founders,))]
-        self.edges: list[int] = []
-        """Times at which changes of faults began and ended. During a change, links change up to sixteen at a time."""
         self.observations: list[Observe] = []
         self.statuses: list[Status] = []
         self.expiries: list[ExpiryRecord] = []
@@ -285,7 +283,6 @@ class Story:
                 case ExpiryRecord():
                     self.expiries.append(record)
                 case FaultRecord():
-                    self.edges += [record.began_ns, record.time_ns]
                     breaks = record.variant is not None and Effect(record.variant).breaks
                     links = frozenset(Link(*link.split(">")) for link in record.links)
                     in_force[record.fault] = (links, breaks and record.edge == "start")

@@ -88,7 +88,7 @@ def test_a_mistake_is_told_before_anything_starts(
     monkeypatch.chdir(tmp_path)
     assert chaos(*command.split()) == 2
     told = capsys.readouterr()
-    assert f"\nnamesrv chaos {command.split()[0]}: " in f"\n{told.err}", "before it, a busy machine prints that it is at work"
+    assert f"\nnamesrv chaos {command.split()[0]}: " in f"\n{told.err}", "a busy machine prints before it that it still runs"
     assert expected in told.err
     assert "Traceback" not in told.err
     assert list(tmp_path.iterdir()) == []

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.chaos import fault_plans, nemesis
+from replicated_namesrv.chaos import fault_plans, nemesis, ports
 from replicated_namesrv.chaos.ports import Ports
 from replicated_namesrv.chaos.scenario import _USED, PROCESS_KINDS, FaultKind, available, load
 from replicated_namesrv.chaos.suite import full_plans, smoke_plans
+from replicated_namesrv.child_process import ProcessError
 from replicated_namesrv.errors import SettingError
 from tests.chaos import mutations
 
@@ -132,6 +133,14 @@ def test_ports_of_one_process_differ_with_the_ports_beside_them() -> None:
     assert set(again.numbers) & set(numbers), "released ports were not reserved again"
     again.release()
     second.release()
+
+
+def test_missing_ports_are_named_with_their_range_and_the_ports_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "is_free", lambda port: False)
+    with pytest.raises(ProcessError, match="2 free ports from 25000 to 27999 are needed; 0 were found; end other runs"):
+        Ports(2, random.Random(1))
+    with pytest.raises(ProcessError, match="from 25000 to 27999 with free ports at the distances -2, 1 are needed; 0 were found"):
+        Ports(2, random.Random(1), (-2, 0, 1))
 
 
 def test_two_runs_at_once_get_different_ports() -> None:
