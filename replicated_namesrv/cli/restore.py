@@ -150,19 +150,22 @@ def _merge(arguments: argparse.Namespace, admin: Admin, addresses: tuple[str, ..
     backup = state_in(arguments.file)
     plans = [_plan(address, backup, state_at(admin, address)) for address in addresses]
     progress = ProgressLine()
-    for plan in plans:
-        for number, (namespace, key, value) in enumerate(plan.entries, 1):
-            path = f"/v1/kv/{quote(namespace, safe='')}/{quote(key, safe='')}"
-            try:
-                admin.ask(plan.address, path, "PUT", value.encode())
-            except NamesrvError:
-                added = f"{number - 1} of {len(plan.entries)} KV entries were added"
-                print(f"{plan.address}: {added}; repeat the command when the cause is removed:", file=sys.stderr)
-                raise
-            progress.show(f"{number} of {len(plan.entries)} KV entries to {plan.address}")
-        if plan.settings:
-            admin.ask(plan.address, "/v1/config", "POST", orjson.dumps(plan.settings))
-    progress.clear()
+    try:
+        for plan in plans:
+            for number, (namespace, key, value) in enumerate(plan.entries, 1):
+                path = f"/v1/kv/{quote(namespace, safe='')}/{quote(key, safe='')}"
+                try:
+                    admin.ask(plan.address, path, "PUT", value.encode())
+                except NamesrvError:
+                    added = f"{number - 1} of {len(plan.entries)} KV entries were added"
+                    progress.clear()
+                    print(f"{plan.address}: {added}; repeat the command when the cause is removed:", file=sys.stderr)
+                    raise
+                progress.show(f"{number} of {len(plan.entries)} KV entries to {plan.address}")
+            if plan.settings:
+                admin.ask(plan.address, "/v1/config", "POST", orjson.dumps(plan.settings))
+    finally:
+        progress.clear()
     if arguments.json:
         print_json({"file": str(arguments.file), "merged": [plan.facts for plan in plans]})
     else:
