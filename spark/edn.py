@@ -80,7 +80,8 @@ class _EdnReader:
             return found["symbolic"]
         if found["atom"] is not None:
             return _atom(found["atom"])
-        raise EdnError(f"{token} at character {self._at} closes nothing")
+        problem = "cannot follow a tag or another #_" if token == "#_" else "has no opening bracket"
+        raise EdnError(f"{token} at character {self._at} {problem}")
 
     def _collection(self, opened: str, depth: int) -> Any:
         items: list[Any] = []

@@ -251,7 +251,7 @@ def _paired(path: Path, events: list[_Event]) -> tuple[list[_Pair], list[_Event]
         elif event.type == "invoke":
             if event.process in opened:
                 raise ForeignError(
-                    f"{where}: process {event.process} invokes before its last operation ended; are lines missing?"
+                    f"{where}: process {event.process} invokes before its last operation ended; give the whole history"
                 )
             opened[event.process] = len(pairs)
             pairs.append((event, None))

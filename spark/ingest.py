@@ -74,8 +74,8 @@ def ingest(
         total = sum(source.trace.size_bytes for source in new)
         say(f"ingesting {len(new)} run{'s' * (len(new) > 1)}, {total / 1e6:,.0f} MB")
         known.update(_ingest_new(spark, storage, new, out, say))
-    if len(new) < len(sources):
-        say(f"{len(sources) - len(new)} runs were ingested before")
+    if old_count := len(sources) - len(new):
+        say(f"{old_count} {'runs were' if old_count > 1 else 'run was'} ingested before")
     for name in Traces._fields:
         # made here, because a run may have no row for a table, for example without an observer
         storage.make_folder(f"{out}/tables/{name}")

@@ -104,8 +104,8 @@ def judge_runs(
         for source in new:
             if source.run in old:
                 storage.delete(f"{folder}/{old[source.run]}")
-    if len(new) < len(sources):
-        say(f"{len(sources) - len(new)} runs were judged before")
+    if old_count := len(sources) - len(new):
+        say(f"{old_count} {'runs were' if old_count > 1 else 'run was'} judged before")
     say(f"{time.monotonic() - began:5.1f} s  judged")
     return {
         run: StoredRun(f"{folder}/{name}", storage, None if here is None else f"{here}/tables/{FOLDER}/{name}")

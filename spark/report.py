@@ -431,9 +431,9 @@ def _t_visibility(results: Results) -> str:
             rows.setdefault((row["about"], row["mode"], row["level"]), {})[row["share"]] = row
     clocks = _clocks([row for by_share in rows.values() for row in by_share.values()])
     lines = [
-        "<p class='note'>The age from which on all reads see at least this share of the writes, to 9 %. When a write became "
-        "visible "
-        "is known only to be between two reads, or after the last one (Turnbull's estimate); a dash: later than was observed. "
+        "<p class='note'>The age, in steps of 9 %, from which on all reads see at least this share of the writes. When a write "
+        "became visible is known only to be between two reads, or after the last one (Turnbull's estimate); a dash: not reached "
+        "within the observed time. "
         f"In brackets the 95 % interval.{clocks}</p>"
     ]
     body = []

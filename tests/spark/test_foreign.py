@@ -162,6 +162,12 @@ def test_a_torn_last_line_is_counted(tmp_path: Path) -> None:
             "{:type :invoke, :f :txn, :value [[:append 1 2]], :process 1}\n",
             "both append and write",
         ),
+        (
+            "{:type :invoke, :f :read, :process 0}\n{:type :invoke, :f :read, :process 0}\n",
+            "edn:2: process 0 invokes before its last operation ended; give the whole history",
+        ),
+        ("{:type :invoke, :f ]}\n", "] at character 20 has no opening bracket"),
+        ("{:type :invoke, :f #_ #_ 1 2}\n", "#_ at character 24 cannot follow a tag or another #_"),
         ("{:type :begin, :f :read, :process 0, :time 1}\n", "type is 'begin'"),
         ("{:type :ok, :f :read, :process 0, :time 1}\n", "completes what it never invoked"),
         ("{:type :invoke, :f :transfer, :process 0, :time 1}\n", "f is transfer, which no check applies to"),
