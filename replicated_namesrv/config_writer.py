@@ -17,6 +17,9 @@ key refuses the whole request. The tests are in tests/security/test_settings_cha
     read at the start only    valid            refused, code 16  could break the next start  test_start_only_settings_are_refused
     live                      valid            taken                                         test_only_changes_are_written
 
+A value that is longer than ``quotas.SETTING_CHARACTERS_MAX`` refuses the whole request too (LimitError). It can come over HTTP
+only, because a request with code 318 has at most 64 KiB.
+
 HTTP and the command line refuse the keys and values that 318 ignores: there a person typed them, so the cause is a typing error.
 
 A change is on disk, in ``Settings.run_time_file``, before it takes effect. The file contains only run-time changes. At the

@@ -7,7 +7,10 @@ result, because bytes that arrived during the pause may not be read yet.
     late          any                      any          none       test_paused_node_blames_no_peer
     in time       no connection            in contact   lost       test_peer_is_lost_and_comes_back[closed]
     in time       open, silent too long    in contact   lost       test_peer_is_lost_and_comes_back[silent]
-    in time       no connection            unknown      none       test_peer_without_a_first_contact_is_not_lost
+    in time       no connection, or open   lost         none       test_peer_is_lost_and_comes_back
+                  and silent too long
+    in time       no connection, or open   unknown      none       test_peer_without_a_first_contact_is_not_lost
+                  and silent too long
     in time       open, bytes arrive       lost         back       test_peer_is_lost_and_comes_back
     in time       open, bytes arrive       otherwise    none       test_peer_is_lost_and_comes_back
 """

@@ -54,6 +54,7 @@ def test_peer_without_a_first_contact_is_not_lost() -> None:
     """A node that starts with a cluster, or is added to it, waits for its peers."""
     watch = PeerWatch()
     assert watch.look(peers(None), False, 10_000) == []
+    assert watch.look(peers(2.1), False, 10_500) == []
     assert watch.look(peers(0.0), False, 11_000) == []
     assert watch.look(peers(None), False, 12_000) == [PeerChange("n2", 11_000, CLOSED)]
 
