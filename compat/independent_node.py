@@ -219,7 +219,7 @@ class IndependentNode:
     def on_failure(self, stop: Callable[[str], None]) -> None:
         """No-op: an independent node never stops because of a failure."""
 
-    def on_leader(self, tell: Callable[[str | None, int], None]) -> None:
+    def on_leader(self, notify: Callable[[str | None, int], None]) -> None:
         """No-op: there is no leader."""
 
     def on_suspected(self, notify: Callable[[tuple[str, str], int | None], None]) -> None:

@@ -122,7 +122,8 @@ async def other_view(request: web.Request) -> web.Response:
     view, name = request.match_info["view"], request.match_info["node"]
     node = request.app[OTHER_NODES].named(name)
     if view not in VIEWS or node is None:
-        return json_error(404, f"there is no view {view} of a node {name}", f"GET /v1/cluster names the nodes; views: {VIEWS}")
+        remedy = f"GET /v1/cluster names the nodes; views: {', '.join(VIEWS)}"
+        return json_error(404, f"there is no view {view} of a node {name}", remedy)
     if "true" in request.query.getall("kv", ()):  # the other node cannot check it: it sees the address of this node
         access = request.app[ACCESS]
         access.check(request, READERS, access.check_secret_view)

@@ -52,7 +52,7 @@ class CommandProgress:
             if now - self._printed >= self._silent_max_s:
                 with contextlib.suppress(OSError):
                     seconds = "" if self._form_has_seconds else f"{now - self._began:.0f} s, "
-                    self._print(f"{seconds}at work: {self._last}")
+                    self._print(f"{seconds}still running: {self._last}")
 
     def _print(self, line: str) -> None:
         stream = self._stream or sys.stderr

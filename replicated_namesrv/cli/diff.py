@@ -332,7 +332,7 @@ def _print_differences(
         for answered, addresses in alike.items():
             print(f"  {' '.join(addresses)}: {missing if answered is None else text(answered)}")
     if len(shown) < len(differences):
-        print(f"… and {len(differences) - len(shown)} more {kind}s: --limit 0 shows all, --json too")
+        print(f"… and {len(differences) - len(shown)} more {kind}s: --limit 0 and --json show all")
 
 
 def _broker_text(data: BrokerData) -> str:

@@ -325,7 +325,7 @@ def _remedy_of_folder(cause: OSError, folder: Path) -> str:
         return "free space on this disk, or raise the quota"
     if cause.errno == errno.EROFS:
         return "mount the file system so that it can be written, or choose another dataDir"
-    return f"choose another dataDir: {folder} is no folder in which files can be made"
+    return f"choose another dataDir: {folder} is not a folder in which files can be created"
 
 
 def _measure(folder: Path, syncs: Histogram) -> None:

@@ -69,7 +69,7 @@ async def import_entries(servers: NameServers, arguments: argparse.Namespace, en
         print(f"{arguments.namespace} has no entries")
     else:
         print_table(
-            ("name server", "taken", "of", "problem"),
+            ("name server", "accepted", "of", "problem"),
             [[row["nameServer"], row["entries"], row["of"], row["problem"] or ""] for row in rows],
         )
     if entries and not any(done.values()):

@@ -140,7 +140,7 @@ def _print(found: Inspection) -> None:
         print()
     print(f"last entry {found.last_index}, committed up to {found.commit_index} or further")
     if found.torn:
-        print(f"torn tail: {found.torn}; it was never acknowledged, the next start cuts it off")
+        print(f"torn tail: {found.torn}; it was never acknowledged, and the next start cuts it off")
     for problem in found.problems:
         print(f"damage: {problem}")
     if not found.problems:

@@ -286,8 +286,8 @@ class _Change:
             self._tell(f"{name}: {row['role']}, {state}")
             becomes = "serves" if role == "observer" else f"becomes a {role} by itself"
             self._pause(
-                f"{name}: {row['role']}, {state}. It {becomes} once it keeps up. Start it with --join and an empty disk if it "
-                f"does not run, correct its address with 'namesrv members move {name} HOST:PORT', or undo this with 'namesrv "
+                f"{name}: {row['role']}, {state}. It {becomes} once it has caught up. Start it with --join and an empty disk if "
+                f"it does not run, correct its address with 'namesrv members move {name} HOST:PORT', or undo this with 'namesrv "
                 f"members remove {name}'"
             )
 

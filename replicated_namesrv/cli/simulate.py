@@ -246,7 +246,7 @@ class _Report:
                     f"longest {max(self._catch_ups):.2f} s"
                 )
             for name, seeds in sorted(self._tolerated.items()):
-                print(f"counted, but no failure here: {name} broken {self._counts[f'tolerated {name}']} times, in {seeds} seeds")
+                print(f"tolerated: {name} was broken {self._counts[f'tolerated {name}']} times, in {seeds} seeds")
             if self._counts:
                 print(f"seen: {_listed(self._counts)}")
             if self.failures and self._shrink and shrink:

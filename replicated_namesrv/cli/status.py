@@ -210,7 +210,7 @@ def _spare(facts: dict[str, Any]) -> str:
     count = facts["mayFail"]
     if facts["serving"] < facts["quorum"]:
         return f"only {facts['serving']} of those asked serve"
-    return "no further one may fail" if count == 0 else f"{count} more may fail" if count > 1 else "one more may fail"
+    return "no further node may fail" if count == 0 else f"{count} more may fail" if count > 1 else "one more may fail"
 
 
 def _line(node: dict[str, Any], is_group: bool) -> list[object]:

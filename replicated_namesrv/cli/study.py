@@ -33,8 +33,8 @@ examples:
 
 A plan is a TOML file (chaos/studies; copy one). A study has a folder with its plan, its ledger (ledger.jsonl, one line for each
 attempt of a run) and the compressed trace of each run. It can be stopped at any time, also by kill -9. Then only the runs in
-progress are made again. A run counts whatever its verdict is. Only a run that made no complete trace
-is repeated, at most twice. After four such attempts in a row, the study stops.
+progress are made again. A run counts whatever its verdict is. Only a run that made no complete trace is repeated, at most twice.
+After four such attempts in a row, the study stops.
 
 Exit 0: done, or stopped by --hours. 1: a run broke a promise of its mode. 2: wrong usage, or nothing to publish.
 """

@@ -202,7 +202,7 @@ class BrokerCalls:
                     asked = None
                     await confirm(self._consensus)
             if not self._conversations.is_open(connection.connection_id):
-                raise UnavailableError("its connection has ended")
+                raise UnavailableError("the broker's connection has ended")
             version = registration.data_version
             is_meant = self._late_copies.is_repeated(key, version, received_ms) or not self._defences.repeated_versions
             if origin is not None and origin.is_checked:  # the permission must be checked against the newest registrations
@@ -268,7 +268,7 @@ class BrokerCalls:
     async def _renew_unchanged(
         self, key: Key, result: Result, generation: int, received: int, connection: Connection
     ) -> Result | int:
-        assert result.epoch is not None, "of a registration"
+        assert result.epoch is not None, "the result of a registration has an epoch"
         async with Budget(REGISTRATION_S):
             if await self._leader.renew(key, result.epoch, generation) == ACCEPTED:
                 self._late_copies.forget(key)

@@ -201,7 +201,7 @@ class RestorableMachine:
                 content = ", ".join(f"{count} {name}" for name, count in holds.items() if count)
                 return f"this cluster is not fresh, it contains {content}: a backup is restored only into an empty one"
         if kind != BEGIN and (incoming is None or incoming.restore_id != restore_id):
-            return "another restore has taken the place of this one"
+            return "this restore was abandoned, or another one has replaced it"
         if kind in (PIECE, FINISH) and incoming is not None and number != len(incoming.pieces):
             return f"piece {number} of the backup came after {len(incoming.pieces)} others"
         return None

@@ -517,7 +517,7 @@ def additions(tables: Tables, command: Command, new: Collection[str]) -> Iterato
         if len(command.queue_datas) > TOPIC_BROKERS_MAX:
             count = len(command.queue_datas)
             raise LimitError(
-                "brokersOfTopic", f"the route names {count} brokers, {TOPIC_BROKERS_MAX} are allowed; use more requests"
+                "brokersOfTopic", f"the route names {count} brokers, at most {TOPIC_BROKERS_MAX} are allowed; use more requests"
             )
         for name, queue_data in dict(command.queue_datas).items():  # a request in progress may create an unknown name
             group = tables.groups.get(name)
@@ -546,7 +546,7 @@ def _announced(tables: Tables, command: RegisterBroker, new: Collection[str]) ->
     if len(infos) > MAPPINGS_MAX or queues > MAPPED_QUEUES_MAX:
         raise LimitError(
             "mappings",
-            f"the registration has {len(infos)} static topic mappings with {queues} queues, {MAPPINGS_MAX} with "
+            f"the registration has {len(infos)} static topic mappings with {queues} queues, at most {MAPPINGS_MAX} with "
             f"{MAPPED_QUEUES_MAX} are allowed; {_SPREAD}",
         )
     if not _may_take_topics(command):
@@ -594,14 +594,14 @@ def _check_number(need: Additions, pending: Mapping[Hashable, int]) -> None:
     if more and count > need.most:
         kind = need.kind
         whose = f"{kind.owner} {need.of:.{SHOWN_CHARACTERS}} would have" if need.of else "there would be"
-        raise LimitError(kind.bound, f"{whose} {count} {kind.what}, {need.most} are allowed; {kind.remedy}")
+        raise LimitError(kind.bound, f"{whose} {count} {kind.what}, at most {need.most} are allowed; {kind.remedy}")
 
 
 def check_whole(tables: Tables) -> None:
     """Raise LimitError if a state, which is to replace an empty one, has more of anything than all nodes of a cluster may add."""
     for what, count, most in _counts(tables):
         if count > most:
-            raise LimitError(what, f"{count} {what}, {most} are allowed; take out those that are not needed")
+            raise LimitError(what, f"{count} {what}, at most {most} are allowed; take out those that are not needed")
 
 
 def _counts(tables: Tables) -> Iterator[tuple[str, int, int]]:

@@ -671,7 +671,7 @@ class Brokers:
             self.counts["brokers dropped"] += len(dropped)
             for broker in self.brokers:
                 if broker.life.key in dropped and (broker.is_acknowledged() or broker.is_heard()):
-                    text = f"entry {index} drops {broker.name} ({broker.life.address}), which was acknowledged lately"
+                    text = f"entry {index} drops {broker.name} ({broker.life.address}), which was acknowledged recently"
                     self.invariants.violated("live brokers stay registered", text)
 
     def check(self) -> None:
@@ -697,7 +697,7 @@ class Brokers:
         if held is None:
             self.invariants.violated("registrations are shown", f"at the end {name} does not show {broker.name}")
         elif shown.unchanged_result(command) is None:
-            text = f"at the end {name} shows {broker.name} otherwise than it registered: {held}"
+            text = f"at the end {name} shows another registration of {broker.name} than {broker.name} sent: {held}"
             self.invariants.violated("registrations are shown", text)
 
 

@@ -121,7 +121,7 @@ def explain(result: RunResult) -> str:
         f"seed {scenario.seed}, {scenario.nodes} nodes: {failure.violation} at {failure.violated_at_s:.3f} s",
         f"  {failure.text.replace(chr(10), chr(10) + '  ')}",
         f"faults: {'; '.join(fault.describe() for fault in failure.faults) or 'none'}",
-        "what led there (virtual seconds; a > b is a message that arrived):",
+        "events before the violation (virtual seconds; a > b is a message that arrived):",
         *(f"  {line}" for line in story),
         f"repeat: {scenario.command()}",
     ]

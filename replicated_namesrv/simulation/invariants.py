@@ -151,7 +151,7 @@ class Invariants:
         if role == "leader" and term < self._newest[0]:
             self._check_deposed(machine, term, watched.led_since_ns)
         if beyond := exceeded(raft.memory()):
-            self.violated("bounded memory", f"{machine.name} holds more than it may, (size, bound): {beyond}")
+            self.violated("bounded memory", f"{machine.name} uses more memory than its bounds allow, (size, bound): {beyond}")
         if raft.applied_index > commit_index:
             self.violated("apply", f"{machine.name} applied {raft.applied_index} beyond its commit index {commit_index}")
         self._world.trace.event(self._world.now_ns, machine.name, term, commit_index, last_index)
@@ -299,7 +299,7 @@ class Invariants:
     def _check_cut(self, name: str, watched: _Watched, index: int) -> None:
         """``name`` has cut ``index`` and all later entries from its log: check that none of them was committed."""
         self.truncations += 1
-        self._world.note(f"{name} cuts its log before {index}")
+        self._world.note(f"{name} cuts its log from {index} on")
         for cut in range(index, watched.last() + 1):
             committed = self.committed.get(cut)
             if committed is not None and committed.term == watched.terms[cut - watched.base]:

@@ -75,7 +75,7 @@ class KeyVerdict:
             f"the first {self.prefix} of its {self.operations} operations have no legal order.",
             f"These {len(self.witness)} have no legal order (times after the first):",
             *(f"  {operation.describe(origin)}" for operation in self.witness),
-            *(f"  Nobody wrote {' = '.join(filter(None, token))}." for token in self.unwritten),
+            *(f"  No operation wrote {' = '.join(filter(None, token))}." for token in self.unwritten),
         ]
         return "\n".join(lines)
 

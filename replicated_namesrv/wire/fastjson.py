@@ -149,7 +149,7 @@ def parse_steps(text: str, max_members: int | None = None) -> Steps[object]:
             container = value  # type: ignore[assignment]  # an opened value is a dict or a list
             first = True
     if _blank(text, position) != len(text):
-        raise _error(text, position, "something after the end of the value")
+        raise _error(text, position, "text after the end of the value")
     return root[0]
 
 
@@ -311,7 +311,7 @@ def _to_integer(value: object, name: str, default: int, smallest: int, greatest:
     else:
         raise MalformedJsonError(f"{name} is not a number: {value!r:.60}")
     if not smallest <= number <= greatest:
-        raise MalformedJsonError(f"{name} {number} is not within {smallest} and {greatest}")
+        raise MalformedJsonError(f"{name} {number} is not between {smallest} and {greatest}")
     return number
 
 

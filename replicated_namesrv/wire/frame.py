@@ -88,7 +88,7 @@ def frame_prefix(header_bytes: int, body_bytes: int, serialize_type: int) -> byt
 
 def _check_total(total: int) -> None:
     if not 4 <= total <= MAX_TOTAL:
-        raise FrameError(f"frame length {total} is not within 4 and {MAX_TOTAL}")
+        raise FrameError(f"frame length {total} is not between 4 and {MAX_TOTAL}")
 
 
 def _refuse(total: int, word: int) -> None:

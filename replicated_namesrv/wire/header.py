@@ -178,7 +178,7 @@ def _language(given: dict[str, object]) -> int | None:
     if type(language) is str:
         return _LANGUAGE_CODES.get(language.upper())
     if language is not None and (type(language) is not int or language not in _LANGUAGE_NAMES):
-        raise MalformedJsonError(f"language {language!r:.40} is neither a name nor within 0 and {len(_LANGUAGE_NAMES) - 1}")
+        raise MalformedJsonError(f"language {language!r:.40} is neither a name nor between 0 and {len(_LANGUAGE_NAMES) - 1}")
     return language
 
 

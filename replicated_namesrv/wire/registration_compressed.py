@@ -132,7 +132,7 @@ class _InflatedTexts:
         """The next text, by its length."""
         size = self.integer()
         if not 0 <= size <= MAX_TEXT_BYTES:
-            raise MalformedJsonError(f"a text of {size} bytes is not within 0 and {MAX_TEXT_BYTES}")
+            raise MalformedJsonError(f"a text of {size} bytes is not between 0 and {MAX_TEXT_BYTES}")
         self.work += _WORK_OF_A_TEXT
         return self._take(size)
 

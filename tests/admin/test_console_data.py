@@ -562,7 +562,9 @@ async def test_cluster_says_that_a_node_does_not_answer(tmp_path: Path) -> None:
         compared = (await http(port, "/v1/differences")).json
         assert (len(compared["notCompared"]), compared["brokersDiffer"]) == (1, 0)
         assert [row["clusterName"] for row in (await http(port, "/v1/clusters")).json["clusters"]] == ["C"]
-        assert (await http(port, "/v1/nodes/nobody/status")).status == 404
+        unknown = await http(port, "/v1/nodes/nobody/status")
+        assert unknown.status == 404
+        assert unknown.json["remedy"].endswith("; views: brokers, samples, contents, status, members")
         assert (await http(port, "/v1/samples?span=year")).status == 400
         assert any(
             row["name"] == "orderMessageEnable" and row["atRunTime"]

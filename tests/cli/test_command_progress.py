@@ -17,11 +17,11 @@ def test_a_long_stage_is_reported_again(capsys: pytest.CaptureFixture[str]) -> N
         return printed
 
     with CommandProgress(silent_max_s=0.01) as say:
-        wait_until(lambda: any("at work: starting" in line for line in lines()), "a line before the first stage")
+        wait_until(lambda: any("still running: starting" in line for line in lines()), "a line before the first stage")
         say("ingesting 2 runs")
-        wait_until(lambda: any("at work: ingesting 2 runs" in line for line in lines()), "a line about the stage")
+        wait_until(lambda: any("still running: ingesting 2 runs" in line for line in lines()), "a line about the stage")
     assert "ingesting 2 runs" in printed
-    assert re.fullmatch(r"\d+ s, at work: starting", printed[0])
+    assert re.fullmatch(r"\d+ s, still running: starting", printed[0])
 
 
 def test_a_line_has_the_elapsed_time_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,7 +33,7 @@ def test_a_line_has_the_elapsed_time_once(capsys: pytest.CaptureFixture[str]) ->
 
     with CommandProgress(lambda seconds, line: f"{seconds:.1f} s  {line}", silent_max_s=0.01, form_has_seconds=True):
         wait_until(lambda: len(lines()) > 0, "a line before the first stage")
-    assert re.fullmatch(r"\d+\.\d s  at work: starting", printed[0])
+    assert re.fullmatch(r"\d+\.\d s  still running: starting", printed[0])
 
 
 class ClosedPipe(io.StringIO):

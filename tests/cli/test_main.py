@@ -134,7 +134,7 @@ def test_output_that_cannot_be_written_is_one_line_and_an_exit_code(line: str, u
         done = subprocess.run(
             command(*line.split()), stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment
         )
-    told = [text for text in done.stderr.splitlines() if "at work: " not in text]  # a busy machine prints that it is at work
+    told = [text for text in done.stderr.splitlines() if "still running: " not in text]  # printed on a busy machine
     name = main.program_of(line.split()[0]) if not line.startswith("--") else "namesrv"
     assert (done.returncode, told) == (2, [f"{name}: the output could not be written: No space left on device"])
 
@@ -182,5 +182,5 @@ def test_a_folder_of_another_user_is_one_line_and_an_exit_code(arguments: tuple[
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=clean_environment())
     assert done.returncode == (2 if arguments[0] == "chaos" else 1), "1 of chaos means that a promise was broken"
     line = rf"namesrv [a-z ]+: {folder}/data\S*: Permission denied; (repeat|give) [^\n]*\n"
-    told = "".join(text for text in done.stderr.splitlines(True) if "at work: " not in text)
+    told = "".join(text for text in done.stderr.splitlines(True) if "still running: " not in text)
     assert re.fullmatch(line, told), done.stderr

@@ -576,7 +576,7 @@ async def test_an_edited_backup_is_refused_before_anything_is_proposed(tmp_path:
             patch.setattr(quotas, "KV_NAMESPACES_MAX", 0)
             refused = await run("restore", str(large), "-a", cluster.admin)
         assert refused.code == 1, refused
-        assert "1 KV namespaces, 0 are allowed" in refused.err
+        assert "1 KV namespaces, at most 0 are allowed" in refused.err
         for node in cluster.nodes:
             assert isinstance(node.service, ReplicatedNode)
             raft = node.service.consensus._raft.node

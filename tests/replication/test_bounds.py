@@ -83,7 +83,7 @@ def test_an_emptied_namespace_stays_known_and_namespaces_are_bounded(
         refused = peer.call(100, {"namespace": "m", "key": "k", "value": "v"})
         assert (refused.code, refused.header.remark) == (
             1,
-            "there would be 2 KV namespaces, 1 are allowed; use one of those that exist",
+            "there would be 2 KV namespaces, at most 1 are allowed; use one of those that exist",
         )
         assert peer.call(219, {"namespace": "m"}).code == 22
         assert peer.call(100, {"namespace": "n", "key": "k", "value": "v"}).code == 0
@@ -98,7 +98,7 @@ def test_a_registration_beyond_a_bound_is_refused_and_leaves_nothing(
         assert peer.call(103, broker_fields(), topic_table("T", "U")).code == 0
         refused = peer.call(103, {**broker_fields(), "brokerId": "1", "brokerAddr": "10.0.0.9:1"}, topic_table("T", "U"))
         assert refused.code == 1
-        assert "would have 2 brokers, 1 are allowed" in (refused.header.remark or "")
+        assert "would have 2 brokers, at most 1 are allowed" in (refused.header.remark or "")
         assert b"10.0.0.9:1" not in peer.call(106).body
 
 
@@ -160,7 +160,7 @@ def test_registrations_that_wait_count_against_the_limits(monkeypatch: pytest.Mo
         quotas_of_node = cluster.node(name).quotas
         refused = [each.result for each in said if isinstance(each.result, str)]
         assert len(refused) == 5
-        assert all("brokerName a would have 120 topics, 60 are allowed" in told for told in refused)
+        assert all("brokerName a would have 120 topics, at most 60 are allowed" in told for told in refused)
         assert quotas_of_node.refused == {"topicsOfName": 5}
         assert (quotas_of_node._pending.bytes, quotas_of_node._pending.objects) == ({}, {})
 
@@ -193,7 +193,7 @@ def test_a_fence_keeps_the_room_of_proposals_that_raft_still_has(monkeypatch: py
         cluster.until(lambda: all(each.ended for each in second), "the answers")
         cluster.run(6)
         assert [each.result for each in second] == [
-            "there would be 21 broker names, 20 are allowed; unregister those that are gone"
+            "there would be 21 broker names, at most 20 are allowed; unregister those that are gone"
         ] * 20
         assert {len(each.state._tables.groups) for each in cluster.nodes} == {20}
         assert (node.quotas._pending.bytes, node.quotas._pending.objects) == ({}, {})

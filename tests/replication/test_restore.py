@@ -314,7 +314,7 @@ def test_pieces_out_of_turn_of_another_restore_or_damaged_change_nothing() -> No
     assert machine.apply(encode(PIECE, "other", 0, b"x")).result.code == 1
     assert machine.apply(first).result.code == 0
     machine.apply(encode(BEGIN, "other"))
-    assert "another restore" in (machine.apply(second).result.remark or "")
+    assert "another one has replaced it" in (machine.apply(second).result.remark or "")
     refused = machine.apply(encode(PIECE, "other", 0, b"no snapshot\n")).result
     assert "cannot be read" in (refused.remark or "")
     assert machine.incoming is None

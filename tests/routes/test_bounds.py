@@ -41,7 +41,7 @@ def test_no_more_namespaces_than_allowed_emptied_ones_included(monkeypatch: pyte
         assert not told(state, command)
         state.apply(command, 1)
     refused = told(state, PutKVConfig("c", "k", "v"))
-    assert refused == "there would be 3 KV namespaces, 2 are allowed; use one of those that exist"
+    assert refused == "there would be 3 KV namespaces, at most 2 are allowed; use one of those that exist"
     assert not told(state, PutKVConfig("b", "k", "v"))
     assert not told(state, DeleteKVConfig("c", "k"))
     assert state.apply(PutKVConfig("c", "k", "v"), 2).result.changed, "what is in the log is applied"
@@ -54,7 +54,8 @@ def test_no_more_keys_in_a_namespace_than_allowed(monkeypatch: pytest.MonkeyPatc
         assert not told(state, PutKVConfig("n", key, "v"))
         state.apply(PutKVConfig("n", key, "v"), 1)
     refused = told(state, PutKVConfig("n", "c", "v"))
-    assert refused == "namespace n would have 3 keys, 2 are allowed; delete those that are not needed, or use another namespace"
+    remedy = "delete those that are not needed, or use another namespace"
+    assert refused == f"namespace n would have 3 keys, at most 2 are allowed; {remedy}"
     assert not told(state, PutKVConfig("n", "b", "w"))
     assert not told(state, PutKVConfig("m", "c", "v"))
     assert state.apply(PutKVConfig("n", "c", "v"), 2).result.changed, "what is in the log is applied"
@@ -70,7 +71,7 @@ def test_no_more_brokers_of_one_name_than_allowed(monkeypatch: pytest.MonkeyPatc
     state = RouteInfoManager()
     for broker_id in range(2):
         state.apply(register("b", broker_id, f"b{broker_id}:1"), 1)
-    assert "brokerName b would have 3 brokers, 2 are allowed" in told(state, register("b", 2, "b2:1"))
+    assert "brokerName b would have 3 brokers, at most 2 are allowed" in told(state, register("b", 2, "b2:1"))
     assert not told(state, register("b", 1, "b1:1", version=2))
     assert not told(state, register("c", 2, "b2:1"))
 
@@ -84,7 +85,7 @@ def test_a_broker_name_is_listed_in_no_more_clusters_than_allowed(monkeypatch: p
         assert not told(state, register("b", 0, "b:1", cluster=cluster))
         state.apply(register("b", 0, "b:1", cluster=cluster), 1)
     refused = told(state, register("b", 0, "b:1", cluster="E"))
-    assert "brokerName b would have 3 clusters, 2 are allowed; unregister those that are gone" in refused
+    assert "brokerName b would have 3 clusters, at most 2 are allowed; unregister those that are gone" in refused
     assert not told(state, register("b", 1, "b:2", cluster="C"))
     assert not told(state, register("c", 0, "c:1", cluster="E"))
     assert state.topics_concerned(unregister("b", 0, "b:1")) == state.removal_topics("b") == 2 + 2 * 8
@@ -131,7 +132,7 @@ def test_no_more_brokers_in_one_topic_route_than_allowed(monkeypatch: pytest.Mon
     route = [(name, QueueData(6, 4, 0, 4)) for name in "abc"]
     assert not told(state, RegisterTopic("T", tuple(route[:2])))
     admission = quotas.Quotas(UNLIMITED, state.needs)
-    with pytest.raises(LimitError, match="the route names 3 brokers, 2 are allowed"):
+    with pytest.raises(LimitError, match="the route names 3 brokers, at most 2 are allowed"):
         admission.check(RegisterTopic("T", tuple(route)))
     assert admission.refused == {"brokersOfTopic": 1}
 
@@ -146,7 +147,7 @@ def test_topics_of_a_slave_count_before_it_is_the_least_of_its_name(acting_maste
     slaves = [register("b", number, f"b:{number}", topics=f"{number}x", acting_master=acting_master) for number in (3, 2, 1)]
     granted(admission, slaves[0])
     for slave in slaves[1:]:
-        with pytest.raises(LimitError, match="would have 5 topics, 4 are allowed"):
+        with pytest.raises(LimitError, match="would have 5 topics, at most 4 are allowed"):
             granted(admission, slave)
     assert not told(state, register("b", 9, "b:9", topics="TU", acting_master=acting_master)), "it has its master's topics"
     assert not told(state, register("b", 9, "b:9", topics="vwxyz")), "it can never act as master"
@@ -176,9 +177,9 @@ def test_mappings_of_other_names_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("limit", "other", "why"),
     [
-        ("CLUSTERS_MAX", register("b", 0, "b:2", cluster="D"), "there would be 3 clusters, 2 are allowed"),
-        ("BROKER_NAMES_MAX", register("c", 0, "c:1"), "there would be 3 broker names, 2 are allowed"),
-        ("BROKERS_MAX", register("b", 1, "b:2"), "there would be 3 brokers, 2 are allowed"),
+        ("CLUSTERS_MAX", register("b", 0, "b:2", cluster="D"), "there would be 3 clusters, at most 2 are allowed"),
+        ("BROKER_NAMES_MAX", register("c", 0, "c:1"), "there would be 3 broker names, at most 2 are allowed"),
+        ("BROKERS_MAX", register("b", 1, "b:2"), "there would be 3 brokers, at most 2 are allowed"),
     ],
 )
 def test_no_more_names_and_brokers_than_allowed(
@@ -203,25 +204,25 @@ def test_no_more_mappings_in_one_registration_than_allowed(monkeypatch: pytest.M
     two = register("b", 0, "b:1", mappings={topic: mapping(topic, "b") for topic in "TU"})
     assert not told(state, two)
     monkeypatch.setattr(quotas, "MAPPED_QUEUES_MAX", 3)
-    assert "has 2 static topic mappings with 4 queues, 10000 with 3 are allowed" in told(state, two)
+    assert "has 2 static topic mappings with 4 queues, at most 10000 with 3 are allowed" in told(state, two)
     monkeypatch.undo()
     monkeypatch.setattr(quotas, "MAPPINGS_MAX", 1)
-    assert "has 2 static topic mappings with 4 queues, 1 with 100000 are allowed" in told(state, two)
+    assert "has 2 static topic mappings with 4 queues, at most 1 with 100000 are allowed" in told(state, two)
 
 
 @pytest.mark.parametrize(
     ("bound", "held", "why"),
     [
-        ("KV_NAMESPACES_MAX", 2, "2 KV namespaces, 1 are allowed"),
-        ("CLUSTERS_MAX", 2, "2 clusters, 1 are allowed"),
-        ("BROKER_NAMES_MAX", 2, "2 broker names, 1 are allowed"),
-        ("BROKERS_MAX", 4, "4 brokers, 3 are allowed"),
-        ("CLUSTERS_OF_NAME_MAX", 1, "1 clusters of brokerName b, 0 are allowed"),
-        ("MEMBERS_MAX", 3, "3 brokers of brokerName b, 2 are allowed"),
-        ("QUEUE_SETTINGS_MAX", 2, "2 combinations of queue settings of brokerName b, 1 are allowed"),
-        ("MAPPED_QUEUES_MAX", 2, "2 queues in a static topic mapping of brokerName b, 1 are allowed"),
-        ("TOPICS_MAX", 2, "2 topics of brokerName b, 1 are allowed"),
-        ("ALL_TOPICS_MAX", 3, "3 different topics, 2 are allowed"),
+        ("KV_NAMESPACES_MAX", 2, "2 KV namespaces, at most 1 are allowed"),
+        ("CLUSTERS_MAX", 2, "2 clusters, at most 1 are allowed"),
+        ("BROKER_NAMES_MAX", 2, "2 broker names, at most 1 are allowed"),
+        ("BROKERS_MAX", 4, "4 brokers, at most 3 are allowed"),
+        ("CLUSTERS_OF_NAME_MAX", 1, "1 clusters of brokerName b, at most 0 are allowed"),
+        ("MEMBERS_MAX", 3, "3 brokers of brokerName b, at most 2 are allowed"),
+        ("QUEUE_SETTINGS_MAX", 2, "2 combinations of queue settings of brokerName b, at most 1 are allowed"),
+        ("MAPPED_QUEUES_MAX", 2, "2 queues in a static topic mapping of brokerName b, at most 1 are allowed"),
+        ("TOPICS_MAX", 2, "2 topics of brokerName b, at most 1 are allowed"),
+        ("ALL_TOPICS_MAX", 3, "3 different topics, at most 2 are allowed"),
     ],
 )
 def test_a_whole_state_has_no_more_of_anything_than_commands_may_add(
@@ -247,7 +248,7 @@ def test_a_broker_name_has_no_more_topics_than_allowed(monkeypatch: pytest.Monke
     monkeypatch.setattr(quotas, "TOPICS_MAX", 3)
     state = RouteInfoManager()
     four = register("b", 0, "b:1", topics="abcd")
-    assert "brokerName b would have 4 topics, 3 are allowed" in told(state, four)
+    assert "brokerName b would have 4 topics, at most 3 are allowed" in told(state, four)
     assert not told(state, register("b", 0, "b:1", topics="abc"))
     state.apply(register("b", 0, "b:1", topics="abc"), 1)
     assert not told(state, register("b", 0, "b:1", version=2, topics="abc")), "it adds none"
@@ -277,7 +278,7 @@ def test_a_broker_name_has_no_more_mappings_than_allowed(monkeypatch: pytest.Mon
     assert not told(state, announced("abc"))
     state.apply(announced("abc"), 1)
     assert not told(state, announced("abc", 2))
-    assert "would have 4 static topic mappings, 3 are allowed" in told(state, announced("cd", 2))
+    assert "would have 4 static topic mappings, at most 3 are allowed" in told(state, announced("cd", 2))
     state.apply(unregister("b", 0, "b:1"), 2)
     assert not told(state, announced("def", 3))
 
@@ -287,7 +288,7 @@ def test_all_brokers_have_no_more_different_topics_than_allowed(monkeypatch: pyt
     state = RouteInfoManager()
     state.apply(register("b", 0, "b:1", topics="abc"), 1)
     assert not told(state, register("c", 0, "c:1", topics="abc"))
-    assert "there would be 4 different topics, 3 are allowed" in told(state, register("c", 0, "c:1", topics="cd"))
+    assert "there would be 4 different topics, at most 3 are allowed" in told(state, register("c", 0, "c:1", topics="cd"))
     assert "there would be 4 different topics" in told(state, RegisterTopic("d", (("b", queues()),)))
     assert not told(state, RegisterTopic("c", (("b", queues(4)),)))
     state.apply(DeleteTopic("a", None), 2)

@@ -231,7 +231,7 @@ class Traffic:
         await self.cluster.agree()
         await asyncio.gather(*(self._check_node(address) for address in self.cluster.addresses))
         assert not self.problems, self.problems
-        assert self.longest_gap_s < FAIL_OVER_LIMIT_S, f"nobody answered a look-up for {self.longest_gap_s:.1f} s"
+        assert self.longest_gap_s < FAIL_OVER_LIMIT_S, f"no node answered a look-up for {self.longest_gap_s:.1f} s"
         assert not self.watch.contradictions, self.watch.contradictions
         assert self.watch.compared, "no two answers could be compared"
 

@@ -128,7 +128,7 @@ def test_what_nobody_wrote_is_named() -> None:
     route = Operation("c", "route", "t", [["a", 1], ["b", 7]], 10, 11, Outcome.OK)
     writes = [Operation("b", "register", "t", ["b", version], version, version, Outcome.OK) for version in (1, 2)]
     text = check_history([Operation("a", "register", "t", ["a", 1], 0, 1, Outcome.OK), *writes, route]).describe()
-    assert text.endswith("Nobody wrote b = 7.")
+    assert text.endswith("No operation wrote b = 7.")
     assert "Nobody" not in check_history(history(*BAD["stale read"])).describe()
 
 
