@@ -34,6 +34,7 @@ class DiskFault(StrEnum):
         return synced.with_suffix(f".{self}")
 
     def begin(self, synced: Path) -> None:
+        synced.parent.mkdir(parents=True, exist_ok=True)  # nodes of other commands may store nothing there
         self.file(synced).touch()
 
     def end(self, synced: Path) -> None:

@@ -167,7 +167,7 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
         scenario.sync_ms if has_disks(plan) else None,
     )
     if scenario.has_disks and not has_disks(plan):
-        say("the nodes are not started with namesrv serve, so their disks are fast and keep what was written")
+        say("the nodes are not started with namesrv serve, so their disks do not fail, and are not slow")
     async with made as cluster:
         say(f"starting {plan.nodes} nodes, mode {plan.mode}, in {folder}")
         if scenario.round_trip_ms:
@@ -191,7 +191,7 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
 
 
 def has_disks(plan: RunPlan) -> bool:
-    """Whether the nodes get disks that are slow or lose bytes. Foreign nodes, and those of another command, cannot."""
+    """Whether the nodes get disks that can fail (``node_disk``). Foreign nodes, and those of another command, cannot."""
     return plan.scenario.has_disks and foreign(plan.mode) is None and has_disk(plan.node_command)
 
 

@@ -78,9 +78,10 @@ class CloseReason(StrEnum):
     """Why a connection ended."""
 
     PEER = "peer"
-    """The peer closed or reset the connection, or violated the protocol."""
+    """The peer closed or reset the connection and had received the answers to all its requests, or it violated the protocol."""
     UNACKNOWLEDGED = "unacknowledged"
-    """The peer closed or reset the connection, and its host had not acknowledged all bytes of our answers."""
+    """The peer closed or reset the connection while a request was unanswered, or its host had not acknowledged all bytes of the
+    answers."""
     IDLE = "idle"
     """No byte was read or written for serverChannelMaxIdleTimeSeconds."""
     OURS = "ours"

@@ -233,14 +233,17 @@ class RemotingConnection(asyncio.BufferedProtocol):
             is_sample = metrics.fast_path_hits - metrics.fast_path_observed >= SAMPLED_HITS
             started_ns = perf_counter_ns() if is_sample or count > FEW_BYTES else 0
             position = self.prepared(self, data, 0, pieces)
-            answer = b"".join(pieces)
-            if answer:
-                metrics.bytes_out += len(answer)
+            spent_ns = FEW_NS if count <= FEW_BYTES else perf_counter_ns() - started_ns + count * NS_PER_BYTE
+            if pieces:
+                answer = b"".join(pieces)
+                answer_bytes = len(answer)
+                if answer_bytes > FEW_BYTES:
+                    spent_ns += answer_bytes * NS_PER_BYTE
+                metrics.bytes_out += answer_bytes
                 self._transport.write(answer)  # type: ignore[union-attr]  # there is one until connection_lost
                 if is_sample:
                     metrics.observe_fast_path(perf_counter_ns() - started_ns)
-            spent_ns = FEW_NS if count <= FEW_BYTES else perf_counter_ns() - started_ns + count * NS_PER_BYTE
-            host.shares.spend(self.share, spent_ns + len(answer) * NS_PER_BYTE)
+            host.shares.spend(self.share, spent_ns)
             if position < count:
                 self._take(data, position, is_looked_up=True)
         elif self._is_plain:
@@ -287,8 +290,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def _end_by_peer(self) -> CloseReason:
         """The reason of an end by the peer, at the time of this end."""
         assert self._transport is not None
-        is_unsent = self._transport.get_write_buffer_size() > 0
-        return CloseReason.UNACKNOWLEDGED if is_unsent or unacknowledged_bytes(self.descriptor) else CloseReason.PEER
+        is_waiting = self.pending > 0 or self._transport.get_write_buffer_size() > 0
+        return CloseReason.UNACKNOWLEDGED if is_waiting or unacknowledged_bytes(self.descriptor) else CloseReason.PEER
 
     # -- called by dispatcher, service and server -----------------------------------------------------------------------
 
@@ -528,7 +531,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def _end_tls(self) -> None:
         """If the peer has sent close_notify, drain, unless frames before it wait to be processed."""
         if self._tls is not None and self._tls.ended and self._reading and not self._closing:
-            self.drain(CloseReason.PEER)
+            self.drain(self._end_by_peer())
 
     def _tls_failed(self, error: TlsError) -> None:
         self._host.metrics.tls_failures += 1

@@ -177,7 +177,7 @@ async def test_watching_is_documented_as_it_is() -> None:
     assert f"At most {WATCHERS_MAX} watchers" in text
     assert f"at most {watch_module.ADDRESS_WATCHERS_MAX} of them from one address" in text
     assert f"reads nothing for {watch_module.WRITE_TIMEOUT_S:g} s" in text
-    assert f"comment every {watch_module.KEEP_ALIVE_S:g} s" in text
+    assert f"After {watch_module.KEEP_ALIVE_S:g} s without an event, a comment" in text
 
 
 async def test_an_open_watcher_is_told_that_a_backup_took_the_place_of_the_state(tmp_path: Path) -> None:

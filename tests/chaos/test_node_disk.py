@@ -1,10 +1,13 @@
 """Disks that lose unsynced bytes: which bytes remain, and that real nodes start again with them."""
 
 import dataclasses
+import os
 import random
+import threading
 from pathlib import Path
 
-from replicated_namesrv.chaos.node_disk import has_disk, lose_unsynced, with_disk
+from replicated_namesrv.chaos import node_disk
+from replicated_namesrv.chaos.node_disk import DiskFault, has_disk, lose_unsynced, with_disk
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.run import RunPlan, check_fits, has_disks
 from replicated_namesrv.chaos.scenario import FaultKind, FaultSpec, load
@@ -24,6 +27,32 @@ def test_a_file_keeps_what_was_synced_last(tmp_path: Path) -> None:
         "complete": b"0123456789",
         "never": b"",
     }
+
+
+def test_no_sync_ends_while_the_disk_hangs(tmp_path: Path) -> None:
+    synced, ended = tmp_path / "data" / "n1.synced", threading.Event()
+    DiskFault.HANGS.begin(synced)
+    report = os.open(synced, os.O_WRONLY | os.O_CREAT)
+    sync = node_disk._watched(lambda descriptor: ended.set(), report, 0, DiskFault.HANGS.file(synced))
+    thread = threading.Thread(target=sync, args=(report,))
+    thread.start()
+    assert not ended.wait(0.3)
+    DiskFault.HANGS.end(synced)
+    thread.join()
+    assert ended.is_set()
+    os.close(report)
+
+
+def test_a_full_disk_has_no_free_space(tmp_path: Path) -> None:
+    synced = tmp_path / "n1.synced"
+    statvfs = node_disk._filled(os.statvfs, DiskFault.FULL.file(synced))
+    before = statvfs(tmp_path)
+    DiskFault.FULL.begin(synced)
+    full = statvfs(tmp_path)
+    assert (full.f_bavail, full.f_bfree, full.f_frsize, full.f_blocks) == (0, 0, before.f_frsize, before.f_blocks)
+    DiskFault.FULL.end(synced)
+    assert before.f_bavail > 0
+    assert statvfs(tmp_path).f_bavail > 0
 
 
 async def test_a_node_reports_its_syncs_and_starts_again_after_a_power_loss(tmp_path: Path, rng: random.Random) -> None:
@@ -49,10 +78,13 @@ def test_only_our_own_nodes_have_such_disks(tmp_path: Path) -> None:
     plain = load("no-fault")
     lossy = dataclasses.replace(plain, fault=(FaultSpec(FaultKind.POWER_LOSS, "all"),))
     slow = dataclasses.replace(plain, sync_ms=5)
+    hanging, full = (dataclasses.replace(plain, fault=(FaultSpec(k),)) for k in (FaultKind.DISK_HANGS, FaultKind.DISK_FULL))
     for scenario, mode, command, expected in (
         (plain, "cp", SERVE, False),
         (lossy, "cp", SERVE, True),
         (slow, "ap", SERVE, True),
+        (hanging, "cp", SERVE, True),
+        (full, "ap", SERVE, True),
         (lossy, "cp", ("./serve",), False),
         (lossy, "java:5.3.3", SERVE, False),
     ):

@@ -5,6 +5,7 @@ The simulator has the same switches (``--off``).
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from replicated_namesrv.replication.liveness.departures import Departures
 from replicated_namesrv.replication.liveness.leader_messages import NodeReport
 from replicated_namesrv.replication.liveness.silence import Lease
 from replicated_namesrv.routes.commands import BrokerRemoval, UnregisterBrokers
-from replicated_namesrv.simulation.route_cluster import Wire
+from replicated_namesrv.simulation.route_cluster import NameServer, SimulatedConnection, Wire
 from replicated_namesrv.simulation.world import SECOND
 from tests.replication.virtual import KEY, TIMEOUT_MS, Cluster, registration, virtual_cluster
 
@@ -169,13 +170,18 @@ def peace(cluster: Cluster) -> bool:
 
 
 def acknowledged_answers(cluster: Cluster) -> bool:
-    """The network loses the broker's messages for a moment. The broker closes its connections afterwards."""
+    """The network loses the answers to the broker. The broker closes its connections afterwards."""
     wires = registered(cluster, LONG_MS)
     cluster.run(1)
+
+    def ask(wire: Wire, server: NameServer, connection: SimulatedConnection) -> object:
+        wire.is_cut = True  # from now on, so that the request has arrived
+        return server.node.register(registration(timeout_ms=LONG_MS), connection)
+
     for wire in wires:
-        wire.is_cut = True
-        cluster.say(wire, lambda server, c: server.node.register(registration(timeout_ms=LONG_MS), c))
+        cluster.say(wire, partial(ask, wire))
     cluster.run(0.5)
+    assert all(wire.is_cut for wire in wires)
     for wire in wires:
         wire.is_cut = False
         wire.hang_up()

@@ -434,7 +434,7 @@ def test_half_closed_connection_gets_its_answers(tmp_path: Path) -> None:
         server.do(lambda: node.complete(0))
         assert peer.answers(1)[0].header.opaque == 1
         assert peer.is_closed()
-        wait_until(lambda: [reason for _, reason in node.lost] == [CloseReason.PEER], "exactly one report")
+        wait_until(lambda: [reason for _, reason in node.lost] == [CloseReason.UNACKNOWLEDGED], "exactly one report")
 
 
 def test_reset_while_a_request_waits(tmp_path: Path) -> None:

@@ -235,6 +235,22 @@ def test_close_notify(tmp_path: Path) -> None:
         wait_until(lambda: server.metrics.connections_closed == {"peer": 1}, "the close")
 
 
+def test_close_notify_before_the_answer_is_acknowledged(tmp_path: Path) -> None:
+    """The peer ends TLS while it has not read its answer, and its socket does not accept all of it."""
+    with live_server(tmp_path) as server, Peer(server.port) as registrar, socket.socket() as raw:
+        registrar.call(103, broker_fields(), topic_table(*(f"topic-{number}" for number in range(3_000))))
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        raw.connect(("127.0.0.1", server.port))
+        with trusting_anybody().wrap_socket(raw, server_hostname="localhost") as peer:
+            peer.sendall(request(206))
+            wait_until(lambda: server.metrics.request_counts().get((206, 0)) == 1, "the answer")
+            peer.settimeout(0)
+            with contextlib.suppress(ssl.SSLError, BlockingIOError):
+                peer.unwrap()  # sends close_notify, and does not wait for that of the server
+            wait_until(lambda: server.metrics.connections_closed, "the end")
+            assert server.do(lambda: server.metrics.connections_closed) == {"unacknowledged": 1}
+
+
 def test_requests_before_close_notify_are_processed(tmp_path: Path) -> None:
     """All of them arrive in one read. Most of them wait for the share of their address."""
     count = 3_000
@@ -255,7 +271,8 @@ def test_requests_before_close_notify_are_processed(tmp_path: Path) -> None:
         while client.recv(65_536):
             pass
         assert server.do(lambda: server.metrics.request_counts()) == {(206, 0): count}
-        assert server.do(lambda: server.metrics.connections_closed) == {"peer": 1}
+        closed = server.do(lambda: server.metrics.connections_closed)
+        assert closed in ({"peer": 1}, {"unacknowledged": 1}), "it depends on the buffers of the sockets"
 
 
 def test_records_without_data_take_the_share_of_their_address(tmp_path: Path) -> None:

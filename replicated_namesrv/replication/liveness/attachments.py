@@ -18,7 +18,8 @@ broker also closes a connection if an answer takes longer than the request's tim
 returns with its next registrations. Therefore the node records for each open connection the unanswered requests of
 ``broker_calls.py`` and the duration of answers. Other requests wait that long only while no read index is confirmed (C4), so they
 are not recorded. If the network loses our answers, the broker closes the connection, too. Then the kernel reports bytes that were
-not acknowledged (C5, ``CloseReason.UNACKNOWLEDGED``):
+not acknowledged. A request can arrive immediately before the end of its connection, and is answered after it. The reason
+``CloseReason.UNACKNOWLEDGED`` means both (C5):
 
     row  the broker closes the connection                               clean           test
     C1   while a request on it is unanswered                            no              test_unanswered_request
@@ -26,7 +27,7 @@ not acknowledged (C5, ``CloseReason.UNACKNOWLEDGED``):
     C3   within PATIENCE_MS after this process stalled for SLOW_MS      no              test_stalled_process
     C4   within PATIENCE_MS after this node had no confirmed read       no              test_unanswered_queries
          index for PATIENCE_MS
-    C5   while its host has not acknowledged all bytes of our answers   no              test_unacknowledged_answer
+    C5   before its host has acknowledged the answers to all requests   no              test_unacknowledged_answer
     C6   at any other time                                              yes             test_closed_in_peace
 
 The node knows when a connection was opened, except after a stall: during the stall the kernel opens connections, which the node
