@@ -112,7 +112,9 @@ METRICS: dict[str, Declared] = {
     "info": Declared(GAUGE, "Always 1. The labels give version, mode and node id.", ("version", "mode", "node_id")),
     "uptime_seconds": Declared(GAUGE, "Seconds since the node was started."),
     "ready": Declared(GAUGE, "1 while the node listens on the RocketMQ port."),
-    "fenced": Declared(GAUGE, "1 while the node is fenced: it has received no confirmed read index for fenceAfterMs (mode=cp)."),
+    "fenced": Declared(
+        GAUGE, "1 while the node is fenced: it has received no confirmed read index for fenceAfterMs, or was removed (mode=cp)."
+    ),
     "answers_stale": Declared(
         GAUGE, "1 while the node gives stale answers because it has no majority (noQuorumPolicy=serve-stale)."
     ),

@@ -70,6 +70,7 @@ from replicated_namesrv.routes.history import EXPIRED, LOST, UNREGISTERED, Histo
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+from replicated_namesrv.routes.tables import LATER_SETTINGS
 
 UNREGISTERED_MAX = 10_000
 """Maximum number of unregistrations that are remembered; the newest are kept. A registration that was received before its
@@ -151,8 +152,10 @@ def encode_suspect(suspects: Iterable[Suspect], time_ms: int, term: int, serial:
 
 
 def encode_lead(settings: RouteSettings, time_ms: int, term: int) -> bytes:
-    """The first command of the leader of ``term``. The first such command in a new cluster sets the settings."""
-    return _encode([LEAD, term], UpdateSettings(asdict(settings)), time_ms)
+    """The first command of the leader of ``term``. The first such command in a new cluster sets the settings, except
+    ``LATER_SETTINGS``, because nodes of version 0.1.0 ignore these."""
+    values = {name: value for name, value in asdict(settings).items() if name not in LATER_SETTINGS}
+    return _encode([LEAD, term], UpdateSettings(values), time_ms)
 
 
 def encode_operation(request: str, target: str, time_ms: int) -> bytes:
