@@ -7,6 +7,8 @@
 - Stickiness (4.2.3): a node grants no vote or pre-vote within the minimum election time after contact with a leader. A leader
   grants none while it leads. The lease depends on this. A restarted node does not know when it last had contact with a leader,
   so it grants no vote for one minimum election time (boot silence).
+- A node whose last term or vote is not on disk does not campaign: it could not send its requests. With each campaign it would
+  raise its term, and its answers would spoil the pre-votes of nodes whose disks work.
 - A leader that transfers leadership (3.10, ``transfer_leadership.py``) sends TimeoutNow. The node that receives it
   campaigns at once, and its forced vote requests override stickiness.
 """
@@ -113,7 +115,8 @@ class Elections:
         """Campaign if the election time-out has passed. Must not be called on a leader."""
         if now >= self._leadership.election_deadline and not self._waits_for_disk:
             self.restart_timer(now)
-            if self._voters.is_voter and not self._stall.stalled and not self._waits_for_peers:
+            is_able = self._voters.is_voter and not self._stall.stalled and not self._waits_for_peers
+            if is_able and not (self._has_unsynced_vote and self._defences.durable_vote_first):
                 self._start(now)
 
     def next_wakeup(self) -> float:
@@ -131,6 +134,11 @@ class Elections:
         other votes may pre-vote, because its vote requests are not sent (``Membership.may_send``). The only voter would lead,
         commit and confirm reads without any message."""
         return self._context.is_alone and self._voters.is_silent
+
+    @property
+    def _has_unsynced_vote(self) -> bool:
+        """Whether the last term or vote of this node is not on disk."""
+        return self._log.vote_number > self._log.durable_number
 
     def _start(self, now: float) -> None:
         if self._context.quorum == 1 or not self._defences.pre_vote:

@@ -22,6 +22,8 @@ class Defences:
     """A leader sends its followers nothing before its own vote is on disk."""
     durable_campaign: bool = True
     """The only voter does not campaign before its whole log is on disk."""
+    durable_vote_first: bool = True
+    """A node whose last term or vote is not on disk does not campaign for another term."""
     fresh_acks: bool = True
     """Acknowledgements of another term, or older than the last change of a follower's progress, are ignored."""
     acknowledged_check: bool = True

@@ -15,7 +15,7 @@ from tests.support.raft_world import World
 def test_durable_campaign(defended: bool) -> None:
     """The only voter writes on a slow disk. An observer that was a voter, and has campaigned, sends it a higher term. The voter
     must not win its own election before its log is on disk: its leader would commit the whole log at once."""
-    world = world_with("durable_campaign", defended, 1)
+    world = world_with("durable_campaign", defended, 1, also_off=("durable_vote_first",))
     former = grow(world, "n2")
     leader = world.elect()
     world.drop = lambda source, target, message: source == "n2"

@@ -3,6 +3,7 @@ meanwhile."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome
 from replicated_namesrv.raft.memory_bounds import exceeded
 from replicated_namesrv.raft.outbox import HELD_MAX
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
-from replicated_namesrv.raft.raft_messages import PreVote, PreVoteReply, TimeoutNow
+from replicated_namesrv.raft.raft_messages import Message, PreVote, PreVoteReply, TimeoutNow
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.snapshot_receiving import RECEIVED_SYNCS_MAX
 from tests.support.raft_world import Host, World
@@ -89,6 +90,48 @@ def test_a_leader_on_a_hung_disk_hands_over(defended: bool) -> None:
     else:
         assert leader.role == "leader"
         assert leader.log.buffered_bytes > 3 * 100 * 2_000
+
+
+class FixedJitter(Random):
+    """Every election time-out of a node is the same."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__(0)
+        self._value = value
+
+    def random(self) -> float:
+        return self._value
+
+
+@both
+def test_a_candidate_on_a_hung_disk_does_not_prevent_elections(defended: bool) -> None:
+    """The node with the longest log cannot write its vote, so its vote requests are never sent. If it campaigned again and again,
+    it would raise its term each time, and its answers with this term would end the pre-votes of the others."""
+    world, longest = settled(without=None if defended else "durable_vote_first", sync_stall_ms=60_000)
+    others = [host for name, host in world.hosts.items() if name != longest.node_id]
+    world.hosts[longest.node_id].jitter = FixedJitter(0.0)
+    for host, value in zip(others, (0.5, 0.9), strict=True):
+        host.crash(power=False)
+        host.jitter = FixedJitter(value)
+    write(world, longest.node_id)
+    world.run(0.05)
+    HungDisk(world.hosts[longest.node_id])
+    world.run_until(lambda: longest.role != "leader")
+    term = longest.term
+
+    def delay_grants(source: str, target: str, message: Message) -> bool:
+        """The refusals of the node with the longest log arrive first."""
+        is_grant = isinstance(message, PreVoteReply) and message.granted and target != longest.node_id
+        if is_grant:
+            world.later(2 * world.delay, lambda: world._deliver(source, target, message))
+        return is_grant
+
+    world.drop = delay_grants
+    for host in others:
+        host.start()
+    world.run(5)
+    assert (world.leader is not None) == defended
+    assert (longest.term > term + 5) != defended
 
 
 def test_the_hand_over_takes_no_election_time() -> None:
