@@ -78,10 +78,12 @@ class CloseReason(StrEnum):
     """Why a connection ended."""
 
     PEER = "peer"
-    """The peer closed or reset the connection and had received the answers to all its requests, or it violated the protocol."""
+    """The peer closed or reset the connection, and had received the answers to all its requests in time."""
     UNACKNOWLEDGED = "unacknowledged"
-    """The peer closed or reset the connection while a request was unanswered, or its host had not acknowledged all bytes of the
-    answers."""
+    """The peer closed or reset the connection while a request was incomplete or unanswered, or soon after a slow answer, or its
+    host had not acknowledged all bytes of the answers."""
+    REFUSED = "refused"
+    """The peer violated the protocol, so this node closed the connection."""
     IDLE = "idle"
     """No byte was read or written for serverChannelMaxIdleTimeSeconds."""
     OURS = "ours"

@@ -47,6 +47,8 @@ FEW_NS = 10_000
 NS_PER_BYTE = 1
 """Estimated time to receive or to send a byte. Most of this time is spent in the kernel, which our measurements do not
 include."""
+PATIENCE_NS = 3_000_000_000
+"""A broker that closes its connection within this time after a slow answer may have closed it for lack of this answer."""
 DEFERRED_NS = 20_000
 """Estimated time to send an answer later. It is counted when the answer is deferred."""
 LONG_FRAME_BYTES = 65_536
@@ -128,8 +130,10 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "_close_reason",
         "_closing",
         "_decided",
+        "_doubtful_until_ns",
         "_ended",
         "_filled",
+        "_has_dropped",
         "_host",
         "_is_plain",
         "_needed",
@@ -199,6 +203,10 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """How the peer has ended its side; None: it has not."""
         self._closing = False
         self._close_reason: CloseReason | None = None
+        self._doubtful_until_ns = 0
+        """Until then, an end by the peer may be caused by an answer that was slow."""
+        self._has_dropped = False
+        """Whether a request of this connection was dropped without an answer."""
 
     # -- called by the event loop ---------------------------------------------------------------------------------------
 
@@ -290,8 +298,19 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def _end_by_peer(self) -> CloseReason:
         """The reason of an end by the peer, at the time of this end."""
         assert self._transport is not None
-        is_waiting = self.pending > 0 or self._transport.get_write_buffer_size() > 0
-        return CloseReason.UNACKNOWLEDGED if is_waiting or unacknowledged_bytes(self.descriptor) else CloseReason.PEER
+        is_unanswered = self.pending > 0 or self._has_dropped or self._partial is not None
+        is_late = perf_counter_ns() < self._doubtful_until_ns or self._transport.get_write_buffer_size() > 0
+        if is_unanswered or is_late or unacknowledged_bytes(self.descriptor):
+            return CloseReason.UNACKNOWLEDGED
+        return CloseReason.PEER
+
+    def answered_late(self) -> None:
+        """An answer took so long that the peer may close the connection for lack of it."""
+        self._doubtful_until_ns = perf_counter_ns() + PATIENCE_NS
+
+    def dropped(self) -> None:
+        """A request of this connection will not be answered, although the peer waits for its answer."""
+        self._has_dropped = True
 
     # -- called by dispatcher, service and server -----------------------------------------------------------------------
 
@@ -536,7 +555,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def _tls_failed(self, error: TlsError) -> None:
         self._host.metrics.tls_failures += 1
         self._host.problems.report("tls", "TLS failed; connection closed", peer=self.peer, why=str(error))
-        self.abort(CloseReason.PEER)
+        self.abort(CloseReason.REFUSED)
 
     def _start_tls(self, data: bytes) -> None:
         context = self._host.tls.context
@@ -561,7 +580,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """The peer violated the protocol: close without an answer."""
         self._host.problems.report("refused", "connection closed: it does not speak remoting", peer=self.peer, why=why)
         self._host.metrics.hit_limit("malformed")
-        self.abort(CloseReason.PEER)
+        self.abort(CloseReason.REFUSED)
 
     # -- frames and answers ---------------------------------------------------------------------------------------------
 

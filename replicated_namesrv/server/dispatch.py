@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from replicated_namesrv.server.cluster_test import ClusterTestRoutes
 
 GO_AWAY = Answer(ResponseCode.GO_AWAY.value, "please go away")
+SLOW_NS = 1_000_000_000
+"""If an answer took longer than this, its peer may give up before the answer arrives. The time in queues of this node counts."""
 OPAQUE_BYTES_MAX = 11
 """Maximum length of an opaque in JSON: a sign and ten digits."""
 ROUTE_QUERY = RequestCode.GET_ROUTEINFO_BY_TOPIC.value
@@ -104,6 +106,11 @@ class RequestDispatcher:
     def note_operators(self, note: Note) -> None:
         """From now on call ``note`` for each request of an operator."""
         self._handlers |= {code: noted(code, self._handlers[code], note) for code in OPERATOR_CODES}
+
+    @property
+    def is_going_away(self) -> bool:
+        """Whether newer clients are asked to use another node (GO_AWAY)."""
+        return self._is_going_away
 
     def started(self) -> None:
         """The server listens from now on (needWaitForService counts from here)."""
@@ -231,7 +238,10 @@ class RequestDispatcher:
             self._metrics.count_request(request.header.code, None)
         else:
             frame = self._complete(request, answer)
-            self._metrics.latency.observe(perf_counter_ns() - started_ns)
+            elapsed_ns = perf_counter_ns() - started_ns
+            self._metrics.latency.observe(elapsed_ns)
+            if elapsed_ns > SLOW_NS:
+                request.connection.answered_late()
         request.connection.finish(frame)
 
     def _count_pending(self, request: Request, change: int) -> None:

@@ -183,6 +183,7 @@ class RegistrationQueue:
         for descriptor, _ in self._departures.poll(0):
             connection = self._watched[descriptor]
             self.drop(connection)
+            connection.dropped()
             connection.resume()  # reading then reports that the peer has closed the connection
         budget_ns = TURN_BUDGET_NS // 2 if self._small and self._large else TURN_BUDGET_NS
         for queue in (self._small, self._large):
@@ -265,7 +266,8 @@ class RegistrationService(Protocol):
         self, registration: RegisterBroker, connection: Connection, received: int | None = None
     ) -> Result | Future[Result]:
         """Apply a registration, attach the broker to ``connection`` and count it as a heartbeat. The result has no epoch if the
-        registration was not stored. ``received``: what ``renew_unchanged`` returned instead of a result. Raises LimitError.
+        registration was not stored. ``received``: the revision of the state when the request had arrived; None: the present
+        one. Raises LimitError.
         """
 
     def renew_unchanged(
@@ -325,16 +327,16 @@ class Registrations:
             return Answer(
                 ERROR, f"{', '.join(missing) or 'brokerId'} is missing; send all of clusterName, brokerName, brokerAddr, brokerId"
             )
-        body = memoryview(request.data)[request.bounds.body_start : request.bounds.end]
+        body, received = memoryview(request.data)[request.bounds.body_start : request.bounds.end], self._service.state.revision
         if len(body) > SMALL_BYTES:
-            return self.queue.evaluate(request, self._evaluate(request, body, None))
+            return self.queue.evaluate(request, self._evaluate(request, body, None, received))
         reading = finish(self._read(request, body))
         if reading is None:
             return WRONG_CRC
-        known = self._known(request, body, reading)
+        known = self._known(request, body, reading, received)
         if known is not None:
             return known
-        return self.queue.evaluate(request, self._evaluate(request, bytes(body), reading))
+        return self.queue.evaluate(request, self._evaluate(request, bytes(body), reading, received))
 
     def _read(self, request: Request, body: memoryview) -> Generator[None, None, Reading | None]:
         """The key of the request. None: its checksum is wrong."""
@@ -361,8 +363,8 @@ class Registrations:
         assert memo is None or isinstance(memo, Memo), "only this module keeps memos"
         return memo
 
-    def _known(self, request: Request, body: memoryview, reading: Reading) -> Outcome | None:
-        """The outcome if the body need not be decoded."""
+    def _known(self, request: Request, body: memoryview, reading: Reading, received: int) -> Outcome | None:
+        """The outcome if the body need not be decoded. ``received``: as for ``_evaluate``."""
         memo = self._memo(request)
         if (
             memo is not None
@@ -374,7 +376,7 @@ class Registrations:
             if isinstance(outcome, Future):
                 self._metrics.registration_memo_hits += 1
                 done: Future[Answer] = asyncio.get_running_loop().create_future()
-                outcome.add_done_callback(partial(self._renewed, request, bytes(body), reading, done))
+                outcome.add_done_callback(partial(self._renewed, request, bytes(body), reading, received, done))
                 return Deferred(done, lambda answer: answer)
             if outcome is not None:
                 self._metrics.registration_memo_hits += 1
@@ -383,7 +385,13 @@ class Registrations:
         return None
 
     def _renewed(
-        self, request: Request, body: bytes, reading: Reading, done: Future[Answer], outcome: Future[Result | int]
+        self,
+        request: Request,
+        body: bytes,
+        reading: Reading,
+        received: int,
+        done: Future[Answer],
+        outcome: Future[Result | int],
     ) -> None:
         """A renewal has an outcome: it was confirmed, or the broker has to be registered."""
         if done.done():
@@ -394,7 +402,7 @@ class Registrations:
         try:
             result = outcome.result()
             if isinstance(result, int):
-                settle(done, self.queue.evaluate(request, self._evaluate(request, body, reading, result)))
+                settle(done, self.queue.evaluate(request, self._evaluate(request, body, reading, received)))
             else:
                 done.set_result(self._answer(result))
         except asyncio.CancelledError:
@@ -402,16 +410,15 @@ class Registrations:
         except Exception as error:
             done.set_exception(error)
 
-    def _evaluate(
-        self, request: Request, body: bytes | memoryview, reading: Reading | None, received: int | None = None
-    ) -> Evaluation:
-        """Evaluate the registration. If ``reading`` is None, the request is read first. ``received``: the renewal's revision."""
+    def _evaluate(self, request: Request, body: bytes | memoryview, reading: Reading | None, received: int) -> Evaluation:
+        """Evaluate the registration. If ``reading`` is None, the request is read first. ``received``: the revision of the state
+        when the request had arrived. The evaluation can wait for seconds, and the broker may have unregistered since."""
         if reading is None:
             assert isinstance(body, memoryview)
             reading = yield from self._read(request, body)
             if reading is None:
                 return WRONG_CRC
-            known = self._known(request, body, reading)
+            known = self._known(request, body, reading, received)
             if known is not None:
                 return known
         body = bytes(body)
@@ -424,7 +431,7 @@ class Registrations:
 
     # -- applying ---------------------------------------------------------------------------------------------------------
 
-    def _apply(self, request: Request, reading: Reading, decoded: RegisterBrokerBody, received: int | None) -> Outcome:
+    def _apply(self, request: Request, reading: Reading, decoded: RegisterBrokerBody, received: int) -> Outcome:
         command = registration_of(request, decoded, self._wall_clock_ms())
         generation = self._service.state.group_generation(command.broker_name)
         if request.origin is not None:

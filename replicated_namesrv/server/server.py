@@ -256,6 +256,8 @@ class RemotingServer:
         if not self.connections:
             self._gone.set()
         self._dispatcher.connection_lost(connection)
+        if reason is CloseReason.PEER and self._dispatcher.is_going_away:
+            reason = CloseReason.UNACKNOWLEDGED  # this node has asked the peer to close the connection
         self._service.connection_lost(connection, reason)
 
     def tick(self, now_s: float) -> None:

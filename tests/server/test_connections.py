@@ -18,7 +18,7 @@ from replicated_namesrv.errors import SettingError
 from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.routes.commands import Command
 from replicated_namesrv.routes.results import Result
-from replicated_namesrv.server import connection, turn_shares
+from replicated_namesrv.server import connection, dispatch, turn_shares
 from replicated_namesrv.server.idle import TICKS_PER_ADVANCE_MAX, TURN_S, IdleWheel
 from replicated_namesrv.service import CloseReason, Connection, Freshness, ReadLevel
 from replicated_namesrv.settings import INT_MAX, Settings
@@ -131,7 +131,7 @@ def test_what_is_no_frame_closes_its_connection_only(tmp_path: Path, sent: bytes
         assert peer.is_closed()
         assert other.call(105, {"topic": "T"}).code == 0
         assert server.metrics.limits_hit == {"malformed": 1}
-        wait_until(lambda: server.metrics.connections_closed == {"peer": 1}, "the close to be counted")
+        wait_until(lambda: server.metrics.connections_closed == {"refused": 1}, "the close to be counted")
 
 
 def test_what_came_before_a_malformed_frame_is_answered(tmp_path: Path) -> None:
@@ -171,6 +171,27 @@ def test_an_end_before_the_answers_are_acknowledged_has_its_own_reason(tmp_path:
                 peer.shutdown(socket.SHUT_WR)
                 wait_until(lambda: server.metrics.connections_closed, "the end of the connection")
         wait_until(lambda: server.metrics.connections_closed == {"unacknowledged": 1}, "the reason")
+
+
+def test_an_end_soon_after_a_slow_answer_has_its_own_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with live_server(tmp_path, SlowNode) as server, Peer(server.port) as peer:
+        node = server.service
+        assert isinstance(node, SlowNode)
+        peer.send(delete_topic(1))
+        wait_until(lambda: node.waiting, "the request")
+        monkeypatch.setattr(dispatch, "SLOW_NS", 0)
+        server.do(lambda: node.complete(0))
+        assert peer.answers(1)[0].code == 0
+        peer.close()
+        wait_until(lambda: server.metrics.connections_closed == {"unacknowledged": 1}, "the end")
+
+
+def test_an_end_within_a_request_has_its_own_reason(tmp_path: Path) -> None:
+    with live_server(tmp_path) as server, Peer(server.port) as peer:
+        peer.call(206)
+        peer.send(request(206)[:-3])
+        peer.close()
+        wait_until(lambda: server.metrics.connections_closed == {"unacknowledged": 1}, "the end")
 
 
 def test_idle_connections_are_closed(tmp_path: Path) -> None:
@@ -470,7 +491,7 @@ def test_stop_answers_what_is_in_flight(tmp_path: Path) -> None:
 
 def test_graceful_stop_sends_new_clients_away(tmp_path: Path) -> None:
     with (
-        live_server(tmp_path, enableShutdownGracefully="true", shutdownWaitTimeSeconds="20") as server,
+        live_server(tmp_path, SlowNode, enableShutdownGracefully="true", shutdownWaitTimeSeconds="20") as server,
         Peer(server.port) as new,
         Peer(server.port) as old,
     ):
@@ -485,6 +506,9 @@ def test_graceful_stop_sends_new_clients_away(tmp_path: Path) -> None:
         new.close()
         old.close()
         wait_until(stopped.done, "the stop, which waits for nobody any more", 10)
+        node = server.service
+        assert isinstance(node, SlowNode)
+        assert {reason for _, reason in node.lost} == {CloseReason.UNACKNOWLEDGED}, "the node has asked for these ends"
 
 
 def test_fence_and_unfence(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pickle
 import socket
 import struct
 import threading
+from asyncio import Future
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from zlib import crc32
@@ -13,9 +14,11 @@ from zlib import crc32
 import pytest
 
 from replicated_namesrv.compat.independent_node import IndependentNode
+from replicated_namesrv.routes.commands import RegisterBroker
+from replicated_namesrv.routes.results import Result
 from replicated_namesrv.server import registrations
 from replicated_namesrv.server.connection import LONG_FRAME_BYTES, ROOM_MAX_BYTES, ROOM_MIN_BYTES
-from replicated_namesrv.service import CloseReason
+from replicated_namesrv.service import CloseReason, Connection
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.registration_body import RegisterBrokerBody, decode_register_body
 from tests.support.remoting_server import Peer, ServerThread, broker_fields, live_server, request, topic_table
@@ -132,12 +135,61 @@ def test_what_waits_is_dropped_when_its_peer_leaves(tmp_path: Path, monkeypatch:
         peers[5].close()
         wait_until(lambda: queued_bytes(server) == 3 * len(LARGE), "those of three to be dropped")
         wait_until(lambda: server.metrics.connections_open == 3, "their connections to be gone")
+        assert server.do(lambda: server.metrics.connections_closed) == {"unacknowledged": 3}, "their registrations had no answer"
         monkeypatch.undo()
         for number in (1, 2, 4):
             assert peers[number].answers(1)[0].code == 0
             peers[number].close()
         assert queued_bytes(server) == 0
         assert server.metrics.pending_requests == 0
+
+
+def test_a_dropped_registration_stays_unanswered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heartbeat after it is read when reading resumes, before the end of the connection."""
+    with live_server(tmp_path) as server, Peer(server.port) as peer:
+        monkeypatch.setattr(registrations, "TURN_BUDGET_NS", 0)
+        peer.send(request(103, broker_fields("a", "10.0.0.1:1"), LARGE, opaque=1))
+        wait_until(lambda: queued_bytes(server), "it to wait")
+        peer.send(request(904, {"clusterName": "C", "brokerAddr": "10.0.0.1:1"}, flag=2))
+        peer.close()
+        wait_until(lambda: server.metrics.connections_closed == {"unacknowledged": 1}, "the end")
+        assert server.metrics.pending_requests == 0
+
+
+class ReceivedNode(IndependentNode):
+    """Records the revisions at which registrations were received, and those at which they were applied."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.revisions: list[tuple[int | None, int]] = []
+
+    def register(
+        self, registration: RegisterBroker, connection: Connection, received: int | None = None
+    ) -> Result | Future[Result]:
+        self.revisions.append((received, self.state.revision))
+        return super().register(registration, connection, received)
+
+
+def test_a_registration_that_waited_was_received_when_it_arrived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the broker has unregistered in the meantime, the registration is older than that."""
+    with live_server(tmp_path, ReceivedNode) as server, Peer(server.port) as large, Peer(server.port) as other:
+        node = server.service
+        assert isinstance(node, ReceivedNode)
+        gate = threading.Event()
+
+        def gated(body: bytes, version: int, compressed: bool, limit: int) -> Generator[None, None, RegisterBrokerBody]:
+            while len(body) == len(LARGE) and not gate.is_set():
+                yield
+            return (yield from decode_register_body(body, version, compressed, limit))
+
+        monkeypatch.setattr(registrations, "decode_register_body", gated)
+        large.send(request(103, broker_fields("a", "10.0.0.1:1"), LARGE, opaque=1))
+        wait_until(lambda: queued_bytes(server), "it to wait")
+        assert other.call(103, broker_fields("b", "10.0.0.2:1"), topic_table("T", "U")).code == 0
+        gate.set()
+        assert large.answers(1)[0].code == 0
+        (_, first), (received, applied) = node.revisions
+        assert received == first < applied
 
 
 def test_what_waits_is_dropped_when_the_server_closes_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
