@@ -122,6 +122,8 @@ class FileStorage:
             os.close(self._directory_descriptor)
             self._spares.close_all()
             raise IdentityError(f"{directory} is used by another process; give each node a directory of its own") from None
+        self._names = {entry.name for entry in os.scandir(directory) if entry.is_file()} - {LOCK, BALLAST}
+        """The files. Only this object changes them, so a list of them needs no descriptor."""
 
     @property
     def segment_bytes_max(self) -> int:
@@ -133,8 +135,7 @@ class FileStorage:
         self._ballast.fill(min(SEGMENT_BYTES, self._share) + min(MARGIN_BYTES, self._share))
 
     def list_names(self) -> list[str]:
-        own = (LOCK, BALLAST)
-        return sorted(entry.name for entry in os.scandir(self._directory) if entry.is_file() and entry.name not in own)
+        return sorted(self._names)
 
     def size(self, name: str) -> int:
         return os.stat(self._directory / name).st_size
@@ -153,6 +154,7 @@ class FileStorage:
         if descriptor is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             descriptor = self._descriptors[name] = self._spares.open(self._directory / name, flags)
+            self._names.add(name)
         return descriptor
 
     def append(self, name: str, data: bytes) -> None:
@@ -168,6 +170,8 @@ class FileStorage:
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self._directory / old, self._directory / new)
+        self._names.discard(old)
+        self._names.add(new)
         self._forget(new)
         if old in self._descriptors:
             self._descriptors[new] = self._descriptors.pop(old)
@@ -175,6 +179,7 @@ class FileStorage:
     def remove(self, name: str) -> None:
         self._forget(name)
         (self._directory / name).unlink(missing_ok=True)
+        self._names.discard(name)
 
     def _forget(self, name: str) -> None:
         descriptor = self._descriptors.pop(name, None)

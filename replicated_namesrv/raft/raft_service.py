@@ -141,11 +141,15 @@ class RaftService:
             segment_bytes=min(self._config.segment_bytes, self.storage.segment_bytes_max),
             authenticated_peers=authenticated,
         )
+        opening = self.loop.run_in_executor(None, self._open)
         try:
-            self.node = await self.loop.run_in_executor(None, self._open)
+            self.node = await asyncio.shield(opening)
             await self.loop.run_in_executor(None, self.storage.fill_ballast)
             await self.transport.start()
         except BaseException:
+            # A cancelled start does not stop the thread, which may write to the log. So the lock is kept until the thread ends:
+            # otherwise another process could open the directory in the meantime.
+            await asyncio.wait([opening])
             self.storage.close()
             raise
         if not authenticated:

@@ -9,6 +9,7 @@ longer than ``BLOCK_BYTES_MAX`` twice: first to check it, then to return it in p
 part in memory.
 """
 
+import errno
 import json
 import struct
 from collections.abc import Collection, Iterator
@@ -211,7 +212,9 @@ class SnapshotStore:
                 reader = Reader(self._storage, name)
                 for _ in reader.chunks():
                     pass
-            except ValueError as error:
+            except (ValueError, OSError) as error:
+                if isinstance(error, OSError) and error.errno != errno.EIO:  # a sector that cannot be read
+                    raise
                 self.skipped.append(f"{name}: {error}")
                 self._damaged.append(name)
                 continue

@@ -12,6 +12,8 @@ import pytest
 from replicated_namesrv.raft.file_storage import FileStorage
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, ReadReady, Rejected
 from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.raft_errors import IdentityError
+from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.raft_service import RaftService
 from replicated_namesrv.raft.transport import TransportSettings
 from tests.support.ports import free_ports
@@ -68,6 +70,34 @@ def test_propose_read_and_hand_over(tmp_path: Path) -> None:
             assert await leader.transfer_leadership()
             assert isinstance(await leader.propose(b"x=2"), Committed)
             await until(lambda: leader.status()["leader"] != leader.settings.node_id, "another leader")
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_start_keeps_the_lock_until_its_thread_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that opens the log may write to it, so no other process may open it meanwhile."""
+    opens, may_end = threading.Event(), threading.Event()
+    real = RaftService._open
+
+    def slow(service: RaftService) -> RaftNode:
+        opens.set()
+        may_end.wait(10)
+        return real(service)
+
+    monkeypatch.setattr(RaftService, "_open", slow)
+
+    async def scenario() -> None:
+        start = asyncio.ensure_future(Group(tmp_path, 1, RaftConfig()).start("n1"))
+        await asyncio.to_thread(opens.wait, 10)
+        start.cancel()
+        await asyncio.sleep(0.1)
+        assert not start.done()
+        with pytest.raises(IdentityError):
+            FileStorage(tmp_path / "n1")
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        FileStorage(tmp_path / "n1").close()
 
     asyncio.run(scenario())
 

@@ -1,6 +1,7 @@
 """Snapshot files: every cut and every flipped bit is detected. The previous file is used as long as the log begins at or before
 its end."""
 
+import errno
 import random
 from collections.abc import Iterator
 from zlib import crc32
@@ -137,6 +138,24 @@ def old_file(chunks: list[bytes]) -> Disk:
         data += BLOCK.pack(len(block), crc32(block)) + block
     disk.append("snapshot-1", data + BLOCK.pack(0, crc32(data)))
     return disk
+
+
+def test_an_older_snapshot_is_used_if_a_sector_of_the_newest_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = old_file([b"state"])
+    disk.append("snapshot-2", bytes(disk.files["snapshot-1"].data))
+    read = disk.read
+
+    def failing(name: str, offset: int = 0, size: int | None = None) -> bytes:
+        if name == "snapshot-2" and offset:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(name, offset, size)
+
+    monkeypatch.setattr(disk, "read", failing)
+    store = SnapshotStore(disk, "c")
+    opened = store.open_newest()
+    assert opened is not None
+    assert opened[0].name == "snapshot-1"
+    assert "Input/output error" in store.skipped[0]
 
 
 @pytest.mark.parametrize("size", [BLOCK_BYTES_MAX - 1, BLOCK_BYTES_MAX, BLOCK_BYTES_MAX + 1, 5 * BLOCK_BYTES_MAX, (64 << 20) + 1])

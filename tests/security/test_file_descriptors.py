@@ -60,6 +60,7 @@ def test_the_log_is_written_without_any_descriptor_left(tmp_path: Path) -> None:
             storage.append("log", b"b")
             storage.append("other", b"c")
             storage.sync(["log", "other"], directory=True)
+            assert storage.list_names() == ["log", "other"]
             assert storage.read("log") == b"a" + b"b" * (number + 1)
             storage.remove("other")
     finally:
