@@ -17,9 +17,9 @@ end of an idle connection is no clean close: this node closes it, and the broker
 broker also closes a connection if an answer takes longer than the request's time limit (``PATIENCE_MS`` or more), but then it
 returns with its next registrations. Therefore the node records for each open connection the unanswered requests of
 ``broker_calls.py`` and the duration of answers. Other requests wait that long only while no read index is confirmed (C4), so they
-are not recorded. If the network loses our answers, the broker closes the connection, too. Then the kernel reports bytes that were
-not acknowledged. A request can arrive immediately before the end of its connection, and is answered after it. The reason
-``CloseReason.UNACKNOWLEDGED`` means both (C5):
+are not recorded. The server knows further reasons (C5, ``CloseReason.UNACKNOWLEDGED``): a request is incomplete, unanswered or was
+dropped; an answer waited in a queue; the broker's host has not acknowledged all bytes of the answers, because the network loses
+them; or the node has asked the broker to leave (GO_AWAY):
 
     row  the broker closes the connection                               clean           test
     C1   while a request on it is unanswered                            no              test_unanswered_request
@@ -27,7 +27,7 @@ not acknowledged. A request can arrive immediately before the end of its connect
     C3   within PATIENCE_MS after this process stalled for SLOW_MS      no              test_stalled_process
     C4   within PATIENCE_MS after this node had no confirmed read       no              test_unanswered_queries
          index for PATIENCE_MS
-    C5   before its host has acknowledged the answers to all requests   no              test_unacknowledged_answer
+    C5   with the reason UNACKNOWLEDGED                                 no              test_unacknowledged_answer
     C6   at any other time                                              yes             test_closed_in_peace
 
 The node knows when a connection was opened, except after a stall: during the stall the kernel opens connections, which the node
