@@ -90,8 +90,8 @@ def test_a_cancelled_start_keeps_the_lock_until_its_thread_ends(tmp_path: Path, 
         start = asyncio.ensure_future(Group(tmp_path, 1, RaftConfig()).start("n1"))
         await asyncio.to_thread(opens.wait, 10)
         start.cancel()
-        await asyncio.sleep(0.1)
-        assert not start.done()
+        done, _ = await asyncio.wait([start], timeout=0.3)
+        assert not done
         with pytest.raises(IdentityError):
             FileStorage(tmp_path / "n1")
         may_end.set()

@@ -7,10 +7,10 @@ import pytest
 
 from tests.support.nodes import http
 from tests.support.remoting_server import Peer, broker_fields, request, topic_table
-from tests.support.replicated_processes import ReplicatedProcesses, replicated_processes
+from tests.support.replicated_processes import ReplicatedProcesses, eventually, replicated_processes
 
 TABLE = topic_table("T", "U")
-ATTEMPTS_MAX = 20
+ATTEMPTS_MAX, REMOVAL_S = 20, 5.0
 
 
 async def is_listed(cluster: ReplicatedProcesses, node: str, address: str) -> bool:
@@ -25,11 +25,14 @@ async def is_removed_after_a_clean_close(cluster: ReplicatedProcesses, node: str
     with Peer(cluster.nodes[node].plan.listen[1]) as peer:
         fields = broker_fields(f"clean-{number}", address)
         assert (await asyncio.to_thread(peer.call, 103, fields, TABLE)).code == 0
-    for _ in range(50):
-        if not await is_listed(cluster, node, address):
-            return True
-        await asyncio.sleep(0.1)
-    return False
+
+    async def is_removed() -> bool:
+        return not await is_listed(cluster, node, address)
+
+    try:
+        return await eventually(is_removed, "the removal", REMOVAL_S)
+    except AssertionError:
+        return False
 
 
 @pytest.mark.slow
