@@ -78,12 +78,11 @@ class CloseReason(StrEnum):
     """Why a connection ended."""
 
     PEER = "peer"
-    """The peer closed or reset the connection, and had received the answers to all its requests in time."""
+    """The peer closed or reset the connection, and had received the answers to all its requests in time. Or it violated the
+    protocol; RocketMQ's name server then removes the broker, too."""
     UNACKNOWLEDGED = "unacknowledged"
     """The peer closed or reset the connection while a request was incomplete or unanswered, or soon after a slow answer, or its
     host had not acknowledged all bytes of the answers."""
-    REFUSED = "refused"
-    """The peer violated the protocol, so this node closed the connection."""
     IDLE = "idle"
     """No byte was read or written for serverChannelMaxIdleTimeSeconds."""
     OURS = "ours"

@@ -17,6 +17,7 @@ frames; nothing is decoded before they have arrived.
 
 import asyncio
 import fcntl
+import socket
 import sys
 import termios
 from collections.abc import Callable
@@ -112,11 +113,11 @@ class Host(Protocol):
         """``connection`` has ended; called once for each that was admitted."""
 
 
-def unacknowledged_bytes(descriptor: int) -> int:
+def unacknowledged_bytes(sock: socket.socket | None) -> int:
     """Number of bytes that were written to a TCP socket and that the other host has not acknowledged (``SIOCOUTQ``). 0 if the
-    socket is closed."""
+    socket is closed, or if the transport has none."""
     try:
-        return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+        return 0 if sock is None else int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     except (OSError, ValueError):
         return 0
 
@@ -300,7 +301,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         assert self._transport is not None
         is_unanswered = self.pending > 0 or self._has_dropped or self._partial is not None
         is_late = perf_counter_ns() < self._doubtful_until_ns or self._transport.get_write_buffer_size() > 0
-        if is_unanswered or is_late or unacknowledged_bytes(self.descriptor):
+        if is_unanswered or is_late or unacknowledged_bytes(self._transport.get_extra_info("socket")):
             return CloseReason.UNACKNOWLEDGED
         return CloseReason.PEER
 
@@ -555,7 +556,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def _tls_failed(self, error: TlsError) -> None:
         self._host.metrics.tls_failures += 1
         self._host.problems.report("tls", "TLS failed; connection closed", peer=self.peer, why=str(error))
-        self.abort(CloseReason.REFUSED)
+        self.abort(CloseReason.PEER)
 
     def _start_tls(self, data: bytes) -> None:
         context = self._host.tls.context
@@ -580,7 +581,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """The peer violated the protocol: close without an answer."""
         self._host.problems.report("refused", "connection closed: it does not speak remoting", peer=self.peer, why=why)
         self._host.metrics.hit_limit("malformed")
-        self.abort(CloseReason.REFUSED)
+        self.abort(CloseReason.PEER)
 
     # -- frames and answers ---------------------------------------------------------------------------------------------
 
