@@ -21,6 +21,7 @@ from replicated_namesrv.chaos.scenario import OPERATOR_KINDS, FaultKind, FaultSp
 from replicated_namesrv.child_process import ProcessError
 
 WATCH_S = 0.1
+DISK_FAULTS = {FaultKind.DISK_HANGS: DiskFault.HANGS, FaultKind.DISK_FULL: DiskFault.FULL}
 
 
 class ClusterNemesis:
@@ -78,7 +79,9 @@ class ClusterNemesis:
         else:
             made = await self._planned(spec, rng)
         for_s = spec.for_s if spec.for_s is not None else fault_s - spec.at_s
-        if made.effect is None:
+        if spec.kind in DISK_FAULTS:
+            await self._disk_fault(number, spec, made, for_s)
+        elif made.effect is None:
             await self._process_fault(number, spec, made, for_s)
         elif spec.flap_s is None:
             await self._cut(number, spec, made)
@@ -164,10 +167,6 @@ class ClusterNemesis:
 
     async def _process_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
         began_ns = self._recorder.now_ns()
-        disk_fault = {FaultKind.DISK_HANGS: DiskFault.HANGS, FaultKind.DISK_FULL: DiskFault.FULL}.get(spec.kind)
-        if disk_fault is not None:
-            await self._disk_fault(number, spec, made, for_s, disk_fault)
-            return
         hold = {FaultKind.PAUSE: Hold.PAUSED, FaultKind.HAND_OVER: None}.get(spec.kind, Hold.DEAD)
         in_turn = spec.kind is FaultKind.ROLLING_RESTART
         self._forewarn(stopped=made.nodes if hold is Hold.PAUSED else (), dead=made.nodes if hold is Hold.DEAD else ())
@@ -188,8 +187,8 @@ class ClusterNemesis:
             await self._release(number, name, spec.kind)
         self._edge(number, "end", began_ns, spec, made)
 
-    async def _disk_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float, fault: DiskFault) -> None:
-        began_ns = self._recorder.now_ns()
+    async def _disk_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
+        fault, began_ns = DISK_FAULTS[spec.kind], self._recorder.now_ns()
         for name in made.nodes:
             fault.begin(self._cluster.nodes[name].synced_file)
         self._edge(number, "start", began_ns, spec, made)

@@ -49,7 +49,8 @@ NS_PER_BYTE = 1
 """Estimated time to receive or to send a byte. Most of this time is spent in the kernel, which our measurements do not
 include."""
 PATIENCE_NS = 3_000_000_000
-"""A broker that closes its connection within this time after a slow answer may have closed it for lack of this answer."""
+"""A broker that closes its connection within this time after a slow answer may have closed it for lack of this answer. In CP, the
+rules of ``liveness/attachments.py`` use the same time, for answers of the service."""
 DEFERRED_NS = 20_000
 """Estimated time to send an answer later. It is counted when the answer is deferred."""
 LONG_FRAME_BYTES = 65_536

@@ -36,6 +36,19 @@ def queued_bytes(server: ServerThread) -> int:
     return server.do(lambda: server.server.dispatcher.registrations.queue.queued_bytes)
 
 
+def gate_of_large_ones(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """The evaluation of bodies of the length of ``LARGE`` waits for this event."""
+    gate = threading.Event()
+
+    def gated(body: bytes, version: int, compressed: bool, limit: int) -> Generator[None, None, RegisterBrokerBody]:
+        while len(body) == len(LARGE) and not gate.is_set():
+            yield
+        return (yield from decode_register_body(body, version, compressed, limit))
+
+    monkeypatch.setattr(registrations, "decode_register_body", gated)
+    return gate
+
+
 @pytest.mark.parametrize("topics", [600, 9000])
 @pytest.mark.parametrize("parts", [1, 3, 50])
 def test_a_long_frame_may_arrive_in_parts(tmp_path: Path, topics: int, parts: int) -> None:
@@ -103,14 +116,7 @@ def test_memos_have_a_fixed_size_and_end_with_their_registrations(tmp_path: Path
 
 
 def test_small_registrations_do_not_wait_for_large_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = threading.Event()
-
-    def gated(body: bytes, version: int, compressed: bool, limit: int) -> Generator[None, None, RegisterBrokerBody]:
-        while len(body) == len(LARGE) and not gate.is_set():
-            yield
-        return (yield from decode_register_body(body, version, compressed, limit))
-
-    monkeypatch.setattr(registrations, "decode_register_body", gated)
+    gate = gate_of_large_ones(monkeypatch)
     with live_server(tmp_path) as server, Peer(server.port) as large, Peer(server.port) as small:
         large.send(request(103, broker_fields("a", "10.0.0.1:1"), LARGE, opaque=1))
         wait_until(lambda: queued_bytes(server), "the large one to wait")
@@ -175,14 +181,7 @@ def test_a_registration_that_waited_was_received_when_it_arrived(tmp_path: Path,
     with live_server(tmp_path, ReceivedNode) as server, Peer(server.port) as large, Peer(server.port) as other:
         node = server.service
         assert isinstance(node, ReceivedNode)
-        gate = threading.Event()
-
-        def gated(body: bytes, version: int, compressed: bool, limit: int) -> Generator[None, None, RegisterBrokerBody]:
-            while len(body) == len(LARGE) and not gate.is_set():
-                yield
-            return (yield from decode_register_body(body, version, compressed, limit))
-
-        monkeypatch.setattr(registrations, "decode_register_body", gated)
+        gate = gate_of_large_ones(monkeypatch)
         large.send(request(103, broker_fields("a", "10.0.0.1:1"), LARGE, opaque=1))
         wait_until(lambda: queued_bytes(server), "it to wait")
         assert other.call(103, broker_fields("b", "10.0.0.2:1"), topic_table("T", "U")).code == 0
