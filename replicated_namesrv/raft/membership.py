@@ -38,7 +38,7 @@ from replicated_namesrv.raft.raft_messages import (
     VoteReply,
 )
 from replicated_namesrv.raft.snapshots import VERSION as SNAPSHOT_VERSION
-from replicated_namesrv.raft.standing import NOTHING, Memory, PeerMemories, Standing
+from replicated_namesrv.raft.standing import NOTHING, PROCESSES_MAX, Memory, PeerMemories, Standing
 
 INTRODUCTION_HEARTBEATS = 4
 """Number of heartbeats between two introductions to a peer. So a peer's memory of a disk is at most this old."""
@@ -62,6 +62,7 @@ REJOIN_STEP = 1 << 40
 _STEP_FACTOR, _STEP_BITS = 0x9E37_79B9_7F4A_7C15, 24
 """Introductions are at most 2^24 numbers apart, so numbers up to ``NUMBER_MAX`` suffice for decades."""
 _STANDINGS = frozenset(Standing)
+_NONE_RECEIVED = {0: 0}
 _PROMISES = frozenset((Vote, VoteReply, AppendReply, SnapshotAck, ReadAck))
 """Messages that other nodes count as a vote, an acknowledgement or a renewal of the lease. Every AppendReply is one of them: even
 the answer to a conflicting append renews the lease."""
@@ -125,8 +126,10 @@ class Membership:
         """The last accepted introduction of each peer."""
         self.is_settled = False
         """Whether the last introduction changed nothing: both processes had accepted each other before it, and do after it."""
-        self._newest_received: dict[str, tuple[int, int]] = {}
-        """For each peer: (process, sequence) of its newest introduction, which this node echoes."""
+        self._received: dict[str, dict[int, int]] = {}
+        """For each peer: process -> greatest sequence number of its introductions. The process that introduced itself last is the
+        last key. This node echoes its number. The number of a process never decreases, even if late copies of other processes, or
+        of an earlier incarnation of the same process, arrive in between: a lower echo would look like a reset (S7)."""
         self._sequence = 0
         self._sent: dict[str, deque[int]] = {}
         """For each peer: the numbers of the introductions sent to it, beginning with the last one that it has echoed."""
@@ -387,7 +390,7 @@ class Membership:
         if greeting is None or greeting.protocol == 0:
             return
         self._introduce_at[peer], self._due_at = self._now() + self._introduction_seconds, None
-        received = self._newest_received.get(peer, (0, 0))
+        received = next(reversed(self._received.get(peer, _NONE_RECEIVED).items()))
         # The step depends on what the peer sent last. If this process is reset, it receives other introductions than before, so
         # it does not repeat the numbers that it has sent before.
         self._sequence += 1 + ((received[0] ^ received[1]) * _STEP_FACTOR >> (64 - _STEP_BITS)) % (1 << _STEP_BITS)
@@ -425,9 +428,7 @@ class Membership:
         )  # fmt: skip  # items grouped by line
         if standing is None:
             return
-        process, sequence = self._newest_received.get(peer, (0, 0))
-        newest = record.newest_of(said.process)  # as this incarnation; the process may have had another one before
-        self._newest_received[peer] = said.process, max(newest, sequence) if process == said.process else newest
+        self._note_received(peer, said)
         other = self.known.get(peer)
         if standing is Standing.ACCEPTED:
             standing = self._memories.judge_beside(
@@ -451,6 +452,12 @@ class Membership:
         own_before = self.own_standings.get(peer)
         is_fine = self._on_own_standing(peer, said)
         self.is_settled = is_same and is_fine and standing is own_before is self.own_standings.get(peer) is Standing.ACCEPTED
+
+    def _note_received(self, peer: str, said: Introduction) -> None:
+        received = self._received.setdefault(peer, {})
+        received[said.process] = max(received.pop(said.process, 0), said.sequence)
+        if len(received) > PROCESSES_MAX:
+            del received[next(iter(received))]
 
     def _answer(self, peer: str, now: float) -> None:
         """``peer`` waits for an introduction: send it at once, or with the next regular one if there were too many."""
@@ -545,7 +552,7 @@ class Membership:
         """``peer`` is not a member any more."""
         for known in (
             self.known, self.own_standings, self._judged, self._greetings, self._greeted_at, self._introductions,
-            self._newest_received, self._greet_at, self._introduce_at, self._answers, self._contested_until, self._confirmed_from,
+            self._received, self._greet_at, self._introduce_at, self._answers, self._contested_until, self._confirmed_from,
             self._sent,
         ):  # fmt: skip  # items grouped by line
             known.pop(peer, None)

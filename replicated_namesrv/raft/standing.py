@@ -105,7 +105,7 @@ NOTHING = Memory(0, 0, 0)
 class _Process:
     """Facts about one process of a peer."""
 
-    __slots__ = ("challenge", "echoed", "fresh_at", "newest", "sequence", "went_back")
+    __slots__ = ("challenge", "echoed", "fresh_at", "sequence", "went_back")
 
     def __init__(self, challenge: int) -> None:
         self.challenge = challenge
@@ -113,8 +113,6 @@ class _Process:
         self.fresh_at = NEVER
         self.sequence = self.echoed = 0
         """The greatest sequence number of its introductions, and the greatest number of ours that they echoed."""
-        self.newest = 0
-        """The greatest sequence number of its introductions, also of those that were not fresh."""
         self.went_back = False
 
 
@@ -155,7 +153,6 @@ class IncarnationRecord:
             if len(self._processes) >= PROCESSES_MAX:
                 del self._processes[min(self._processes, key=lambda number: self._processes[number].fresh_at)]
             process = self._processes[said.process] = _Process(next_sequence)
-        process.newest = max(process.newest, said.sequence)
         if said.sequence <= process.sequence:
             is_current = said.process == self.current and said.echo_process == own_process
             process.went_back |= regressions and is_current and said.echo_sequence > process.echoed
@@ -185,11 +182,6 @@ class IncarnationRecord:
         self.current, self.boot = said.process, max(self.boot, said.boot)
         self.note(Memory(said.durable_number, said.opened_term, 0))
         return Standing.ACCEPTED  # S2, S6
-
-    def newest_of(self, process: int) -> int:
-        """The number of the newest introduction of ``process``. It never decreases, even if late copies of other processes arrive
-        in between. If a peer received a lower number and then a late copy of the greater one, it would detect a reset (S7)."""
-        return self._processes[process].newest
 
     @property
     def last_contact_at(self) -> float:

@@ -489,6 +489,25 @@ def test_a_node_echoes_the_newest_number_though_its_peer_has_rejoined() -> None:
     assert sum(node.counters["rejoined"] for node in world.nodes) == 1
 
 
+def test_a_node_echoes_the_newest_number_though_a_copy_introduced_itself_in_between() -> None:
+    """A copy of a data directory was in use, and the node that owns the directory has rejoined. Late introductions of the copy
+    and then of the node's first incarnation arrive. If the node's peer then echoed the lower number of the first incarnation in a
+    newer introduction, the node would take the peer for a machine that was reset, and the peer would give up its vote, too."""
+    world, leader, back, _ = three_nodes()
+    assert back.node is not None
+    kept = world.keep(Introduction, back.name, leader.node_id)
+    world.run(1)
+    late = kept[-1]._replace(sequence=kept[-1].sequence + 1)  # it was still under way
+    of_copy = late._replace(process=late.process + 1, boot=late.boot + 1, sequence=1, echo_process=0, echo_sequence=0)
+    back.node.rejoin("for this test")
+    world.run(3)
+    for introduction in (of_copy, late):
+        leader.on_message(back.name, introduction)  # the leader answers at once
+    world.run(3)
+    assert back.node.membership.standing_now(leader.node_id) is Standing.ACCEPTED
+    assert sum(node.counters["rejoined"] for node in world.nodes) == 1
+
+
 def is_reached(world: World, at: float) -> bool:
     return world.time >= at
 
