@@ -290,7 +290,7 @@ class RaftService:
             return  # nothing is to be done, and each peer sends several introductions a second
         if not isinstance(message, READ_MESSAGES) or not self.node.leader_change_notified:
             self.kick()
-        elif not isinstance(message, ReadAck) or not self.node.reads.waits_for_acks:
+        elif not isinstance(message, ReadAck) or self.node.reads.has_confirmed:
             self.kick_for_reads()
 
     def _on_connected(self, peer: str) -> None:

@@ -118,6 +118,8 @@ class ReadIndex:
         self._sequence = first_sequence
         """The sequence starts at a random number in each process, so that a late answer is not matched to another request."""
         self.count = 0
+        self.has_confirmed = False
+        """Whether a round was confirmed since the last tick. An acknowledgement that confirms no round needs no tick."""
 
     @property
     def _leader(self) -> str | None:
@@ -166,6 +168,7 @@ class ReadIndex:
     # Progress
 
     def tick(self, now: float) -> None:
+        self.has_confirmed = False
         if (refused := self._refused()) is not None:
             self._refuse_all(refused)
             return
@@ -180,12 +183,6 @@ class ReadIndex:
             self._finish_ready(now)
         if self._batches and self._batches[0].deadline <= now:
             self._batches = self._expire(self._batches, now)
-
-    @property
-    def waits_for_acks(self) -> bool:
-        """Whether only an acknowledgement is missing: a round is in progress, and no read is confirmed that waits for
-        ``tick``."""
-        return bool(self._rounds) and not self._ready
 
     def next_wakeup(self) -> float:
         """The time at which ``tick`` has to send again, or to end a read."""
@@ -244,6 +241,7 @@ class ReadIndex:
 
     def _confirm(self, count: int) -> None:
         """The ``count`` oldest rounds are confirmed."""
+        self.has_confirmed = True
         confirmed, self._rounds = self._rounds[:count], self._rounds[count:]
         for done in confirmed:
             for batch in done.batches:

@@ -13,6 +13,7 @@ from replicated_namesrv.raft.file_storage import FileStorage
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, ReadReady, Rejected
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import IdentityError
+from replicated_namesrv.raft.raft_messages import Message, ReadAck
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.raft_service import RaftService
 from replicated_namesrv.raft.transport import TransportSettings
@@ -113,6 +114,41 @@ def test_everything_waiting_ends_at_stop(tmp_path: Path) -> None:
             assert not isinstance(proposal.result(), Committed)
             assert isinstance(read.result(), Rejected)
             group.services.clear()
+
+    asyncio.run(scenario())
+
+
+def test_a_read_of_a_follower_is_answered_though_the_next_round_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The acknowledgement of a round that serves only a follower's read must flush the answer. It must not wait for the next
+    heartbeat because another round is in flight."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as group:
+            leader = await group.leader()
+            node, follower = leader.node, next(service for service in group.services.values() if service is not leader)
+            held: list[tuple[str, ReadAck]] = []
+            deliver = node.on_message
+
+            def hold(peer: str, message: Message) -> None:
+                if isinstance(message, ReadAck):
+                    held.append((peer, message))
+                else:
+                    deliver(peer, message)
+
+            monkeypatch.setattr(node, "on_message", hold)
+            read = follower.read_index()
+            await until(lambda: held, "an acknowledgement of the follower's round")
+            own = leader.read_index()
+            await until(lambda: len(node.reads._rounds) == 2, "a second round")
+            peer, ack = held[0]
+            monkeypatch.setattr(node, "on_message", deliver)
+            await until(lambda: not (leader._kicked or leader._kicked_for_reads), "a turn of the loop without a tick")
+            leader._on_message(peer, ack)
+            assert len(node.reads._rounds) == 1
+            assert leader._kicked_for_reads
+            assert isinstance(await read, ReadReady)
+            leader._on_message(*held[-1])
+            assert isinstance(await own, ReadReady)
 
     asyncio.run(scenario())
 
