@@ -44,15 +44,18 @@ class Appending:
         self._answering: tuple[int, int, int, bool] | None = None
         """The append that PySyncObj is processing: term, sequence, previous index, whether it has entries."""
 
-    def on_append(self, peer: str, message: Append) -> None:
+    def on_append(self, peer: str, message: Append) -> bool:
+        """Returns whether it leaves work for the node's ``tick``. A heartbeat that changes neither log nor commit index leaves
+        none."""
         core, log = self._core, self._log
+        before = core.term, core.commit_index, log.last_index
         if not self._elections.accept_leader(peer, message.term):
-            return
+            return True
         if message.entries and log.is_full:
             self._context.counters["appends_refused"] += 1
             if message.term == core.term:
                 self._elections.leader_contact(peer)
-            return  # no answer is sent, so the leader's window fills up and the leader stops sending
+            return True  # no answer is sent, so the leader's window fills up and the leader stops sending
         entries = unpack_entries(message.entries, message.previous_index + 1, message.previous_term, message.term)
         if self._leadership.is_large(len(message.entries)):
             last = message.previous_index + len(entries)
@@ -78,6 +81,7 @@ class Appending:
             log.keep_tail = False
             self._answering = None
         self._elections.leader_contact(peer)
+        return with_entries or before != (core.term, core.commit_index, log.last_index)
 
     def _skip_known(
         self, peer: str, previous_index: int, previous_term: int, entries: list[Entry]

@@ -5,6 +5,7 @@ provides real sockets and files, the simulator simulated ones; the node cannot d
 """
 
 from collections.abc import Iterator, Sequence
+from enum import IntEnum
 from random import Random
 from typing import NamedTuple, Protocol
 
@@ -12,6 +13,17 @@ from replicated_namesrv.raft.raft_messages import Message
 
 FOREVER, NEVER = float("inf"), float("-inf")
 """A time after, and a time before, every value of ``Environment.now``."""
+
+
+class Work(IntEnum):
+    """What a driver has to do after a message. A greater value includes the smaller ones."""
+
+    SEND = 0
+    """Flush the messages that the node has sent, if any."""
+    READS = 1
+    """Call ``tick_reads``."""
+    TICK = 2
+    """Call ``tick``."""
 
 
 class Environment(Protocol):

@@ -451,7 +451,8 @@ class Membership:
             self._answer(peer, now)
         own_before = self.own_standings.get(peer)
         is_fine = self._on_own_standing(peer, said)
-        self.is_settled = is_same and is_fine and standing is own_before is self.own_standings.get(peer) is Standing.ACCEPTED
+        is_known = is_same and other == said.source
+        self.is_settled = is_known and is_fine and standing is own_before is self.own_standings.get(peer) is Standing.ACCEPTED
 
     def _note_received(self, peer: str, said: Introduction) -> None:
         received = self._received.setdefault(peer, {})
@@ -506,7 +507,7 @@ class Membership:
         before, self.own_standings[peer] = self.own_standings.get(peer), standing
         if standing is Standing.CONTESTED and self._defences.contested_silence:
             self._contested_until[peer] = self._now() + CONTEST_TIMES * self._contest_seconds
-        elif about_us:
+        elif about_us and standing is Standing.ACCEPTED:  # PENDING withdraws nothing: a new connection begins with it
             self._contested_until.pop(peer, None)
         if standing is Standing.CONTESTED and standing is not before:
             self._context.counters["contested"] += 1

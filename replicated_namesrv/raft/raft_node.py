@@ -31,6 +31,7 @@ from replicated_namesrv.raft.interfaces import (
     Rejected,
     StateMachine,
     Storage,
+    Work,
 )
 from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.member_changes import Address, MemberChange, MemberChanges
@@ -123,6 +124,7 @@ class RaftNode(NodeViews):
         self._forgets = False
         """Whether the log is cut because this node gave up its incarnation."""
         self._notified_leader: str | None = None
+        self._work = Work.TICK
         self._mark_at = 0.0
         self._heartbeat_at = 0.0
         config = self.config
@@ -275,11 +277,14 @@ class RaftNode(NodeViews):
             self.core.disconnected(peer)
             self.membership.disconnected()
 
-    def on_message(self, peer: str, message: Message) -> None:
-        """``message`` arrived over a connection that ``peer`` opened (and authenticated)."""
+    def on_message(self, peer: str, message: Message) -> Work:
+        """``message`` arrived over a connection that ``peer`` opened (and authenticated). Returns what has to be done next.
+        Frequent messages that leave nothing to do, such as heartbeats and their answers, cost no ``tick``."""
         if self.stopped or not (peer in self.followers.progress or isinstance(message, MemberHint)):
-            return
+            return Work.SEND
+        self._work = Work.TICK
         self._guarded(self._received, peer, message)
+        return self._work if self._notified_leader == self.leadership.leader_of(self.core.term) else Work.TICK
 
     def _received(self, peer: str, message: Message) -> None:
         try:
@@ -288,6 +293,7 @@ class RaftNode(NodeViews):
             # rejoin now, before this node acknowledges the entry that took its place
             if self.group.has_lost_place and self.defences.lost_places:
                 self._rejoin("another data directory has taken the place of this one")
+                self._work = Work.TICK
         except TermError as error:
             self._refuse(peer, error)
             if error.is_term_possible and self.membership.formed and self._may_raise_term(peer, message):
@@ -322,6 +328,7 @@ class RaftNode(NodeViews):
             self._other_incarnation(peer)
         elif isinstance(message, Introduction):
             membership.on_introduction(peer, message)
+            self._work = Work.SEND if membership.is_settled else Work.TICK
         elif not membership.formed or membership.known.get(peer) != message.source:
             self._other_incarnation(peer)
         else:
@@ -336,23 +343,30 @@ class RaftNode(NodeViews):
         """Hand a message between accepted processes to the part that takes it; the frequent kinds come first."""
         match message:
             case AppendReply():
-                self.replication.on_append_reply(peer, message)
+                if not self.replication.on_append_reply(peer, message) and not self.transfer.running:
+                    self._work = Work.SEND
             case Append():
-                self.appending.on_append(peer, message)
+                if not self.appending.on_append(peer, message):
+                    self._work = Work.SEND
             case ReadAck():
                 self.reads.on_ack(peer, message)
+                self._work = Work.READS if self.reads.has_confirmed else Work.SEND
             case ReadProbe():
                 self.reads.on_probe(peer, message)
+                self._work = Work.SEND
             case ReadRequest():
                 self.reads.on_request(peer, message)
+                self._work = Work.READS
             case ReadReply():
                 self.reads.on_reply(peer, message)
+                self._work = Work.READS
             case Forward():
                 self.proposals.on_forward(peer, message)
             case ForwardReply():
                 self.proposals.on_forward_reply(message)
             case ApplicationData():
                 self.observer.received(peer, message.data)
+                self._work = Work.READS
             case SnapshotChunk():
                 self.receiving.on_chunk(peer, message)
             case SnapshotAck():
@@ -425,11 +439,6 @@ class RaftNode(NodeViews):
             self.context.measurements.leader_known(leader)
             self.observer.leader_changed(leader, core.term)
 
-    @property
-    def leader_change_notified(self) -> bool:
-        """False: the known leader has changed, or is no longer known, and the next ``tick`` processes this."""
-        return self._notified_leader == self.leadership.leader_of(self.core.term)
-
     def tick_reads(self) -> None:
         """The part of ``tick`` that reads need, after events that concern only reads."""
         if not self.stopped:
@@ -471,6 +480,10 @@ class RaftNode(NodeViews):
             if is_leader and self.peers and not self.waits_for_disk:
                 times.append(self._heartbeat_at)
         return min(times)
+
+    def next_read_wakeup(self) -> float:
+        """Like ``next_wakeup``, after ``tick_reads``. The last value of ``next_wakeup`` stays valid, too."""
+        return FOREVER if self.stopped else self.reads.next_wakeup()
 
     def stop(self) -> None:
         """End every proposal and read. Idempotent."""

@@ -20,26 +20,21 @@ from random import Random, SystemRandom
 from typing import TypeVar
 
 from replicated_namesrv.raft.file_storage import FileStorage
-from replicated_namesrv.raft.interfaces import FOREVER, Observer, Outcome, ReadOutcome, StateMachine
+from replicated_namesrv.raft.interfaces import FOREVER, Observer, Outcome, ReadOutcome, StateMachine, Work
 from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import TransportError
 from replicated_namesrv.raft.raft_messages import (
-    ApplicationData,
-    Introduction,
     Message,
-    ReadAck,
-    ReadProbe,
-    ReadReply,
-    ReadRequest,
 )
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.transport import PeerTransport, TransportSettings
 
 logger = logging.getLogger(__name__)
-READ_MESSAGES = (ReadProbe, ReadAck, ReadRequest, ReadReply, ApplicationData)
-"""Kinds of messages after which only reads have to be processed."""
 T = TypeVar("T")
+TIMER_SECONDS = 0.001
+"""The resolution of the loop's timers. A timer may fire earlier by this time. Then ``tick`` would find nothing to do yet, and a
+second timer would be needed."""
 SYNCER_STOP_SECONDS = 5.0
 """How long a stop waits for a sync in progress. A sync that hangs longer is left to its thread, because otherwise the process
 could not end."""
@@ -285,12 +280,10 @@ class RaftService:
     # Events
 
     def _on_message(self, peer: str, message: Message) -> None:
-        self.node.on_message(peer, message)
-        if isinstance(message, Introduction) and self.node.membership.is_settled:
-            return  # nothing is to be done, and each peer sends several introductions a second
-        if not isinstance(message, READ_MESSAGES) or not self.node.leader_change_notified:
+        work = self.node.on_message(peer, message)
+        if work is Work.TICK:
             self.kick()
-        elif not isinstance(message, ReadAck) or self.node.reads.has_confirmed:
+        elif work is Work.READS or self.transport.has_unsent:
             self.kick_for_reads()
 
     def _on_connected(self, peer: str) -> None:
@@ -324,7 +317,7 @@ class RaftService:
             return
         self.node.tick_reads()
         self.transport.flush()
-        wake_at = self.node.reads.next_wakeup()
+        wake_at = self.node.next_read_wakeup()
         if wake_at < FOREVER:
             self._wake_at(wake_at)
 
@@ -358,7 +351,7 @@ class RaftService:
             if self._timer:
                 self._timer.cancel()
             self._timer_at = wake_at
-            self._timer = self.loop.call_later(max(0.0, wake_at - self.now()), self._timed_run)
+            self._timer = self.loop.call_later(wake_at - self.now() + TIMER_SECONDS, self._timed_run)
 
     def _start_syncs(self) -> None:
         requests, self._sync_requests = self._sync_requests, []

@@ -268,8 +268,10 @@ class ReadIndex:
             requests[-1].sent_at = now
             if not any(request.batches for request in requests):
                 requests.clear()
-        if requests and requests[-1].sent_at == now:
-            self._outbox.send(leader, ReadRequest(*self._outbox.address(leader), requests[-1].sequence))
+                return
+        else:
+            return
+        self._outbox.send(leader, ReadRequest(*self._outbox.address(leader), requests[-1].sequence))
 
     def _step_down(self) -> None:
         """This node does not lead the term of the rounds any more: request our own reads again. Each peer requests its own."""

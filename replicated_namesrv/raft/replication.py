@@ -139,18 +139,19 @@ class Replication:
             self._pump(progress, True)
 
     def tick(self) -> None:
-        """Send what is due to every follower, and promote a learner that keeps up.
+        """Promote a learner that keeps up, and send what is due to every follower.
 
         A new commit index alone is sent one tick later, because by then it can often be sent together with new proposals.
         """
+        for progress in self._followers.progress.values():
+            if progress.state == REPLICATE and not self._voters.counts_now(progress.peer):
+                self._promotion.consider(progress)  # this may append an entry, which is sent below
         last, commit = self._log.last_index, self._core.commit_index
         notify, self._commit_at_last_tick = commit == self._commit_at_last_tick, commit
         for progress in self._followers.progress.values():
             has_entries = progress.next <= last and progress.next <= self._last_for(progress)
             if has_entries or (notify and progress.commit_sent < commit):
                 self._pump(progress, False)
-            if progress.state == REPLICATE and not self._voters.counts_now(progress.peer):
-                self._promotion.consider(progress)
 
     def _last_for(self, progress: Progress) -> int:
         """The last entry that ``progress`` may receive: the last one of the log. If an uncommitted entry takes the member's vote,
@@ -232,20 +233,25 @@ class Replication:
             ),
         )
 
-    def on_append_reply(self, peer: str, message: AppendReply) -> None:
-        progress = self._followers.progress[peer]
-        if message.term > self._core.term:
-            self._core.observe_term(peer, message.term)
-            return
-        fresh = message.term == self._core.term or not self._defences.fresh_acks
-        if not self._core.is_leader or not fresh or message.source != progress.incarnation:
+    def on_append_reply(self, peer: str, message: AppendReply) -> bool:
+        """Returns whether it leaves work for the node's ``tick``. A voter that has confirmed nothing but committed entries leaves
+        none."""
+        progress, core = self._followers.progress[peer], self._core
+        if message.term > core.term:
+            core.observe_term(peer, message.term)
+            return True
+        fresh = message.term == core.term or not self._defences.fresh_acks
+        if not core.is_leader or not fresh or message.source != progress.incarnation:
             self._context.counters["stale_replies"] += 1
-            return
+            return True
+        steady = progress.state == REPLICATE and progress.kept_from is None
         self._count_contact(progress, message.sequence)
         if message.success:
             self._on_success(progress, message)
         else:
             self._on_conflict(progress, message)
+        steady = steady and message.success and progress.state == REPLICATE
+        return not (steady and progress.match <= core.commit_index and self._counts(progress))
 
     def _on_success(self, progress: Progress, message: AppendReply) -> None:
         if message.log_index > self._log.last_index:

@@ -77,15 +77,22 @@ class Stall:
                 self._context.note(f"the disk has not finished a sync for more than {self._limit_ms} ms")
 
     def _is_stalled(self, now: float) -> bool:
-        if not self._context.defences.disk_stall:
-            return False
+        return now >= self._stalls_at()
+
+    def _stalls_at(self) -> float:
+        """When the oldest sync in progress exceeds its limit."""
         oldest = self._syncs.oldest_at
-        if oldest is None:
-            return False
-        if self._log_since is not None and now - max(self._log_since, self._ran_since) > self._limit:
-            return True
-        return now - max(oldest, self._ran_since) > self._limit * SNAPSHOT_FACTOR
+        if oldest is None or not self._context.defences.disk_stall:
+            return FOREVER
+        stalls_at = max(oldest, self._ran_since) + self._limit * SNAPSHOT_FACTOR
+        if self._log_since is not None:
+            stalls_at = min(stalls_at, max(self._log_since, self._ran_since) + self._limit)
+        return stalls_at
 
     def next_wakeup(self) -> float:
-        """While a sync is in progress, ticks come often enough to distinguish a stall of this process from one of the disk."""
-        return FOREVER if self._syncs.oldest_at is None else self._ticked_at + self._limit / 4
+        """While a sync is in progress, ticks come often enough to distinguish a stall of this process from one of the disk, and
+        when the limit is exceeded."""
+        if self._syncs.oldest_at is None:
+            return FOREVER
+        wake_at = self._ticked_at + self._limit / 4
+        return wake_at if self.stalled else min(wake_at, self._stalls_at())

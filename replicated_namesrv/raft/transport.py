@@ -723,6 +723,11 @@ class PeerTransport:
         state.waiting += connection.framed(encode(message))
         state.sent_messages += 1
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether messages wait for the next ``flush``."""
+        return bool(self._dirty)
+
     def flush(self) -> None:
         """One write per peer for all that was queued."""
         if not self._dirty:

@@ -1,14 +1,14 @@
 """One simulated machine: a disk, a clock that drifts, and the process that runs on it.
 
 The process sees what the production driver would show it. Messages that arrive while it is busy or paused are handled as one
-batch, followed by a tick. The process is also woken at the time that it requested. A crash ends the process and keeps the page
-cache. After a power loss ``SimulatedDisk`` decides what survives.
+batch, followed by the work that they left (``Work``). The process is also woken at the time that it requested. A crash ends the
+process and keeps the page cache. After a power loss ``SimulatedDisk`` decides what survives.
 """
 
 from collections.abc import Callable, Sequence
 from random import Random
 
-from replicated_namesrv.raft.interfaces import Observer
+from replicated_namesrv.raft.interfaces import Observer, Work
 from replicated_namesrv.raft.raft_errors import AcknowledgedLossError, RolledBackError
 from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.simulation.disk import SimulatedDisk, SyncRequest
@@ -101,7 +101,9 @@ class Machine(Endpoint):
         """True if the disk was rolled back to an older image. A process that detects this may stop."""
         self._is_opening = False
         """Whether the process is still opening its disk. It does not tick yet, and nobody can connect."""
-        self._inbox: list[Callable[[Process], None]] = []
+        self._inbox: list[Callable[[Process], Work | None]] = []
+        self._is_due = False
+        """Whether the time has come at which the process wanted to be woken."""
         self._turn_at = -1
         self._wake_at = -1
         self._idle_turns = 0
@@ -136,6 +138,7 @@ class Machine(Endpoint):
         self.observer = self.invariants.observer(self)
         self._inbox.clear()
         self._turn_at = self._wake_at = -1
+        self._is_due = True
         self.world.note(f"{self.name} starts (boot {self.boots})")
         self.disk.drop_pages()
         try:
@@ -228,8 +231,9 @@ class Machine(Endpoint):
         self.world.trace.event(self.world.now_ns, peer, self.name, type(message).__name__)
         self.enqueue(lambda process: process.on_message(peer, message))  # type: ignore[arg-type]  # the network carries Raft messages only
 
-    def enqueue(self, event: Callable[[Process], None]) -> None:
-        """Pass an event to the process at its next turn. It is lost if there is no process."""
+    def enqueue(self, event: Callable[[Process], Work | None]) -> None:
+        """Pass an event to the process at its next turn. It is lost if there is no process. Without a result, an event leaves
+        work for ``tick``."""
         if self.process is not None:
             self._inbox.append(event)
             self._turn_soon()
@@ -241,7 +245,7 @@ class Machine(Endpoint):
 
     def _wake(self, life: ProcessLife, wake_at: int) -> None:
         if self.life is life and wake_at == self._wake_at:
-            self._wake_at = -1
+            self._wake_at, self._is_due = -1, True
             self._turn_soon()
 
     def _turn(self, life: ProcessLife) -> None:
@@ -258,11 +262,17 @@ class Machine(Endpoint):
                 "spinning", f"{self.name} wants to be woken at once, {self._idle_turns} times without an event"
             )
         try:
+            work = Work.SEND if inbox and not self._is_due else Work.TICK
+            self._is_due = False
             for event in inbox:
-                event(process)
+                left = event(process)
+                work = max(work, Work.TICK if left is None else left)
                 if self.life is not life:
                     return
-            process.tick()
+            if work is Work.TICK:
+                process.tick()
+            elif work is Work.READS:
+                process.tick_reads()
         except Exception as error:
             self.world.note(f"{self.name} raises {error!r}")
             self.invariants.violated("exception", f"{self.name} raised {type(error).__name__}: {error}")
@@ -270,11 +280,11 @@ class Machine(Endpoint):
         self.invariants.check(self)
         if self.raft is not None and self.raft.stopped:
             self._stopped()
-        else:
-            self._schedule_wakeup(process, life)
+        elif work is not Work.SEND:
+            self._schedule_wakeup(process.next_wakeup() if work is Work.TICK else process.next_read_wakeup(), life)
 
-    def _schedule_wakeup(self, process: Process, life: ProcessLife) -> None:
-        seconds = process.next_wakeup() - self.local_now()
+    def _schedule_wakeup(self, due_at: float, life: ProcessLife) -> None:
+        seconds = due_at - self.local_now()
         delay = int(min(max(0.0, seconds / self._clock_rate * SECOND), _WAKE_MAX_NS)) + 1
         wake_at = self.world.now_ns + delay
         if self._wake_at < 0 or wake_at < self._wake_at:

@@ -20,7 +20,16 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.raft.interfaces import (
+    FOREVER,
+    Committed,
+    Indeterminate,
+    Outcome,
+    ReadOutcome,
+    ReadReady,
+    Rejected,
+    Work,
+)
 from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.pysyncobj_core import PlainSyncObj
 from replicated_namesrv.raft.raft_messages import Message
@@ -157,8 +166,9 @@ class PlainNode:
     def on_disconnected(self, peer: str) -> None:
         self._sync_obj.disconnected(peer)
 
-    def on_message(self, peer: str, message: Message) -> None:
+    def on_message(self, peer: str, message: Message) -> Work:
         self._sync_obj.received(peer, message)
+        return Work.TICK
 
     def on_synced(self, token: int) -> None:
         pass
@@ -169,8 +179,14 @@ class PlainNode:
     def tick(self) -> None:
         self._sync_obj.tick()
 
+    def tick_reads(self) -> None:
+        pass
+
     def next_wakeup(self) -> float:
         return self._life.now() + _TICK_S
+
+    def next_read_wakeup(self) -> float:
+        return FOREVER
 
     def stop(self) -> None:
         self.stopped = True

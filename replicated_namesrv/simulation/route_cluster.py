@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome
+from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome, Work
 from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import Message
@@ -250,9 +250,11 @@ class NameServer:
         with self.loop.running():
             self.raft.node.on_disconnected(peer)
 
-    def on_message(self, peer: str, message: Message) -> None:
+    def on_message(self, peer: str, message: Message) -> Work:
+        """Returns TICK always, because a message may also leave callbacks for the loop."""
         with self.loop.running():
             self.raft.node.on_message(peer, message)
+        return Work.TICK
 
     def on_synced(self, token: int) -> None:
         with self.loop.running():
@@ -271,8 +273,13 @@ class NameServer:
                     return
         raise RuntimeError("the process does not come to rest")
 
+    def tick_reads(self) -> None:
+        self.tick()
+
     def next_wakeup(self) -> float:
         return min(self.raft.node.next_wakeup(), self.loop.next_time())
+
+    next_read_wakeup = next_wakeup
 
     def stop(self) -> None:
         self.raft.node.stop()

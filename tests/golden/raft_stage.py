@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import fields
 from typing import Any, cast
 
-from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady
+from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady, Work
 from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_messages import Message
@@ -65,9 +65,11 @@ class Told:
     def on_disconnected(self, peer: str) -> None:
         self.node.on_disconnected(peer)
 
-    def on_message(self, peer: str, message: Message) -> None:
+    def on_message(self, peer: str, message: Message) -> Work:
+        """Returns TICK always, so that changes are written after each message."""
         self._stage.tell_message(self._machine.name, "<-", (peer, self._machine.speaks_as), message)
         self.node.on_message(peer, message)
+        return Work.TICK
 
     def on_synced(self, token: int) -> None:
         self._stage.tell(self._machine, "sync done", ALL)
@@ -81,8 +83,13 @@ class Told:
         self.node.tick()
         self.tell_changes()
 
+    def tick_reads(self) -> None:
+        self.tick()
+
     def next_wakeup(self) -> float:
         return self.node.next_wakeup()
+
+    next_read_wakeup = next_wakeup
 
     def stop(self) -> None:
         self.node.stop()

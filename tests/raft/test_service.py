@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from replicated_namesrv.raft.file_storage import FileStorage
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, ReadReady, Rejected
+from replicated_namesrv.raft.progress import REPLICATE
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import IdentityError
 from replicated_namesrv.raft.raft_messages import Message, ReadAck
@@ -118,7 +120,7 @@ def test_everything_waiting_ends_at_stop(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_read_of_a_follower_is_answered_though_the_next_round_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_followers_read_is_answered_though_another_round_is_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The acknowledgement of a round that serves only a follower's read must flush the answer. It must not wait for the next
     heartbeat because another round is in flight."""
 
@@ -149,6 +151,33 @@ def test_a_read_of_a_follower_is_answered_though_the_next_round_has_begun(tmp_pa
             assert isinstance(await read, ReadReady)
             leader._on_message(*held[-1])
             assert isinstance(await own, ReadReady)
+
+    asyncio.run(scenario())
+
+
+def test_an_idle_leader_ticks_only_for_what_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers to heartbeats need no tick, and a timer that fires too early would need a second one."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as group:
+            leader = await group.leader()
+            await until(lambda: all(p.state == REPLICATE for p in leader.node.followers.progress.values()), "followers")
+            counts: Counter[str] = Counter()
+            tick, send = leader.node.tick, leader.transport.send
+
+            def counted_tick() -> None:
+                counts["ticks"] += 1
+                tick()
+
+            def counted_send(peer: str, message: Message) -> None:
+                counts[type(message).__name__] += 1
+                send(peer, message)
+
+            monkeypatch.setattr(leader.node, "tick", counted_tick)
+            monkeypatch.setattr(leader.transport, "send", counted_send)
+            await until(lambda: counts["Append"] >= 120, "60 heartbeats")
+            due = counts["Append"] / 2 + counts["Introduction"] + counts["DigestReport"]
+            assert counts["ticks"] <= due + 10, counts
 
     asyncio.run(scenario())
 

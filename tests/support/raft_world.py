@@ -9,7 +9,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Any, TypeVar
 
-from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome
+from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome, Work
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import Message, decode, encode
 from replicated_namesrv.raft.raft_node import RaftNode
@@ -136,15 +136,18 @@ class Host:
         """Whether the node is started to join a cluster."""
         self.lag_s = 0.0
         """How much its clock is behind, because the machine was reset with its memory."""
+        self.sent = self.syncs = 0
 
     def now(self) -> float:
         return self.world.time - self.lag_s
 
     def send(self, peer: str, message: Message) -> None:
+        self.sent += 1
         self.world.transmit(self, peer, message)
 
     def request_sync(self, token: int, names: Sequence[str], directory: bool) -> None:
         life, names = self.life, list(names)
+        self.syncs += 1
 
         def complete() -> None:
             if self.node is None or life != self.life:
@@ -189,6 +192,26 @@ class Host:
         if self.node is not None:
             self.node.tick()
 
+    def receive(self, node: RaftNode, source: str, message: Message) -> None:
+        """A message arrives after everything that was due. If it leaves no work for ``tick``, as the node reports, then ``tick``
+        must have no effect, unless long work is in progress, or a read that ended asks for more."""
+        node.tick()
+        is_due = node.next_wakeup() <= self.now()
+        work = node.on_message(source, message)
+        if work is Work.READS:
+            node.tick_reads()
+            is_due |= node.next_wakeup() <= self.now()
+        before = self._observed(node)
+        node.tick()
+        after = self._observed(node)
+        assert work is Work.TICK or is_due or after == before, f"{message} left more work than {work!r}: {before} {after}"
+
+    def _observed(self, node: RaftNode) -> tuple[object, ...]:
+        return (
+            self.sent, self.syncs, len(self.machine.commands), node.role, node.term, node.commit_index, node.applied_index,
+            node.log.last_index, node.leader_id, node.counters.copy(),
+        )  # fmt: skip  # items grouped by line
+
 
 class World:
     """Hosts that are connected by a network of fixed delay."""
@@ -228,10 +251,10 @@ class World:
         self.later(self.delay, lambda: self._deliver(source.name, target, decode(encode(message))))
 
     def _deliver(self, source: str, target: str, message: Message) -> None:
-        node = self.hosts[target].node
+        host = self.hosts[target]
+        node = host.node
         if node is not None and (source, target) in self.links and (source, target) not in self.cut:
-            node.on_message(source, message)
-            node.tick()
+            host.receive(node, source, message)
 
     def connect(self, source: str, target: str) -> None:
         node = self.hosts[source].node
