@@ -12,8 +12,9 @@ import pytest
 
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.server.server_metrics import ServerMetrics
-from replicated_namesrv.server.tls import TlsContexts, self_signed_files
+from replicated_namesrv.server.tls import TlsContexts, admin_contexts, self_signed_files
 from replicated_namesrv.settings_sources import load_settings
+from tests.support.authority import Authority
 from tests.support.key_updates import KeyUpdater
 from tests.support.remoting_server import Peer, ServerThread, broker_fields, live_server, request, topic_table
 from tests.support.waiting import wait_until
@@ -122,16 +123,17 @@ def test_reload(tmp_path: Path) -> None:
         trusts_old = trusting(certificate)
         replace(next_certificate, certificate)
         server.do(server.server.tls.poll)
+        assert (server.metrics.tls_reloads, server.metrics.tls_reload_failures) == (0, 1)
+        assert "the key does not belong to the certificate" in (server.server.tls.problem or "")
         with Peer(server.port, trusts_old) as peer:
             peer.call(206)
         replace(next_key, key)
-        wait_until(lambda: server.metrics.tls_reloads == 1, "the reload once both have changed", 5)
+        wait_until(lambda: server.metrics.tls_reloads == 1, "the reload once both belong together", 5)
         with Peer(server.port, trusting(certificate)) as peer:
             peer.call(206)
         old.call(206)
         certificate.write_text("no certificate")
-        key.write_text("no key")
-        wait_until(lambda: server.metrics.tls_reload_failures == 1, "the bad files to be noticed", 5)
+        wait_until(lambda: server.metrics.tls_reload_failures >= 2, "the bad file to be noticed", 5)
         assert server.server.tls.problem
         with Peer(server.port, trusting(next_certificate)) as peer:
             peer.call(206)
@@ -140,6 +142,28 @@ def test_reload(tmp_path: Path) -> None:
 def replace(source: Path, target: Path) -> None:
     shutil.copy(source, f"{target}.new")
     os.replace(f"{target}.new", target)
+
+
+@pytest.mark.parametrize("port", ["remoting", "admin"])
+def test_a_new_certificate_for_the_same_key_is_taken(tmp_path: Path, port: str) -> None:
+    authority = Authority(tmp_path)
+    files = authority.files("localhost")
+    metrics = ServerMetrics()
+    if port == "remoting":
+        flags = {name.replace("__", "."): value for name, value in file_flags(files.certificate, files.key).items()}
+        contexts = TlsContexts(load_settings(None, flags, {}), metrics)
+    else:
+        flags = {"adminTlsCertPath": str(files.certificate), "adminTlsKeyPath": str(files.key)}
+        found = admin_contexts(load_settings(None, flags, {}), metrics)
+        assert found is not None
+        contexts = found
+    first = contexts.context
+    contexts.watch_present_files()
+    authority.renew(files, days=20)
+    contexts.poll()
+    contexts.poll()
+    assert (metrics.tls_reloads, metrics.tls_reload_failures) == (1, 0)
+    assert contexts.context is not first
 
 
 def test_trust_file_alone_is_taken_at_once_and_deletion_is_ignored(tmp_path: Path) -> None:

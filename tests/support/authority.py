@@ -54,3 +54,12 @@ class Authority:
             key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         )
         return paths
+
+    def renew(self, files: TlsFiles, days: int) -> None:
+        """Replace the certificate in ``files`` by a new one for the same key."""
+        old = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+        key = old.public_key()
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        certificate = self._sign(old.subject, key, days, names)
+        files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
