@@ -228,6 +228,45 @@ def admin_contexts(settings: Settings, metrics: ServerMetrics) -> "TlsContexts |
     return None if own is None else TlsContexts(own, metrics, ADMIN_NAMES)
 
 
+def admin_client_context(settings: Settings) -> ssl.SSLContext:
+    """Client context for the admin ports of the other nodes. Raises OSError, ssl.SSLError.
+
+    A caller's certificate cannot be passed on to another node. Therefore this node presents its own certificate if an authority
+    in ``adminTlsTrustCertPath`` signed it. Otherwise other nodes would refuse the handshake, so it presents none.
+    """
+    context = ssl.create_default_context()
+    context.load_verify_locations(settings.admin_tls_cert_path)
+    if settings.admin_tls_trust_cert_path and _accepts_itself(settings):
+        context.load_verify_locations(settings.admin_tls_trust_cert_path)
+        _load_admin_pair(context, settings)
+    return context
+
+
+def _load_admin_pair(context: ssl.SSLContext, settings: Settings) -> None:
+    context.load_cert_chain(settings.admin_tls_cert_path, settings.admin_tls_key_path, password=settings.admin_tls_key_password)
+
+
+def _accepts_itself(settings: Settings) -> bool:
+    """Whether an authority in ``adminTlsTrustCertPath`` signed the node's own certificate. Makes a handshake in memory."""
+    contexts = [ssl.SSLContext(protocol) for protocol in (ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER)]
+    contexts[0].check_hostname = False
+    for context in contexts:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(settings.admin_tls_trust_cert_path)
+        _load_admin_pair(context, settings)
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    waiting = [contexts[0].wrap_bio(to_client, to_server), contexts[1].wrap_bio(to_server, to_client, server_side=True)]
+    try:
+        while waiting:
+            for end in tuple(waiting):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+                    waiting.remove(end)
+    except ssl.SSLError:
+        return False
+    return True
+
+
 class TlsContexts:
     """The context for new connections, and its files."""
 
