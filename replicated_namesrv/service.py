@@ -1,4 +1,5 @@
-"""Types shared by the server, the admin side and the nodes: read levels, connections, measurements, quotas.
+"""Types shared by the server, the admin side and the nodes: read levels, connections, measurements, quotas. Also how long a
+slow answer takes, and how long a broker waits for one.
 
 A node is an ``IndependentNode`` (AP) or a ``ReplicatedNode`` (CP). Each user of nodes declares its own protocol with the calls
 that it makes (``QueryService``, ``AdminService``), and nodes derive from none of them. ``process.NodeService`` is their sum;
@@ -49,6 +50,13 @@ class ReadLevel(StrEnum):
     """The answer of an independent node (AP) for every level: the node's own state, without a guarantee."""
 
 
+SLOW_MS = 1_000.0
+"""If an answer took longer than this, its peer may have closed the connection before the answer arrived. The time in queues of
+this node counts. After a stall of this length all answers count as slow."""
+PATIENCE_MS = 3_000.0
+"""RocketMQ's brokers close a connection if an answer takes longer than the request's time limit. This is the shortest limit by
+default, for example that of ``UNREGISTER_BROKER`` (104) in ``BrokerOuterAPI.java``. A broker that closes its connection within
+this time after a slow answer may have closed it for lack of this answer."""
 ASKABLE_LEVELS = (ReadLevel.LINEARIZABLE, ReadLevel.LEASE, ReadLevel.STALE)
 UNKNOWN_AGE = -1
 

@@ -8,7 +8,6 @@ size, the rows of a page. Answers are JSON, except health, nsaddr, metrics, watc
 
 import asyncio
 import logging
-import ssl
 import time
 
 from aiohttp import web
@@ -25,7 +24,7 @@ from replicated_namesrv.admin.http_listener import HttpListener, ListenerTls
 from replicated_namesrv.admin.json_views import advertised_address
 from replicated_namesrv.admin.open_paths import IMPORT_MAP_HASH
 from replicated_namesrv.admin.operations import BACKUPS, BACKUPS_MAX, RESTORES, RESTORES_MAX
-from replicated_namesrv.admin.other_nodes import OTHER_NODES, OtherNodes, addresses
+from replicated_namesrv.admin.other_nodes import OTHER_NODES, OtherNodes, TlsToOthers, addresses
 from replicated_namesrv.admin.paced import in_share
 from replicated_namesrv.admin.paths import HEALTH_ROUTES, ROUTES
 from replicated_namesrv.admin.peer_contacts import SILENT_HEARTBEATS, PeerChange, peers_of
@@ -245,10 +244,7 @@ class AdminServer:
         settings, bound = self._context.settings, self._listener.address
         if bound is None:
             return
-        tls = None
-        if settings.admin_tls_cert_path:
-            tls = ssl.create_default_context()
-            tls.load_verify_locations(settings.admin_tls_cert_path)
+        tls = None if self._contexts is None else TlsToOthers(settings, self._contexts)
 
         def find() -> list[tuple[str | None, str]]:
             advertised = advertised_address(self._context)

@@ -124,7 +124,12 @@ METRICS: dict[str, Declared] = {
         "(mode=ap, or starting).",
     ),
     "unsynced_seconds": Declared(GAUGE, "Age of the oldest write that is not on disk yet; 0: none (mode=cp)."),
-    "requests": Declared(COUNTER, "Requests answered, by request and by response code.", ("request", "outcome")),
+    "requests": Declared(
+        COUNTER,
+        "Requests by response code. Each counts when its answer is ready, none: when it ends without one. Queries for a prepared "
+        "answer that cannot be confirmed (mode=cp) do not count.",
+        ("request", "outcome"),
+    ),
     "request_duration_seconds": Declared(
         HISTOGRAM, "Time from the last byte of a request to the hand-over of its answer to the connection."
     ),

@@ -5,7 +5,8 @@ admin port and its listed port is assumed to be the same on all nodes. The comma
 only. A slow node does not delay an answer: the last answer is kept with its age. A path is requested only if this node has
 checked that the caller may request it. Requests carry the caller's ``Authorization``, unless ``nameServerAddresses`` was
 changed at run time: a caller who may change settings must not direct the token of an administrator to another host. The
-addresses of members are safe, because only administrators can change members.
+addresses of members are safe, because only administrators can change members. A caller's certificate
+cannot be passed on; this node presents its own one (``admin_client_context``).
 """
 
 import asyncio
@@ -20,6 +21,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
+from replicated_namesrv.server.tls import TlsContexts, admin_client_context
 from replicated_namesrv.settings import Settings
 
 WAIT_S = 0.25
@@ -98,23 +100,43 @@ def _moved(address: str, distance: int) -> str:
     return f"{address.rpartition(':')[0]}:{_port(address) + distance}"
 
 
+class TlsToOthers:
+    """The context for connections to the other nodes; a new one when the files of the own port were reloaded."""
+
+    def __init__(self, settings: Settings, own: TlsContexts) -> None:
+        self._settings, self._own = settings, own
+        self._of, self._context = own.context, admin_client_context(settings)
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context for a new connection."""
+        if self._of is not self._own.context:
+            self._of = self._own.context
+            with suppress(OSError):  # the files have changed again, and will be reloaded again
+                self._context = admin_client_context(self._settings)
+        return self._context
+
+
 class OtherNodes:
     """The other nodes of this deployment."""
 
     def __init__(self) -> None:
         self.nodes: list[OtherNode] = []
         self._find: Callable[[], list[tuple[str | None, str]]] = list
-        self._tls: ssl.SSLContext | None = None
+        self._tls: TlsToOthers | None = None
         self._sends_tokens = True
         self._session: aiohttp.ClientSession | None = None
         self.on_change: Callable[[str, float, str | None], None] | None = None
         """Called with the node's name, the seconds since its last answer, and why it gives none, or None if it answers again."""
 
     def begin(
-        self, find: Callable[[], list[tuple[str | None, str]]], tls: ssl.SSLContext | None, sends_tokens: bool = True
+        self,
+        find: Callable[[], list[tuple[str | None, str]]],
+        tls: TlsToOthers | None,
+        sends_tokens: bool = True,
     ) -> None:
-        """``find``: the names and addresses of the nodes at this moment. ``tls``: how their certificates are verified; None:
-        plain HTTP. ``sends_tokens``: whether the addresses are trusted with tokens of callers."""
+        """``find``: the names and addresses of the nodes at this moment. ``tls``: None for plain HTTP. ``sends_tokens``: whether
+        the addresses are trusted with tokens of callers."""
         self._find, self._tls, self._sends_tokens = find, tls, sends_tokens
 
     def _update(self) -> None:
@@ -180,13 +202,15 @@ class OtherNodes:
     ) -> dict[str, Any]:
         """The JSON object with which ``node`` answers a request for ``path``. Raises NodeAnswerError."""
         if self._session is None:
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit_per_host=4, ssl=self._tls or True))
-        scheme = "http" if self._tls is None else "https"
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit_per_host=4))
+        scheme, tls = ("http", True) if self._tls is None else ("https", self._tls.context)
         headers = {} if authorization is None or not self._sends_tokens else {"Authorization": authorization}
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._session.get(f"{scheme}://{node.address}{path}", headers=headers, allow_redirects=False) as response,
+                self._session.get(
+                    f"{scheme}://{node.address}{path}", headers=headers, allow_redirects=False, ssl=tls
+                ) as response,
             ):
                 body = await _limited(response.content)
                 if response.status != 200:

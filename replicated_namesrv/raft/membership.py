@@ -301,8 +301,10 @@ class Membership:
         self._introduce(peer)
 
     def hint(self, peer: str, log_index: int) -> None:
-        """Tell ``peer`` the members as of ``log_index``, if they are in the log."""
-        if not self.configuration.is_static:
+        """Tell ``peer`` the members as of ``log_index``, if they are in the log. A peer that has not greeted may not know this
+        node, and then it never greets. So it gets the hint, too, though its version may be an old one."""
+        protocol = self.greeted_protocol(peer)
+        if not self.configuration.is_static and (protocol is None or protocol >= SINCE[MemberHint]):
             members, known = pack_members(self.configuration.applied_members), self.known.get(peer, VACANT)
             self._environment.send(peer, MemberHint(self.identity.incarnation, known, log_index, members))
 

@@ -3,7 +3,7 @@
 A message has the incarnations of its sender and receiver. Messages from or for another incarnation are dropped on receipt, so
 neither a vote nor an acknowledgement outlives the disk it was written on. The Greeting has had the same layout since the first
 version, so any two versions understand it. It contains the newest protocol of its sender. Kinds in ``SINCE`` are sent only to
-peers of that protocol or a newer one, except MemberHint, which may come before the peer's Greeting.
+peers of that protocol or a newer one, except MemberHint, which is also sent before the peer's Greeting.
 """
 
 import struct

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, UnavailableError
 from replicated_namesrv.model import ChangeOrigin, DataVersion
 from replicated_namesrv.replication.consensus import Consensus, confirm
-from replicated_namesrv.replication.liveness.attachments import PATIENCE_MS, ROUND_MS, Attachments, Conversations
+from replicated_namesrv.replication.liveness.attachments import ROUND_MS, Attachments, Conversations
 from replicated_namesrv.replication.liveness.copies import LateCopies
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_client import LeaderClient
@@ -49,7 +49,7 @@ from replicated_namesrv.replication.tasks import Budget, Tasks
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.routes.quotas import Grant
 from replicated_namesrv.routes.results import BrokerRemoved, Result
-from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, origin_of
+from replicated_namesrv.service import PATIENCE_MS, CloseReason, Connection, DataVersionAnswer, origin_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

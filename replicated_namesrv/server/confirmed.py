@@ -40,13 +40,9 @@ class _Batch:
         self.waiting: list[tuple[RemotingConnection, bytes, list[bytes]]] = []
         """Waiting connections, each with its queries and the pieces of their answers."""
         self.hits = self.misses = 0
-        """Number of queries with prepared answers, and how many of these answers are "no such topic"."""
+        """Number of queries with prepared answers, and how many of these answers are "no such topic". They count as answered when
+        the barrier completes, because counters must not decrease, and the queries may be answered in another way."""
         self.since_ns = perf_counter_ns()
-
-    def uncount(self, metrics: ServerMetrics) -> None:
-        """Undo the counts of the look-up, because its queries will be answered in another way."""
-        metrics.fast_path_hits -= self.hits
-        metrics.fast_path_misses -= self.misses
 
 
 class ConfirmedAnswers:
@@ -62,7 +58,7 @@ class ConfirmedAnswers:
         self._batch: _Batch | None = None
 
     def answer(self, connection: RemotingConnection, data: bytes, start: int, pieces: list[bytes]) -> int:
-        """Like ``RouteAnswers.answer``. Waiting queries count as answered: ``connection`` gets their answers later."""
+        """Like ``RouteAnswers.answer``. The position is also after queries that wait: ``connection`` gets their answers later."""
         metrics = self._metrics
         hits, misses = metrics.fast_path_hits, metrics.fast_path_misses
         found: list[bytes] = []
@@ -87,6 +83,7 @@ class ConfirmedAnswers:
             outcome.add_done_callback(partial(self._confirmed, batch))
         batch.hits += metrics.fast_path_hits - hits
         batch.misses += metrics.fast_path_misses - misses
+        metrics.fast_path_hits, metrics.fast_path_misses = hits, misses  # within a turn of the loop, nobody reads them in between
         batch.waiting.append((connection, data if start == 0 and end == size else data[start:end], found))
         connection.defer()
         return end
@@ -94,18 +91,18 @@ class ConfirmedAnswers:
     def _confirmed(self, batch: _Batch, outcome: Future[Freshness]) -> None:
         metrics = self._metrics
         if outcome.cancelled() or outcome.exception() is not None:
-            batch.uncount(metrics)
             for connection, _, _ in batch.waiting:
                 connection.give_up()
                 connection.finish(None)
             return
         level = outcome.result().level
         if batch.revision != self._state.revision or self._answers.is_off:
-            batch.uncount(metrics)
             for connection, data, _ in batch.waiting:
                 work = partial(self._look_up_again, connection, data, level, batch.since_ns, 0, [])
                 self._shares.run(connection.share, work)
             return
+        metrics.fast_path_hits += batch.hits
+        metrics.fast_path_misses += batch.misses
         metrics.fast_path_observed += batch.hits
         metrics.latency.observe(perf_counter_ns() - batch.since_ns, batch.hits)
         metrics.count_reads(level, batch.hits)

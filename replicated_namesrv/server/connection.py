@@ -35,7 +35,7 @@ from replicated_namesrv.server.route_answers import LARGE_ANSWER_BYTES, PIECES_P
 from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.server.tls import TlsContexts, TlsError, TlsSession
 from replicated_namesrv.server.turn_shares import Share, TurnShares
-from replicated_namesrv.service import CloseReason
+from replicated_namesrv.service import PATIENCE_MS, CloseReason
 from replicated_namesrv.wire.frame import FIRST_JUDGED_BYTES, FrameBounds, missing_bytes, next_frame
 from replicated_namesrv.wire.proxy_protocol import parse_proxy_header
 
@@ -48,9 +48,7 @@ FEW_NS = 10_000
 NS_PER_BYTE = 1
 """Estimated time to receive or to send a byte. Most of this time is spent in the kernel, which our measurements do not
 include."""
-PATIENCE_NS = 3_000_000_000
-"""A broker that closes its connection within this time after a slow answer may have closed it for lack of this answer. In CP, the
-rules of ``liveness/attachments.py`` use the same time, for answers of the service."""
+PATIENCE_NS = int(PATIENCE_MS * 1e6)
 DEFERRED_NS = 20_000
 """Estimated time to send an answer later. It is counted when the answer is deferred."""
 LONG_FRAME_BYTES = 65_536

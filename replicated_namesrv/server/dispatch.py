@@ -28,6 +28,7 @@ from replicated_namesrv.server.request import OVERLOAD, Answer, AnswerTooLargeEr
 from replicated_namesrv.server.route_answers import RouteAnswers
 from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.server.turn_shares import TurnShares
+from replicated_namesrv.service import SLOW_MS
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.tracing import Tracing
 from replicated_namesrv.wire.codes import V5_3_1, RequestCode, ResponseCode
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
     from replicated_namesrv.server.cluster_test import ClusterTestRoutes
 
 GO_AWAY = Answer(ResponseCode.GO_AWAY.value, "please go away")
-SLOW_NS = 1_000_000_000
-"""If an answer took longer than this, its peer may give up before the answer arrives. The time in queues of this node counts."""
+SLOW_NS = int(SLOW_MS * 1e6)
 OPAQUE_BYTES_MAX = 11
 """Maximum length of an opaque in JSON: a sign and ten digits."""
 ROUTE_QUERY = RequestCode.GET_ROUTEINFO_BY_TOPIC.value

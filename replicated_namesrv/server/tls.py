@@ -2,9 +2,9 @@
 
 ``TlsSession`` runs OpenSSL between two memory buffers. So the node can read the first bytes of a connection, and then start TLS
 with these bytes. ``TlsContexts`` has the context for new connections and polls its files as RocketMQ's
-``FileWatchService`` does: by content hash, and only files that existed at the start. A changed trust file is loaded at once,
-key and certificate when both have changed. If files cannot be loaded, the old context stays, a metric counts it and a log line
-reports it. Open connections keep their context.
+``FileWatchService`` does: by content hash, and only files that existed at the start. When a file has changed, all are loaded. If
+they cannot be loaded, for example because key and certificate do not belong together yet, the old context stays, a metric counts
+it and a log line reports it. Open connections keep their context.
 """
 
 import asyncio
@@ -228,6 +228,45 @@ def admin_contexts(settings: Settings, metrics: ServerMetrics) -> "TlsContexts |
     return None if own is None else TlsContexts(own, metrics, ADMIN_NAMES)
 
 
+def admin_client_context(settings: Settings) -> ssl.SSLContext:
+    """Client context for the admin ports of the other nodes. Raises OSError, ssl.SSLError.
+
+    A caller's certificate cannot be passed on to another node. Therefore this node presents its own certificate if an authority
+    in ``adminTlsTrustCertPath`` signed it. Otherwise other nodes would refuse the handshake, so it presents none.
+    """
+    context = ssl.create_default_context()
+    context.load_verify_locations(settings.admin_tls_cert_path)
+    if settings.admin_tls_trust_cert_path and _accepts_itself(settings):
+        context.load_verify_locations(settings.admin_tls_trust_cert_path)
+        _load_admin_pair(context, settings)
+    return context
+
+
+def _load_admin_pair(context: ssl.SSLContext, settings: Settings) -> None:
+    context.load_cert_chain(settings.admin_tls_cert_path, settings.admin_tls_key_path, password=settings.admin_tls_key_password)
+
+
+def _accepts_itself(settings: Settings) -> bool:
+    """Whether an authority in ``adminTlsTrustCertPath`` signed the node's own certificate. Makes a handshake in memory."""
+    contexts = [ssl.SSLContext(protocol) for protocol in (ssl.PROTOCOL_TLS_CLIENT, ssl.PROTOCOL_TLS_SERVER)]
+    contexts[0].check_hostname = False
+    for context in contexts:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(settings.admin_tls_trust_cert_path)
+        _load_admin_pair(context, settings)
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    waiting = [contexts[0].wrap_bio(to_client, to_server), contexts[1].wrap_bio(to_server, to_client, server_side=True)]
+    try:
+        while waiting:
+            for end in tuple(waiting):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+                    waiting.remove(end)
+    except ssl.SSLError:
+        return False
+    return True
+
+
 class TlsContexts:
     """The context for new connections, and its files."""
 
@@ -241,7 +280,6 @@ class TlsContexts:
         self._context: ssl.SSLContext | None = None
         self._context_built = False
         self._digests: dict[str, bytes] = {}
-        self._changed: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -281,14 +319,10 @@ class TlsContexts:
 
     def poll(self) -> None:
         """Check once whether the files have changed, and reload them if so."""
-        trust = {self._settings.tls_server_trust_cert_path}
-        pair = {self._settings.tls_server_cert_path, self._settings.tls_server_key_path}
         news = {path: digest for path, known in self._digests.items() if (digest := _digest(path)) not in (None, known)}
         self._digests |= news
-        self._changed |= set(news)
-        complete = [files for files in (trust, pair) if files <= self._changed]
-        if news and complete and self._reload():
-            self._changed -= set().union(*complete)
+        if news:
+            self._reload()
 
     def watch_present_files(self) -> None:
         """Let ``poll`` compare with the present content of the files. Files that do not exist now are never checked."""
@@ -309,19 +343,18 @@ class TlsContexts:
                 raise SettingError(f"{self._names.asked_by}, but no connection could be served: {self.problem}") from None
             log.error("TLS is not served: its files cannot be used", extra={"error": self.problem})
 
-    def _reload(self) -> bool:
-        """Load the files. False: they could not be loaded; this change is not tried again, but the next one is."""
+    def _reload(self) -> None:
+        """Load the files. If they cannot be loaded, this change is not tried again, but the next one is."""
         try:
             self._context = context_of(self._settings)
         except (OSError, ValueError) as error:
             self.problem = _explain(self._settings, self._names, error)
             self._metrics.tls_reload_failures += 1
             log.error("new TLS files cannot be used; the old certificate stays in use", extra={"error": self.problem})
-            return False
+            return
         self.problem = None
         self._metrics.tls_reloads += 1
         log.info("TLS files reloaded", extra={"certificate": self._settings.tls_server_cert_path})
-        return True
 
     async def _make_self_signed(self) -> None:
         context = await asyncio.to_thread(self_signed_context)

@@ -249,7 +249,9 @@ class Nemesis:
         return self._cut(rng, lost or [rng.choice(self._network.links)])
 
     def _do_flapping(self, rng: Random, fault: Fault) -> None:
-        links = [link for link in self._network.links if self._victim(rng).name in link] or self._network.links
+        """All links of one machine are cut and mended again and again."""
+        name = self._victim(rng).name
+        links = [link for link in self._network.links if name in link]
         period_ns = rng.choice((50, 200, 400)) * MS
         for start_ns in range(0, fault.duration_ns, period_ns):
             self._later(start_ns, self._network.cut, links, False)

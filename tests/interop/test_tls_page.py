@@ -51,6 +51,7 @@ def test_the_page(lab: Lab, tmp_path: Path) -> None:
     wait_for(lambda: '"ready":true' in run(operators, None), "the node is ready, and tells the operator so")
     wait_for(lambda: "problem:" not in run(commands, None), "the commands find no problem")
     assert "no registered broker" in run(asked)
+    assert '"notCompared":[]' in run(operators.replace("/v1/status", "/v1/differences")), "the nodes read from each other"
     change = operators.strip().replace("/v1/status", "/v1/kv/n/k") + " -X PUT -d value"
     run(change)
     run(change.replace("tools", "client"), 22)

@@ -6,7 +6,7 @@ import pytest
 
 from replicated_namesrv.raft.member_changes import ROWS, MemberChange, Refusal
 from replicated_namesrv.raft.members import VOTERS_MAX
-from replicated_namesrv.raft.raft_messages import MEMBERS_PROTOCOL
+from replicated_namesrv.raft.raft_messages import MEMBERS_PROTOCOL, MemberHint
 from replicated_namesrv.raft.raft_node import RaftNode
 from tests.raft.test_defences import commit
 from tests.raft.test_lost_memory import old_version
@@ -170,6 +170,30 @@ def test_connected_members_of_protocol_0_prevent_changes() -> None:
     world.run(0.5)
     found = refusal(leader, add("n4"))
     assert (found.row, "before n3 is upgraded" in found.reason) == ("M3", True)
+
+
+def test_a_member_of_protocol_0_that_was_away_is_sent_no_hints() -> None:
+    """Version 0.1.0 cannot read a hint, and closes the connection."""
+    world = World(3)
+    old_version(world, "n3")
+    world.start_all()
+    commit(world, world.elect(), b"a")
+    for host in world.hosts.values():
+        host.crash()
+    world.hosts["n1"].start()
+    world.hosts["n2"].start()
+    world.elect()
+    make(world, add("n4", observer=True))
+    world.hosts["n3"].start()
+    world.run(1)
+    sent = world.keep(MemberHint, target="n3")
+    for node in world.nodes[:2]:
+        assert not node.configuration.is_static
+        assert node.membership.greeted_protocol("n3") == 0
+        world.disconnect(node.node_id, "n3")
+        world.connect(node.node_id, "n3")
+    world.run(1)
+    assert sent == []
 
 
 @pytest.mark.parametrize("address", [("0.0.0.0", 9_000), ("::", 9_000), ("host-n4", 0)])

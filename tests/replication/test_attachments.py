@@ -7,15 +7,14 @@ from replicated_namesrv.replication.liveness.attachments import (
     BACKLOG_MS,
     CONNECTIONS_MAX,
     CONTACT_MS,
-    PATIENCE_MS,
     REGISTERED_MAX,
     RETURN_MS,
-    SLOW_MS,
     STALL_MS,
     Attachments,
     Conversations,
 )
 from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HELD, LOST, RELEASED
+from replicated_namesrv.service import PATIENCE_MS, SLOW_MS
 from tests.replication.virtual import KEY
 
 OTHER = ("c", "b:1")

@@ -10,7 +10,7 @@ import pytest
 from replicated_namesrv.cli.cluster import PEER_SECRET, create_peer_secret, plan_nodes
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.process import ServingNode, shared_authority
-from replicated_namesrv.raft.peer_tls import TlsFiles
+from replicated_namesrv.raft.peer_tls import Tls, TlsFiles
 from replicated_namesrv.raft.transport import TransportSettings
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.settings_sources import load_settings
@@ -174,6 +174,16 @@ def test_a_cluster_with_a_given_secret_makes_none(tmp_path: Path) -> None:
         create_peer_secret(plans, tmp_path / PEER_SECRET)
         assert not list(tmp_path.iterdir())
         assert not any(str(tmp_path / PEER_SECRET) in setting for plan in plans for setting in plan.settings)
+
+
+def test_a_new_certificate_for_the_same_key_is_taken(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = authority.files("a")
+    contexts = Tls(files)
+    before = contexts.client
+    authority.renew(files, days=20)
+    contexts.refresh()
+    assert contexts.client is not before
 
 
 @pytest.mark.slow

@@ -147,9 +147,9 @@ def test_an_unknown_defence_lists_the_known_ones(capsys: pytest.CaptureFixture[s
     ("defence", "seed"),
     [
         ("pre_vote", 0),
-        ("stickiness", 10),
+        ("stickiness", 14),
         ("check_quorum", 10),
-        ("idempotent_append", 1),
+        ("idempotent_append", 3),
         ("durable_acks", 19),
         ("read_index", 5),
         ("read_term_commit", 0),

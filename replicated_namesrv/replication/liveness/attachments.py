@@ -40,6 +40,7 @@ from dataclasses import dataclass, field
 
 from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HELD, LOST, RELEASED, ReportEntry
 from replicated_namesrv.replication.marks import Key
+from replicated_namesrv.service import PATIENCE_MS, SLOW_MS
 
 ROUND_MS = 1_000.0
 """A starting broker has connected to all reachable nodes within this time."""
@@ -59,12 +60,6 @@ remembered even then."""
 RETURN_MS = 120_000.0
 """A broker whose connection was released is expected to return within this time after its last contact before the release. Later,
 reports do not give the age of the released connection."""
-SLOW_MS = 1_000.0
-"""If an answer took longer than this, the broker may have closed the connection before the answer arrived. After a stall of this
-length all answers count as slow."""
-PATIENCE_MS = 3_000.0
-"""RocketMQ's brokers close a connection if an answer takes longer than the request's time limit. This is the shortest limit by
-default, for example that of ``UNREGISTER_BROKER`` (104) in ``BrokerOuterAPI.java``."""
 STALL_MS = 300.0
 """After a stall of this length there are connections whose opening times are unknown."""
 BACKLOG_MS = 1_000.0
