@@ -32,6 +32,10 @@ NEEDS_BALLAST = ("log", "identity")
 SEGMENT_BYTES, MARGIN_BYTES = 16 << 20, 4 << 20
 """Size of a segment, and a margin. The ballast is as large as both together, because a start may rewrite the last segment of the
 log; but it takes at most an eighth of the disk."""
+UNREADABLE = (
+    "repair the disk and start the node again. If the file stays unreadable and the other nodes are well, give the node an empty "
+    "data directory: it returns without a vote, copies the state and is then promoted"
+)
 MISSING = (
     "it was moved or deleted while the node was running. Put it back and start the node again. If it is lost and the other nodes "
     "are well, move the whole data directory away first: the node returns without a vote, copies the state and is then promoted"
@@ -157,6 +161,10 @@ class FileStorage:
             with open(descriptor, "rb", closefd=False) as file:
                 file.seek(offset)
                 return file.read(-1 if size is None else size)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise OSError(error.errno, f"{self._directory / name} cannot be read ({error.strerror}); {UNREADABLE}") from None
         finally:
             self._spares.close(descriptor)
 

@@ -1,10 +1,14 @@
-"""Files that are moved or deleted while a node runs: nothing is acknowledged that its directory lacks."""
+"""Files that are moved, deleted or unreadable while a node runs or starts: nothing is acknowledged that its directory lacks."""
 
+import errno
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from replicated_namesrv.raft import file_storage
 from replicated_namesrv.raft.file_storage import BALLAST, LOCK, FileStorage
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate
 from replicated_namesrv.raft.raft_config import RaftConfig
@@ -79,3 +83,33 @@ def test_a_sync_skips_a_file_that_the_owner_removed(tmp_path: Path, change: str)
         storage.rename("received", "snapshot")
     storage.sync(["received"], directory=True)
     storage.close()
+
+
+def failing_open(error: int) -> Callable[..., Any]:
+    """``open`` of a file of which no byte can be read."""
+
+    class Unreadable:
+        def __enter__(self) -> "Unreadable":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def seek(self, offset: int) -> None:
+            pass
+
+        def read(self, size: int) -> bytes:
+            raise OSError(error, "Input/output error")
+
+    return lambda *_, **__: Unreadable()
+
+
+async def test_an_unreadable_file_is_named_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path, 1) as group:
+        await group.leader()
+        await group.stop("n1")
+        with monkeypatch.context() as patched:
+            patched.setattr(file_storage, "open", failing_open(errno.EIO), raising=False)
+            with pytest.raises(OSError, match=f"{tmp_path}/n1/identity cannot be read .Input/output error.; repair the disk"):
+                await group.start("n1")
+        group.services.clear()
