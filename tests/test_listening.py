@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import socket
+import threading
 
 import pytest
 import uvloop
@@ -110,3 +111,40 @@ def test_a_listener_that_is_closed_while_it_opens_stays_closed(loop: object) -> 
     for turns in range(1, 6):
         with asyncio.Runner(loop_factory=loop) as runner:  # type: ignore[arg-type]  # both make a loop; uvloop's has no stub
             runner.run(close_while_opening(turns))
+
+
+async def reopen_while_the_name_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, asked, answer = socket.getaddrinfo, list[str](), threading.Event()
+
+    def look_up(host: str, *more: object, **options: object) -> object:
+        if host != "own.test":
+            return real(host, *more, **options)  # type: ignore[arg-type]  # as the caller gives them
+        asked.append(host)
+        if len(asked) > 1:
+            answer.wait(2)
+        return real("127.0.0.1", *more, **options)  # type: ignore[arg-type]  # as above
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    listener = Listener(Settings(listen="own.test:0"), asyncio.Protocol)
+    await listener.open()
+    listener.close()
+    turns = 0
+    opening = asyncio.ensure_future(listener.open())
+    try:
+        while not opening.done():
+            turns += 1
+            await asyncio.sleep(0.01)
+        await opening
+        assert len(asked) == 2
+        assert turns > 2, "the loop continues during the look-up"
+    finally:  # uvloop does not end while a server is open
+        answer.set()
+        listener.close()
+        await asyncio.sleep(0)
+
+
+@both_loops
+def test_a_listener_opens_again_although_its_name_hangs(loop: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an earlier version, the end of a fence looked up the name on the event loop, so the whole node waited."""
+    with asyncio.Runner(loop_factory=loop) as runner:  # type: ignore[arg-type]  # both make a loop; uvloop's has no stub
+        runner.run(reopen_while_the_name_hangs(monkeypatch))

@@ -3,6 +3,9 @@
 Each file is appended to through one descriptor that stays open. A lock keeps a second process out. ``sync`` runs in other threads
 while the owner continues to append. It opens each file anew: the owner may close its descriptor meanwhile.
 
+All names are relative to the descriptor of the directory that the lock covers. So if the directory is moved while the process
+runs, the process continues in the moved one, and another directory at the old path stays untouched.
+
 A failed ``sync`` stops the node, so it must not fail merely because connections use all descriptors. ``_Spares`` holds some in
 reserve, and releases one when a file cannot be opened for lack of descriptors.
 
@@ -11,6 +14,7 @@ for the log and the identity, never for snapshots. When no ballast is left, the 
 remedy.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -28,6 +32,14 @@ NEEDS_BALLAST = ("log", "identity")
 SEGMENT_BYTES, MARGIN_BYTES = 16 << 20, 4 << 20
 """Size of a segment, and a margin. The ballast is as large as both together, because a start may rewrite the last segment of the
 log; but it takes at most an eighth of the disk."""
+UNREADABLE = (
+    "repair the disk and start the node again. If the file stays unreadable and the other nodes are well, give the node an empty "
+    "data directory: it returns without a vote, copies the state and is then promoted"
+)
+MISSING = (
+    "it was moved or deleted while the node was running. Put it back and start the node again. If it is lost and the other nodes "
+    "are well, move the whole data directory away first: the node returns without a vote, copies the state and is then promoted"
+)
 SPARES: Final = 8
 """Number of files that can be opened at the same time even when the process has no descriptors left."""
 
@@ -68,11 +80,11 @@ class _Spares:
         self._null = os.open(os.devnull, os.O_RDONLY)
         self._kept = [os.dup(self._null) for _ in range(SPARES)]
 
-    def open(self, path: str | Path, flags: int, mode: int = 0o600) -> int:
-        """``os.open``, which also works without free descriptors. Close the result with ``close``."""
+    def open(self, name: str, flags: int, directory: int) -> int:
+        """Open a file of ``directory``, which also works without free descriptors. Close the result with ``close``."""
         while True:
             try:
-                return os.open(path, flags, mode)
+                return os.open(name, flags, 0o600, dir_fd=directory)
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._give_up_one():
                     raise
@@ -109,11 +121,12 @@ class FileStorage:
         make_durably(directory)
         self._descriptors: dict[str, int] = {}
         self._spares = _Spares()
-        self._ballast = Ballast(directory / BALLAST)
-        disk = os.statvfs(directory)
+        self._directory_descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        self._lock = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=self._directory_descriptor)
+        opened = Path(f"/proc/self/fd/{self._directory_descriptor}")
+        self._ballast = Ballast((opened if opened.exists() else directory) / BALLAST)
+        disk = os.fstatvfs(self._directory_descriptor)
         self._share = disk.f_blocks * disk.f_frsize // 16
-        self._directory_descriptor = os.open(directory, os.O_RDONLY)
-        self._lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             lock_directory(self._directory_descriptor)
@@ -122,8 +135,10 @@ class FileStorage:
             os.close(self._directory_descriptor)
             self._spares.close_all()
             raise IdentityError(f"{directory} is used by another process; give each node a directory of its own") from None
-        self._names = {entry.name for entry in os.scandir(directory) if entry.is_file()} - {LOCK, BALLAST}
-        """The files. Only this object changes them, so a list of them needs no descriptor."""
+        with os.scandir(self._directory_descriptor) as entries:
+            self._names = {entry.name for entry in entries if entry.is_file()} - {LOCK, BALLAST}
+        """The files. Only this object changes them, so a list of them needs no descriptor. A name is added after its file, and
+        discarded before it, because ``sync`` looks for names without files."""
 
     @property
     def segment_bytes_max(self) -> int:
@@ -138,14 +153,18 @@ class FileStorage:
         return sorted(self._names)
 
     def size(self, name: str) -> int:
-        return os.stat(self._directory / name).st_size
+        return os.stat(name, dir_fd=self._directory_descriptor).st_size
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
-        descriptor = self._spares.open(self._directory / name, os.O_RDONLY)
+        descriptor = self._spares.open(name, os.O_RDONLY, self._directory_descriptor)
         try:
             with open(descriptor, "rb", closefd=False) as file:
                 file.seek(offset)
                 return file.read(-1 if size is None else size)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise OSError(error.errno, f"{self._directory / name} cannot be read ({error.strerror}); {UNREADABLE}") from None
         finally:
             self._spares.close(descriptor)
 
@@ -153,7 +172,7 @@ class FileStorage:
         descriptor = self._descriptors.get(name)
         if descriptor is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            descriptor = self._descriptors[name] = self._spares.open(self._directory / name, flags)
+            descriptor = self._descriptors[name] = self._spares.open(name, flags, self._directory_descriptor)
             self._names.add(name)
         return descriptor
 
@@ -169,8 +188,12 @@ class FileStorage:
                     raise OSError(error.errno, no_space_text(self._directory / name, len(view))) from None
 
     def rename(self, old: str, new: str) -> None:
-        os.rename(self._directory / old, self._directory / new)
         self._names.discard(old)
+        try:
+            os.rename(old, new, src_dir_fd=self._directory_descriptor, dst_dir_fd=self._directory_descriptor)
+        except OSError:
+            self._names.add(old)
+            raise
         self._names.add(new)
         self._forget(new)
         if old in self._descriptors:
@@ -178,8 +201,9 @@ class FileStorage:
 
     def remove(self, name: str) -> None:
         self._forget(name)
-        (self._directory / name).unlink(missing_ok=True)
         self._names.discard(name)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._directory_descriptor)
 
     def _forget(self, name: str) -> None:
         descriptor = self._descriptors.pop(name, None)
@@ -188,16 +212,28 @@ class FileStorage:
 
     def sync(self, names: Sequence[str], directory: bool) -> None:
         for name in names:
-            try:
-                descriptor = self._spares.open(self._directory / name, os.O_RDONLY)
-            except FileNotFoundError:
+            descriptor = self._open_to_sync(name)
+            if descriptor is None:
                 continue
             try:
                 os.fdatasync(descriptor)
+            except OSError as error:
+                text = f"{self._directory / name} could not be synced ({error.strerror})"
+                raise OSError(error.errno, text) from None
             finally:
                 self._spares.close(descriptor)
         if directory:
             os.fsync(self._directory_descriptor)
+
+    def _open_to_sync(self, name: str) -> int | None:
+        """None: the owner has removed or renamed the file. FileNotFoundError if somebody else did."""
+        for _ in range(2):  # the owner can remove the file and write another one of this name between the two checks
+            try:
+                return self._spares.open(name, os.O_RDONLY, self._directory_descriptor)
+            except FileNotFoundError:
+                if name not in self._names:
+                    return None
+        raise FileNotFoundError(errno.ENOENT, f"{self._directory / name} is missing: {MISSING}")
 
     def close(self) -> None:
         for name in list(self._descriptors):

@@ -83,7 +83,7 @@ class Storage(Protocol):
 
     def sync(self, names: Sequence[str], directory: bool) -> None:
         """Make the named files durable and then, if ``directory``, all names. May be called from another thread than the other
-        methods. A name without a file is skipped."""
+        methods. A file that was removed or renamed since the request is skipped; FileNotFoundError if another one is missing."""
 
     def close(self) -> None:
         """Release handles; no implied sync."""

@@ -78,7 +78,7 @@ from replicated_namesrv.raft.sessions import Origin, Sessions
 from replicated_namesrv.raft.snapshot_receiving import SnapshotReceiving
 from replicated_namesrv.raft.snapshot_sending import SnapshotSending
 from replicated_namesrv.raft.snapshot_taking import SnapshotTaking
-from replicated_namesrv.raft.snapshots import SnapshotStore
+from replicated_namesrv.raft.snapshots import SnapshotStore, is_disk_full
 from replicated_namesrv.raft.stall import Stall
 from replicated_namesrv.raft.standing import Memory, PeerMemories
 from replicated_namesrv.raft.syncs import Syncs
@@ -400,8 +400,14 @@ class RaftNode(NodeViews):
             self._guarded(then)
 
     def on_sync_failed(self, token: int, error: BaseException) -> None:
-        """The sync failed: stop the node. (A failed fsync is never repeated, because the pages may be lost.)"""
-        if not self.stopped:
+        """The sync failed: give the snapshot up if the disk has no room for it, otherwise stop the node. (A failed fsync is never
+        repeated, because the pages may be lost.)"""
+        if_full = self.syncs.failed(token)
+        if self.stopped:
+            return
+        if if_full is not None and isinstance(error, OSError) and is_disk_full(error):
+            self._guarded(if_full, error)
+        else:
             self._fail(error)
 
     def tick(self) -> None:

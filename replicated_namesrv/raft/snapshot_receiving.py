@@ -9,8 +9,8 @@ Chunks are appended to a temporary file. After a reconnection the transfer conti
    in one step.
 """
 
-import errno
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from replicated_namesrv.raft.configuration import Configuration
@@ -22,7 +22,7 @@ from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.raft_messages import AppendReply, SnapshotAck, SnapshotChunk
 from replicated_namesrv.raft.sessions import Sessions
-from replicated_namesrv.raft.snapshots import RECEIVING, Reader, Snapshot, SnapshotStore, UnknownFormatError
+from replicated_namesrv.raft.snapshots import RECEIVING, Reader, Snapshot, SnapshotStore, UnknownFormatError, is_disk_full
 from replicated_namesrv.raft.syncs import Syncs
 
 RECEIVED_SYNCS_MAX = 2
@@ -121,16 +121,16 @@ class SnapshotReceiving:
         try:
             self._storage.append(RECEIVING, message.data)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
             self._disk_full(error)
             return
         self._received += len(message.data)
         if self._received == message.total:
             generation = self._generation
-            self._request_sync([RECEIVING], False, lambda: self._synced(generation))
+            self._request_sync([RECEIVING], False, lambda: self._synced(generation), partial(self._not_synced, generation))
 
-    def _request_sync(self, names: list[str], directory: bool, then: Callable[[], None]) -> None:
+    def _request_sync(
+        self, names: list[str], directory: bool, then: Callable[[], None], if_full: Callable[[OSError], None] | None = None
+    ) -> None:
         if not self._defences.snapshot_before_reset:
             then()
             return
@@ -140,7 +140,12 @@ class SnapshotReceiving:
             self._syncing -= 1
             then()
 
-        self._syncs.request(names, directory, ended)
+        self._syncs.request(names, directory, ended, if_full)
+
+    def _not_synced(self, generation: int, error: OSError) -> None:
+        self._syncing -= 1
+        if generation == self._generation:
+            self._disk_full(error)
 
     def _synced(self, generation: int) -> None:
         if generation != self._generation:
@@ -163,7 +168,10 @@ class SnapshotReceiving:
         self._give_up()
 
     def _disk_full(self, error: OSError) -> None:
-        """Free the space that the transfer took, and ask again from the start: there may be room later."""
+        """Free the space that the transfer took, and ask again from the start: there may be room later. Raises ``error`` if the
+        disk is not full."""
+        if not is_disk_full(error):
+            raise error
         self._context.counters["unwritable_snapshots"] += 1
         self._context.note(f"received snapshot dropped: {error}")
         self._give_up()
@@ -194,7 +202,11 @@ class SnapshotReceiving:
             return
         self._reader = None
         self._on_publishing(metadata.last[0], metadata.members)
-        snapshot = self._snapshots.publish(RECEIVING, self._received, checksum, metadata)
+        try:
+            snapshot = self._snapshots.publish(RECEIVING, self._received, checksum, metadata)
+        except OSError as error:
+            self._disk_full(error)
+            return
         generation = self._generation
         self._request_sync([], True, lambda: self._named(generation, snapshot))
 

@@ -6,7 +6,6 @@ then may PySyncObj drop the log that the snapshot replaces; older snapshots are 
 full, the file is deleted, and another snapshot is tried after a pause. Until then the node works with a longer log.
 """
 
-import errno
 from collections.abc import Callable, Iterator
 
 from replicated_namesrv.raft.configuration import Configuration
@@ -14,7 +13,16 @@ from replicated_namesrv.raft.entry_log import Entry, Log
 from replicated_namesrv.raft.interfaces import StateMachine, Storage
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.sessions import Sessions
-from replicated_namesrv.raft.snapshots import BLOCK, WRITING, Metadata, Reader, Snapshot, SnapshotStore, Writer
+from replicated_namesrv.raft.snapshots import (
+    BLOCK,
+    WRITING,
+    Metadata,
+    Reader,
+    Snapshot,
+    SnapshotStore,
+    Writer,
+    is_disk_full,
+)
 from replicated_namesrv.raft.syncs import Syncs
 
 RETRY_SECONDS = 30.0
@@ -102,11 +110,11 @@ class SnapshotTaking:
             return
         self._chunks = None
         writer.finish()
-        self._syncs.request([WRITING], False, self._written)
+        self._syncs.request([WRITING], False, self._written, self._disk_full)
 
     def _disk_full(self, error: OSError) -> None:
         """Give the snapshot up, which frees its space. Raises ``error`` if the disk is not full."""
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_disk_full(error):
             raise error
         self._context.counters["unwritable_snapshots"] += 1
         self._drop(f"a snapshot could not be written: {error}; the log before it is kept")
@@ -128,9 +136,13 @@ class SnapshotTaking:
         except (ValueError, OSError) as error:
             self._give_up(error)
             return
+        try:
+            self._snapshot = self._snapshots.publish(WRITING, writer.size, writer.checksum, writer.metadata)
+        except OSError as error:
+            self._disk_full(error)
+            return
         self._reader = None
         self.problem = None
-        self._snapshot = self._snapshots.publish(WRITING, writer.size, writer.checksum, writer.metadata)
         self._syncs.request([], True, self._named)
 
     def _give_up(self, error: Exception) -> None:

@@ -33,6 +33,11 @@ WRITING = "snapshot.writing"
 RECEIVING = "snapshot.receiving"
 
 
+def is_disk_full(error: OSError) -> bool:
+    """Whether the disk, or the quota, has no room. A snapshot is then given up, and tried again later."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 class Metadata(NamedTuple):
     cluster: str
     previous: tuple[int, int]
@@ -228,7 +233,8 @@ class SnapshotStore:
         return None
 
     def publish(self, temporary: str, size: int, checksum: int, metadata: Metadata) -> Snapshot:
-        """Give a synced file its name. The caller syncs the directory and then calls ``adopt``."""
+        """Give a synced file its name. The caller syncs the directory and then calls ``adopt``. That sync must not fail, not even
+        on a full disk: the names of log segments may be lost with this one, and no later sync would report it."""
         index, term = metadata.last
         snapshot = Snapshot(f"{PREFIX}{index:020d}-{term:020d}", size, checksum, metadata, metadata.version)
         self._storage.rename(temporary, snapshot.name)

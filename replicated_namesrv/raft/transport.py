@@ -3,7 +3,7 @@
 - One connection per ordered pair of nodes: the dialler sends, the acceptor only receives. So a fault can affect one direction
   only. If a peer connects again, the new connection replaces the old one, and the old one's remaining bytes are dropped.
 - Names are not addresses: ``addresses`` has the address at which this node dials each peer, so a proxy or NAT may be in
-  between.
+  between. The host names in it are looked up in one thread for each peer (``HostLookUp``).
 - Hello: the acceptor sends a nonce. The dialler answers with its own nonce, the cluster, both names and an HMAC-SHA256 over all
   of these, keyed with the shared secret. The acceptor then proves in the same way that it knows the secret. A recorded hello fits
   no other nonce, direction, cluster or pair of names.
@@ -84,6 +84,7 @@ from hashlib import blake2b, sha256
 from random import Random
 from typing import cast
 
+from replicated_namesrv.host_look_up import HostLookUp
 from replicated_namesrv.listening import stop_listening
 from replicated_namesrv.raft.peer_tls import Tls, TlsFiles
 from replicated_namesrv.raft.raft_errors import MalformedError, PeerRefusalError, TransportError
@@ -535,6 +536,7 @@ class PeerTransport:
         self.addresses = {peer: address for peer, address in settings.addresses.items() if peer != settings.node_id}
         """Address at which each peer is dialled now."""
         self.peers = {peer: PeerState() for peer in self.addresses}
+        self._look_ups: dict[str, HostLookUp] = {}
         self._dialled: dict[str, _Dialled] = {}
         self._server: asyncio.Server | None = None
         self.is_stopped = False
@@ -556,12 +558,8 @@ class PeerTransport:
         loop = asyncio.get_running_loop()
         host, port = self.settings.listen
         try:
-            self._server = await loop.create_server(
-                self._accept,
-                host,
-                port,
-                reuse_address=True,
-            )
+            hosts = await HostLookUp().addresses(host, None)
+            self._server = await loop.create_server(self._accept, hosts, port, reuse_address=True)
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise TransportError(
@@ -586,6 +584,7 @@ class PeerTransport:
                 if peer in self.accepted:
                     self.accepted[peer].abort()
         self.addresses = wanted
+        self._look_ups = {peer: each for peer, each in self._look_ups.items() if peer in wanted or each.is_running}
         for peer in sorted(changed & wanted.keys()):
             self.peers.setdefault(peer, PeerState())
             if self._server is not None and not self.is_stopped:
@@ -670,8 +669,9 @@ class PeerTransport:
                 await connection.closed
             except TimeoutError:
                 state.error, state.refusal = f"TimeoutError: no peer answered at this address within {DIAL_SECONDS:g} s", ""
+                state.error += self._stale_address(peer)
             except (OSError, ssl.SSLError, TransportError, ValueError) as error:  # ValueError: a name that cannot be a host
-                state.error = f"{type(error).__name__}: {error}"
+                state.error = f"{type(error).__name__}: {error}{self._stale_address(peer)}"
                 state.refusal = str(error) if isinstance(error, PeerRefusalError) else ""
             finally:
                 if connection is not None:
@@ -696,13 +696,10 @@ class PeerTransport:
 
     async def _dial(self, peer: str) -> _Dialled:
         self._refresh_tls()
-        loop = asyncio.get_running_loop()
         host, port = self.addresses[peer]
-        context, name = (self.tls.client, peer) if self.tls else (None, None)
+        hosts = await self._look_ups.setdefault(peer, HostLookUp()).addresses(host, DIAL_SECONDS)
         async with asyncio.timeout(DIAL_SECONDS):
-            _, connection = await loop.create_connection(
-                lambda: _Dialled(self, peer), host, port, ssl=context, server_hostname=name
-            )
+            connection = await self._connect(peer, hosts, port)
             try:
                 await asyncio.shield(connection.ready)
             except BaseException:
@@ -712,6 +709,22 @@ class PeerTransport:
         if raw is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS_MAX)
         return connection
+
+    async def _connect(self, peer: str, hosts: list[str], port: int) -> _Dialled:
+        """Connect to the first address that accepts a connection. Raises the error of the last one."""
+        loop = asyncio.get_running_loop()
+        context, name = (self.tls.client, peer) if self.tls else (None, None)
+        for host in hosts[:-1]:
+            with contextlib.suppress(OSError):
+                return (
+                    await loop.create_connection(lambda: _Dialled(self, peer), host, port, ssl=context, server_hostname=name)
+                )[1]
+        return (await loop.create_connection(lambda: _Dialled(self, peer), hosts[-1], port, ssl=context, server_hostname=name))[1]
+
+    def _stale_address(self, peer: str) -> str:
+        """The end of an error text if ``peer`` was dialled at its last known address."""
+        look_up = self._look_ups.get(peer)
+        return f" (at its last known address: {look_up.problem})" if look_up is not None and look_up.problem else ""
 
     def send(self, peer: str, message: Message) -> None:
         """Queue for the next ``flush``; without a connection the message is lost."""

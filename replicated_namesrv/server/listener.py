@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 
 from replicated_namesrv.errors import SettingError
+from replicated_namesrv.host_look_up import HostLookUp
 from replicated_namesrv.listening import stop_listening
 from replicated_namesrv.settings import Settings
 
@@ -21,6 +22,7 @@ class Listener:
         """Whether the last call was ``open``, not ``close``."""
         self._opening = asyncio.Lock()
         self._host, self._port = settings.listen_address
+        self._look_up = HostLookUp()
 
     @property
     def is_open(self) -> bool:
@@ -42,7 +44,7 @@ class Listener:
 
     async def _open(self) -> None:
         await asyncio.sleep(0)  # a listener that was closed in this turn of the loop releases the port only in the next turn
-        listening = self._bound_socket()
+        listening = self._bound_socket(await self._own_address())
         self._port = listening.getsockname()[1]
         loop = asyncio.get_running_loop()
         try:
@@ -64,17 +66,18 @@ class Listener:
             stop_listening(self._server)
             self._server = None
 
-    def _bound_socket(self) -> socket.socket:
-        settings = self._settings
+    async def _own_address(self) -> str:
         try:
-            found = socket.getaddrinfo(
-                self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
-            )
+            return (await self._look_up.addresses(self._host, None))[0]
         except OSError as error:
             raise SettingError(
                 f"{self._where()}: no address of this machine ({error}); give an IP address, 0.0.0.0 for all"
             ) from None
-        family, kind, protocol, _, address = found[0]
+
+    def _bound_socket(self, host: str) -> socket.socket:
+        settings = self._settings
+        flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        family, kind, protocol, _, address = socket.getaddrinfo(host, self._port, type=socket.SOCK_STREAM, flags=flags)[0]
         listening = socket.socket(family, kind, protocol)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

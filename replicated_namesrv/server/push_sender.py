@@ -9,7 +9,8 @@ Each recipient has its own queue and connection. So its pushes arrive in order, 
 (RocketMQ drops the remaining recipients of a notification instead.) Connections are kept while they are used.
 
 A look-up of a host name occupies one of the loop's few threads until the resolver gives up, and every client can register brokers
-with names that no server answers. Connections to peers need such look-ups, too. Therefore pushes use one thread at most."""
+with names that no server answers. The admin port asks other nodes, which may need look-ups, too. Therefore pushes use one thread
+at most."""
 
 import asyncio
 import socket

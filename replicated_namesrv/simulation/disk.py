@@ -147,8 +147,8 @@ class SimulatedDisk:
     # Durability
 
     def begin_sync(self, names: Sequence[str], directory: bool) -> SyncRequest:
-        """Note what a sync that starts now must cover."""
-        files = tuple((file, len(file.data)) for name in names if (file := self._names.get(name)) is not None)
+        """Note what a sync that starts now must cover. FileNotFoundError if a file is missing."""
+        files = tuple((file, len(file.data)) for file in map(self._file, names))
         return SyncRequest(files, self._changes_gone + len(self._changes) if directory else 0)
 
     def complete_sync(self, request: SyncRequest) -> None:

@@ -133,7 +133,11 @@ def test_full_and_failing_disks_raise() -> None:
     disk.full = True
     with pytest.raises(OSError, match="no space"):
         disk.append("log", b"x")
-    disk.full, disk.failing = False, True
+    disk.full = False
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        disk.sync(["log"], False)
+    disk.append("log", b"x")
+    disk.failing = True
     with pytest.raises(OSError, match="input/output"):
         disk.sync(["log"], False)
 
