@@ -52,6 +52,7 @@ CHECKED = (
     # page, beginning of the command line, test that runs it or the reason why no test does
     ("README.md", r"\./namesrv demo", "tests/cli/test_demo.py::test_the_demo_on_real_processes"),
     ("README.md", r"\./namesrv (cluster|broker|route|diff|status)|export NAMESRV_", TOUR),
+    ("README.md", r"\./namesrv test", "is a run of the tests"),
     ("CONTRIBUTING.md", r"\./namesrv test", "is a run of the tests"),
     ("CONTRIBUTING.md", r"pipx", "changes the user's home"),
     (
