@@ -17,6 +17,9 @@ from typing import NamedTuple
 
 from replicated_namesrv.simulation.world import MS, exponential
 
+FULL_FAILURES = 0.2
+"""Share of the syncs and renames that fail on a full disk. Appends always do."""
+
 
 class _File:
     """The bytes of one file, without its name."""
@@ -128,6 +131,8 @@ class SimulatedDisk:
         self.written += len(data)
 
     def rename(self, old: str, new: str) -> None:
+        if self.full and self._rng.random() < FULL_FAILURES:
+            raise OSError(errno.ENOSPC, "no space left on device", new)
         self._change(_Renamed(new, self._file(old), old))
 
     def remove(self, name: str) -> None:
@@ -135,11 +140,7 @@ class SimulatedDisk:
             self._change(_Renamed(name, None, None))
 
     def sync(self, names: Sequence[str], directory: bool) -> None:
-        request = self.begin_sync(names, directory)
-        if self.failing:
-            self.fail_sync(request)
-            raise OSError(errno.EIO, "input/output error")
-        self.complete_sync(request)
+        self.end_sync(self.begin_sync(names, directory))
 
     def close(self) -> None:
         pass
@@ -151,8 +152,14 @@ class SimulatedDisk:
         files = tuple((file, len(file.data)) for file in map(self._file, names))
         return SyncRequest(files, self._changes_gone + len(self._changes) if directory else 0)
 
-    def complete_sync(self, request: SyncRequest) -> None:
-        """Make durable exactly what ``request`` covers."""
+    def end_sync(self, request: SyncRequest) -> None:
+        """Make durable exactly what ``request`` covers; OSError if the disk fails, or if it is full and needs space only now."""
+        if self.failing:
+            self._fail_sync(request)
+            raise OSError(errno.EIO, "input/output error")
+        if self.full and request.files and self._rng.random() < FULL_FAILURES:
+            self._fail_sync(request)
+            raise OSError(errno.ENOSPC, "no space left on device")
         for file, length in request.files:
             file.synced(length)
         count = request.changes - self._changes_gone
@@ -162,7 +169,7 @@ class SimulatedDisk:
             del self._changes[:count]
             self._changes_gone += count
 
-    def fail_sync(self, request: SyncRequest) -> None:
+    def _fail_sync(self, request: SyncRequest) -> None:
         """Let ``request`` fail: none of its bytes become durable, and no later sync writes them."""
         for file, length in request.files:
             file.sync_failed(length)

@@ -6,6 +6,7 @@ process and keeps the page cache. After a power loss ``SimulatedDisk`` decides w
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 
 from replicated_namesrv.raft.interfaces import Observer, Work
@@ -57,13 +58,16 @@ class ProcessLife:
         if self._machine.disk.hung:
             self._hanging.append((token, request))
             return
-        if self._machine.disk.failing:
-            self._machine.disk.fail_sync(request)
-            error = OSError(5, "input/output error")
-            self._machine.enqueue(lambda process: process.on_sync_failed(token, error))
+        try:
+            self._machine.disk.end_sync(request)
+        except OSError as error:
+            self._machine.enqueue(partial(_sync_failed, token, error))
             return
-        self._machine.disk.complete_sync(request)
         self._machine.enqueue(lambda process: process.on_synced(token))
+
+
+def _sync_failed(token: int, error: OSError, process: Process) -> None:
+    process.on_sync_failed(token, error)
 
 
 class Machine(Endpoint):

@@ -121,7 +121,7 @@ def test_a_sync_covers_what_was_there_when_it_began() -> None:
         disk.append("log", b"ab")
         request = disk.begin_sync(["log"], True)
         disk.append("log", b"cd")
-        disk.complete_sync(request)
+        disk.end_sync(request)
 
     found = after_power_loss(prepare, "log")
     assert b"ab" in found
