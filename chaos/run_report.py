@@ -236,7 +236,7 @@ _PAGE_HEAD = """\
 # What chaos runs showed
 
 This page compares AP and CP in every scenario. `namesrv chaos results DIR…` writes it from the verdicts of `namesrv chaos suite
-full`. [chaos.md](chaos.md) describes the scenarios and the checks. A cell gives {modes}, each as the mean over the seeds.
+full`. [chaos.md](chaos.md) describes faults and checks. A cell gives {modes}, each as the mean over the seeds.
 
 - *diverged*: how long nodes that answered certainly had different registrations (M14 of [the analysis](../spark/DESIGN.md)).
 - *look-ups lacking*: look-ups that lacked a living broker whose registration had been acknowledged.
