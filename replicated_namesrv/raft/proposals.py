@@ -8,7 +8,8 @@ proposals are proposed again, and the sessions ensure that only one copy is appl
 - committed, when its number is first applied here, with the result of that application;
 - rejected, when its time is up or this node stops, if no copy of it can exist: it was never sent, or another entry was committed
   in the place of each copy. A forward is for one term. The reply of the leader names a log index. If the network repeated the
-  forward, all copies are in that term's log at this index or after it. So if the entry at this index is cut, all copies are cut.
+  forward, other copies are in that term's log. If the entry at this index is cut, later copies are cut, too. An earlier copy that
+  is not cut is applied, and ends the proposal, before this node finds another entry at this index.
 - indeterminate, when its time is up or this node stops, if a copy may exist; when a snapshot shows that it was applied, but does
   not show its result; or when this node gives up its incarnation.
 """
