@@ -54,7 +54,7 @@ class HostLookUp:
         if is_numeric(host):
             return [host]
         name, known = self._known
-        if name != host:
+        if name != host or not known:  # the empty name is not known, either
             return await self._looked_up(host, wait_seconds)
         try:
             age = asyncio.get_running_loop().time() - self._began_at if self.is_running else 0.0

@@ -22,6 +22,7 @@ from replicated_namesrv.raft.formation import judge_member, next_step
 from replicated_namesrv.raft.identity import BLANK, MEMBER, PROMISED, Identity
 from replicated_namesrv.raft.interfaces import FOREVER, NEVER
 from replicated_namesrv.raft.members import VACANT, pack_members
+from replicated_namesrv.raft.message_bounds import NUMBER_MAX
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.raft_messages import (
     PROTOCOL,
@@ -58,7 +59,8 @@ more, the oldest are forgotten. While the peer does not answer, they cover at le
 FOREIGN_REMEMBERED = 64
 """Number of data directories of other clusters that are remembered, as many as a cluster has members."""
 REJOIN_STEP = 1 << 40
-"""A process that rejoins skips this many numbers. It may have been reset, and its peers may have received greater ones."""
+"""A process that rejoins skips this many numbers. It may have been reset, and its peers may have received greater ones. If the
+image is some hours old, they exceed this step, too; then it continues above the number that a peer echoes (``_was_reset``)."""
 _STEP_FACTOR, _STEP_BITS = 0x9E37_79B9_7F4A_7C15, 24
 """Introductions are at most 2^24 numbers apart, so numbers up to ``NUMBER_MAX`` suffice for decades."""
 _STANDINGS = frozenset(Standing)
@@ -538,6 +540,8 @@ class Membership:
         if not sent or echoed <= sent[0] or not self._defences.regressions:
             return False
         if echoed not in sent:
+            # The peer never echoes a lower number, so this process, as its next incarnation, has to continue above this one.
+            self._sequence = max(self._sequence, min(echoed, NUMBER_MAX // 2))
             return True
         while sent[0] < echoed:
             sent.popleft()

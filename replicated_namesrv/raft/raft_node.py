@@ -125,6 +125,8 @@ class RaftNode(NodeViews):
         """Whether the log is cut because this node gave up its incarnation."""
         self._notified_leader: str | None = None
         self._work = Work.TICK
+        self._wakes_at = FOREVER
+        """The last result of ``next_wakeup``. The driver calls ``tick`` at this time."""
         self._mark_at = 0.0
         self._heartbeat_at = 0.0
         config = self.config
@@ -284,7 +286,10 @@ class RaftNode(NodeViews):
             return Work.SEND
         self._work = Work.TICK
         self._guarded(self._received, peer, message)
-        return self._work if self._notified_leader == self.leadership.leader_of(self.core.term) else Work.TICK
+        is_notified = self._notified_leader == self.leadership.leader_of(self.core.term)
+        # Each contact with the leader draws another election time-out, which may end before the present one.
+        is_in_time = self.leadership.election_deadline >= self._wakes_at or self.core.is_leader
+        return self._work if is_notified and is_in_time else Work.TICK
 
     def _received(self, peer: str, message: Message) -> None:
         try:
@@ -476,6 +481,7 @@ class RaftNode(NodeViews):
             or self.receiving.wants_tick
             or (is_leader and self.replication.wants_tick)
         ):
+            self._wakes_at = 0.0
             return 0.0
         times = [self.membership.next_wakeup(), self.proposals.next_wakeup(), self.reads.next_wakeup(), self.stall.next_wakeup()]
         if self.log.wants_mark:
@@ -485,7 +491,8 @@ class RaftNode(NodeViews):
             times.append(self.digests.next_wakeup())
             if is_leader and self.peers and not self.waits_for_disk:
                 times.append(self._heartbeat_at)
-        return min(times)
+        self._wakes_at = min(times)
+        return self._wakes_at
 
     def next_read_wakeup(self) -> float:
         """Like ``next_wakeup``, after ``tick_reads``. The last value of ``next_wakeup`` stays valid, too."""

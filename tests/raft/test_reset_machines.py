@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome
+from replicated_namesrv.raft.membership import REJOIN_STEP
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_messages import Append, Introduction, Message
 from replicated_namesrv.raft.raft_node import RaftNode
@@ -69,6 +70,24 @@ def restore_the_third(world: World) -> None:
     next(host for host in world.hosts.values() if host.node is None).start()
     world.elect()
     world.run(5)
+
+
+def test_a_reset_by_months_costs_one_incarnation() -> None:
+    """The image of the leader's machine is months old, so the follower has received far greater numbers of introductions. In an
+    earlier version, the leader gave up one incarnation after the other, each with a sync: 200 of them after a month."""
+    world, leader, follower = led_with_one_follower(Defences())
+    image = led_with_one_follower(Defences())[0].hosts[leader.node_id]
+    commit(world, leader, b"X")
+    leader.membership._sequence += 500 * REJOIN_STEP
+    world.run(2)
+    reset(world, image, follower)
+    world.run(5)
+    assert image.node is not None
+    assert image.node.counters["rejoined"] == 1
+    restore_the_third(world)
+    assert image.node.counters["rejoined"] == 1
+    assert image.node.role != "learner"
+    assert image.machine.commands == [b"old", b"X"]
 
 
 @both

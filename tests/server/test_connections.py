@@ -545,6 +545,11 @@ def test_an_address_of_another_machine(tmp_path: Path) -> None:
         pass
 
 
+def test_an_empty_address(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"bindAddress=.*no address of this machine"), live_server(tmp_path, bindAddress=""):
+        pass
+
+
 @pytest.mark.slow
 def test_thousands_of_silent_connections(tmp_path: Path) -> None:
     """The test opens as many connections as the system permits, up to 10,000. Half of them are silent, half send the beginning of

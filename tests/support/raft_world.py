@@ -194,17 +194,22 @@ class Host:
 
     def receive(self, node: RaftNode, source: str, message: Message) -> None:
         """A message arrives after everything that was due. If it leaves no work for ``tick``, as the node reports, then ``tick``
-        must have no effect, unless long work is in progress, or a read that ended asks for more."""
+        must have no effect, and must not be due earlier than before, unless long work is in progress, or a read that ended asks
+        for more."""
         node.tick()
-        is_due = node.next_wakeup() <= self.now()
+        wakes_at = node.next_wakeup()
+        is_due = wakes_at <= self.now()
         work = node.on_message(source, message)
         if work is Work.READS:
             node.tick_reads()
             is_due |= node.next_wakeup() <= self.now()
+            wakes_at = min(wakes_at, node.next_read_wakeup())
+        is_late = node.next_wakeup() < wakes_at
         before = self._observed(node)
         node.tick()
         after = self._observed(node)
         assert work is Work.TICK or is_due or after == before, f"{message} left more work than {work!r}: {before} {after}"
+        assert work is Work.TICK or is_due or not is_late, f"{message} left {work!r}, and a tick before the one of the timer"
 
     def _observed(self, node: RaftNode) -> tuple[object, ...]:
         return (
