@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.fault_plans import FaultPlan, RunMembers, Topology, exposed, plan, sides
 from replicated_namesrv.chaos.node_disk import DiskFault
-from replicated_namesrv.chaos.process_cluster import ProcessCluster
+from replicated_namesrv.chaos.node_tls import CertificateFault
+from replicated_namesrv.chaos.process_cluster import ClusterNode, ProcessCluster
 from replicated_namesrv.chaos.process_holds import Hold, ProcessHolds
 from replicated_namesrv.chaos.recorder import Recorder
 from replicated_namesrv.chaos.records import CRASH, KILLED, FaultRecord
@@ -22,6 +23,10 @@ from replicated_namesrv.child_process import ProcessError
 
 WATCH_S = 0.1
 DISK_FAULTS = {FaultKind.DISK_HANGS: DiskFault.HANGS, FaultKind.DISK_FULL: DiskFault.FULL}
+CERTIFICATE_FAULTS = {
+    FaultKind.CERTIFICATE_EXPIRES: CertificateFault.EXPIRES,
+    FaultKind.CERTIFICATE_UNUSABLE: CertificateFault.UNUSABLE,
+}
 
 
 class ClusterNemesis:
@@ -79,8 +84,8 @@ class ClusterNemesis:
         else:
             made = await self._planned(spec, rng)
         for_s = spec.for_s if spec.for_s is not None else fault_s - spec.at_s
-        if spec.kind in DISK_FAULTS:
-            await self._disk_fault(number, spec, made, for_s)
+        if spec.kind in DISK_FAULTS.keys() | CERTIFICATE_FAULTS.keys():
+            await self._file_fault(number, spec, made, for_s)
         elif made.effect is None:
             await self._process_fault(number, spec, made, for_s)
         elif spec.flap_s is None:
@@ -187,15 +192,16 @@ class ClusterNemesis:
             await self._release(number, name, spec.kind)
         self._edge(number, "end", began_ns, spec, made)
 
-    async def _disk_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
-        fault, began_ns = DISK_FAULTS[spec.kind], self._recorder.now_ns()
+    async def _file_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
+        """A fault that lasts while files of a running node are different."""
+        began_ns = self._recorder.now_ns()
         for name in made.nodes:
-            fault.begin(self._cluster.nodes[name].synced_file)
+            _begin(spec.kind, self._cluster.nodes[name])
         self._edge(number, "start", began_ns, spec, made)
         await self._last(spec, for_s)
         began_ns = self._recorder.now_ns()
         for name in made.nodes:
-            fault.end(self._cluster.nodes[name].synced_file)
+            _end(spec.kind, self._cluster.nodes[name])
         self._edge(number, "end", began_ns, spec, made)
 
     async def _hold(self, number: int, name: str, hold: Hold, kind: FaultKind) -> None:
@@ -273,6 +279,20 @@ class ClusterNemesis:
         what = f"{spec.kind}{f' ({variant})' if variant else ''} of {', '.join(made.nodes)}"
         self._say(f"{'begins' if edge == 'start' else 'ends'}: {what}; sides {_shown(now)}")
         self._at_edge(exposed(self._topology, broken, gone, self.members), self._in_state("dead"))
+
+
+def _begin(kind: FaultKind, node: ClusterNode) -> None:
+    if kind in DISK_FAULTS:
+        DISK_FAULTS[kind].begin(node.synced_file)
+    elif node.tls is not None:
+        node.tls.begin(CERTIFICATE_FAULTS[kind])
+
+
+def _end(kind: FaultKind, node: ClusterNode) -> None:
+    if kind in DISK_FAULTS:
+        DISK_FAULTS[kind].end(node.synced_file)
+    elif node.tls is not None:
+        node.tls.end()
 
 
 def _changed(nodes: Sequence[str], added: Sequence[str], leaving: Sequence[str]) -> tuple[str, ...]:
