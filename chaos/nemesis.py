@@ -20,9 +20,15 @@ from replicated_namesrv.chaos.records import CRASH, KILLED, FaultRecord
 from replicated_namesrv.chaos.run_operator import RunOperator
 from replicated_namesrv.chaos.scenario import OPERATOR_KINDS, FaultKind, FaultSpec
 from replicated_namesrv.child_process import ProcessError
+from replicated_namesrv.client.queries import delete_kv_request, put_kv_request, read_done
+from replicated_namesrv.client.remoting import RemotingCommand
+from replicated_namesrv.errors import NamesrvError
 
 WATCH_S = 0.1
 DISK_FAULTS = {FaultKind.DISK_HANGS: DiskFault.HANGS, FaultKind.DISK_FULL: DiskFault.FULL}
+FILLER, FILLER_BYTES = ("filler", "filler"), 62_000
+"""Namespace and key of the KV entry of ``kv-fills``, and its size."""
+KV_ATTEMPTS, KV_TIMEOUT_S = 5, 1.0
 CERTIFICATE_FAULTS = {
     FaultKind.CERTIFICATE_EXPIRES: CertificateFault.EXPIRES,
     FaultKind.CERTIFICATE_UNUSABLE: CertificateFault.UNUSABLE,
@@ -84,8 +90,8 @@ class ClusterNemesis:
         else:
             made = await self._planned(spec, rng)
         for_s = spec.for_s if spec.for_s is not None else fault_s - spec.at_s
-        if spec.kind in DISK_FAULTS.keys() | CERTIFICATE_FAULTS.keys():
-            await self._file_fault(number, spec, made, for_s)
+        if spec.kind in DISK_FAULTS.keys() | CERTIFICATE_FAULTS.keys() | {FaultKind.KV_FILLS}:
+            await self._lasting_fault(number, spec, made, for_s)
         elif made.effect is None:
             await self._process_fault(number, spec, made, for_s)
         elif spec.flap_s is None:
@@ -192,17 +198,36 @@ class ClusterNemesis:
             await self._release(number, name, spec.kind)
         self._edge(number, "end", began_ns, spec, made)
 
-    async def _file_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
-        """A fault that lasts while files of a running node are different."""
+    async def _lasting_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
+        """A fault that lasts while something around a running node is different: its disk, its files, or what is stored."""
         began_ns = self._recorder.now_ns()
-        for name in made.nodes:
-            _begin(spec.kind, self._cluster.nodes[name])
+        await self._turn(spec.kind, made.nodes, begins=True)
         self._edge(number, "start", began_ns, spec, made)
         await self._last(spec, for_s)
         began_ns = self._recorder.now_ns()
-        for name in made.nodes:
-            _end(spec.kind, self._cluster.nodes[name])
+        await self._turn(spec.kind, made.nodes, begins=False)
         self._edge(number, "end", began_ns, spec, made)
+
+    async def _turn(self, kind: FaultKind, names: Iterable[str], *, begins: bool) -> None:
+        """Begin or end such a fault at the nodes ``names``."""
+        request = put_kv_request(*FILLER, "x" * FILLER_BYTES) if begins else delete_kv_request(*FILLER)
+        for name in names:
+            if kind is FaultKind.KV_FILLS:
+                await self._change_kv(name, request)
+            else:
+                (_begin if begins else _end)(kind, self._cluster.nodes[name])
+
+    async def _change_kv(self, name: str, request: RemotingCommand) -> None:
+        """Send ``request`` to a node until it is accepted, for some seconds."""
+        for _ in range(KV_ATTEMPTS):
+            answer = await self._cluster.ask(name, request, KV_TIMEOUT_S)
+            try:
+                if answer is not None:
+                    read_done(answer)
+                    return
+            except NamesrvError as error:
+                self._say(f"{name} refuses a change of the KV config: {error}")
+            await asyncio.sleep(WATCH_S)
 
     async def _hold(self, number: int, name: str, hold: Hold, kind: FaultKind) -> None:
         process = self._cluster.nodes[name].process

@@ -63,6 +63,9 @@ class FaultKind(StrEnum):
     CERTIFICATE_UNUSABLE = "certificate-unusable"
     """The certificate file of ``target`` is replaced by one without a certificate, until the fault ends. No effect on a foreign
     name server."""
+    KV_FILLS = "kv-fills"
+    """An application puts 62,000 bytes into a KV namespace of its own at ``target``, and deletes them when the fault ends. With
+    ``maxKvNamespaceBytes=65536`` the namespace is then nearly full."""
     PAUSE = "pause"
     """SIGSTOP to ``target`` until the fault ends."""
     RESTART = "restart"
@@ -106,7 +109,7 @@ PROCESS_KINDS = (
     | CERTIFICATE_KINDS
     | {
         *(FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART, FaultKind.ROLLING_RESTART),
-        *(FaultKind.JOIN_EMPTY, FaultKind.HAND_OVER),
+        *(FaultKind.JOIN_EMPTY, FaultKind.HAND_OVER, FaultKind.KV_FILLS),
     }
 )
 
@@ -389,6 +392,7 @@ _USED = {
     FaultKind.DISK_FULL: {"target", "at_s", "for_s"},
     FaultKind.CERTIFICATE_EXPIRES: {"target", "at_s", "for_s"},
     FaultKind.CERTIFICATE_UNUSABLE: {"target", "at_s", "for_s"},
+    FaultKind.KV_FILLS: {"target", "at_s", "for_s"},
     FaultKind.PAUSE: {"target", "at_s", "for_s"},
     FaultKind.RESTART: {"target", "at_s"},
     FaultKind.ROLLING_RESTART: {"at_s"},
