@@ -25,6 +25,7 @@ from replicated_namesrv.model import ClusterInfo
 
 TIMEOUT_S = 1.0
 PAGE_ROWS = 1_000
+VALUE_CHARACTERS = 200
 NO_TOPIC = "0"
 """Version of a broker if no topic that was looked up shows one."""
 
@@ -111,5 +112,9 @@ def broker_members(answer: dict[str, Any]) -> list[Member]:
 
 
 def kv_members(answer: dict[str, Any]) -> list[Member]:
-    """Entries of ``/v1/kv`` by key."""
-    return sorted(Member(entry["key"], entry["value"]) for entry in answer["entries"])
+    """Entries of ``/v1/kv`` by key. Long values, which no client of the workload writes, are cut."""
+    return sorted(Member(entry["key"], _short(entry["value"])) for entry in answer["entries"])
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= VALUE_CHARACTERS else f"{value[:VALUE_CHARACTERS]} … ({len(value)} characters)"

@@ -21,6 +21,7 @@ from replicated_namesrv.chaos.effects import Link
 from replicated_namesrv.chaos.foreign_servers import ForeignServer
 from replicated_namesrv.chaos.links import Links
 from replicated_namesrv.chaos.node_disk import lose_unsynced, with_disk
+from replicated_namesrv.chaos.node_tls import NodeTls
 from replicated_namesrv.chaos.ports import Ports
 from replicated_namesrv.chaos.run_access import OPEN, RunAccess
 from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyClient, ToxiproxyError
@@ -32,7 +33,8 @@ from replicated_namesrv.errors import NamesrvError
 START_TIMEOUT_S, FOREIGN_START_TIMEOUT_S = 60.0, 180.0
 STOP_TIMEOUT_S = 10.0
 READY_TIMEOUT_MS = 1_000
-STOP_REASONS = {"differs from that of a majority": "digest mismatch", "disk rolled back": "disk rolled back"}
+DIGEST_MISMATCH = "digest mismatch"
+STOP_REASONS = {"differs from that of a majority": DIGEST_MISMATCH, "disk rolled back": "disk rolled back"}
 """Reasons why a node stops by itself: from a text in its last lines to the name of the reason."""
 STOP_REASON_LINES = 20
 _LOOPBACK = "127.0.0.1"
@@ -54,6 +56,8 @@ class ClusterNode:
         self.data_dir = data_dir
         self.log_file = log_file
         self.process: ChildProcess
+        self.tls: NodeTls | None = None
+        """The node's TLS files; None: it has none."""
 
     def wipe(self) -> None:
         """Delete the data directory. The process must be dead. Raises ProcessError if the node stores its data in another
@@ -106,12 +110,14 @@ class ProcessCluster:
         spares: int = 0,
         broker_ports: int = 0,
         sync_ms: int | None = None,
+        has_tls: bool = False,
     ) -> None:
         """``count``: the founders. ``spares``: further nodes, which ``start`` does not start, and which join the cluster when an
         operator adds them. ``broker_ports``: the number of brokers that listen. ``sync_ms``: the time that the disks of
-        ``node_disk`` add to each sync; None: the nodes have no such disks. ``outside``: links of brokers and clients;
-        ``toxiproxy``: the server. Without it every link is direct, and only processes can fail. ``foreign``: the name server that
-        the nodes run instead of ``node_command``. Raises ProcessError if there are not enough ports.
+        ``node_disk`` add to each sync; None: the nodes have no such disks. ``has_tls``: whether our nodes have TLS files.
+        ``outside``: links of brokers and clients; ``toxiproxy``: the server. Without it every link is direct, and only processes
+        can fail. ``foreign``: the name server that the nodes run instead of ``node_command``. Raises ProcessError if there are
+        not enough ports.
         """
         folder = folder.absolute()  # an absolute path, because a node command may change its working directory
         self._folder = folder
@@ -137,6 +143,8 @@ class ProcessCluster:
             )
             for i, name in enumerate(names)
         }
+        for node in self.nodes.values() if has_tls and foreign is None else ():
+            node.tls = NodeTls(folder / "tls" / node.name)
         self.links = Links(self.client, self.nodes)
         self._mode, self._settings = mode, (*settings, *access.settings)
         self.access = access
@@ -265,7 +273,7 @@ class ProcessCluster:
             dial = ",".join(f"{other.name}={self.address(Link(node.name, other.name))}" for other in others)
             settings += [f"join={peers}", f"peerListen={node.peer}"] if joins else [f"peers={peers}"]
             settings += [f"peerDial={dial}"]
-        settings += self._settings
+        settings += [*self._settings, *(node.tls.settings if node.tls is not None else ())]
         command = self._node_command
         if self._sync_ms is not None:
             command = with_disk(command, node.synced_file, self._sync_ms)

@@ -165,6 +165,7 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
         scenario.spares,
         len(cast.listening),
         scenario.sync_ms if has_disks(plan) else None,
+        scenario.has_certificates,
     )
     if scenario.has_disks and not has_disks(plan):
         say("the nodes are not started with namesrv serve, so their disks do not fail, and are not slow")

@@ -57,6 +57,18 @@ class FaultKind(StrEnum):
     DISK_FULL = "disk-full"
     """The disk of ``target`` reports no free space until the fault ends. No effect on a foreign name server, or with another
     ``--node-command``."""
+    CERTIFICATE_EXPIRES = "certificate-expires"
+    """The certificate of ``target`` is replaced by one that expires within days, until the fault ends. No effect on a foreign
+    name server."""
+    CERTIFICATE_UNUSABLE = "certificate-unusable"
+    """The certificate file of ``target`` is replaced by one without a certificate, until the fault ends. No effect on a foreign
+    name server."""
+    KV_FILLS = "kv-fills"
+    """An application puts 62,000 bytes into a KV namespace of its own at ``target``, and deletes them when the fault ends. With
+    ``maxKvNamespaceBytes=65536`` the namespace is then nearly full."""
+    WRONG_STATE = "wrong-state"
+    """SIGTERM to ``target``, whose snapshot is altered (``wrong_state``) before it is restarted. It has to stop by itself. When
+    the fault ends, it is restarted empty. In AP it is only restarted."""
     PAUSE = "pause"
     """SIGSTOP to ``target`` until the fault ends."""
     RESTART = "restart"
@@ -86,6 +98,8 @@ ADDING_KINDS = frozenset({FaultKind.ADD_NODE, FaultKind.REPLACE_NODE})
 """Kinds that use a spare node."""
 DISK_KINDS = frozenset({FaultKind.POWER_LOSS, FaultKind.DISK_HANGS, FaultKind.DISK_FULL})
 """Kinds that need disks of ``node_disk``."""
+CERTIFICATE_KINDS = frozenset({FaultKind.CERTIFICATE_EXPIRES, FaultKind.CERTIFICATE_UNUSABLE})
+"""Kinds that need nodes with TLS files (``node_tls``)."""
 OPERATOR_KINDS = ADDING_KINDS | {FaultKind.REMOVE_NODE, FaultKind.DRAIN}
 """What an operator does to the members. Brokers and clients then follow the address list of the nodes."""
 ROUND_TRIP_MAX_MS = 1_000
@@ -95,9 +109,10 @@ SPARES_MAX = 2
 PROCESS_KINDS = (
     OPERATOR_KINDS
     | DISK_KINDS
+    | CERTIFICATE_KINDS
     | {
         *(FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART, FaultKind.ROLLING_RESTART),
-        *(FaultKind.JOIN_EMPTY, FaultKind.HAND_OVER),
+        *(FaultKind.JOIN_EMPTY, FaultKind.HAND_OVER, FaultKind.KV_FILLS, FaultKind.WRONG_STATE),
     }
 )
 
@@ -251,6 +266,11 @@ class ChaosScenario:
         """Whether the nodes run with disks that can fail (``node_disk``)."""
         return self.sync_ms > 0 or any(fault.kind in DISK_KINDS for fault in self.fault)
 
+    @property
+    def has_certificates(self) -> bool:
+        """Whether the nodes have TLS files (``node_tls``)."""
+        return any(fault.kind in CERTIFICATE_KINDS for fault in self.fault)
+
     def as_json(self) -> dict[str, Any]:
         """The scenario in the form that the manifest contains."""
         return dataclasses.asdict(self)
@@ -373,6 +393,10 @@ _USED = {
     FaultKind.POWER_LOSS: {"target", "at_s", "for_s"},
     FaultKind.DISK_HANGS: {"target", "at_s", "for_s"},
     FaultKind.DISK_FULL: {"target", "at_s", "for_s"},
+    FaultKind.CERTIFICATE_EXPIRES: {"target", "at_s", "for_s"},
+    FaultKind.CERTIFICATE_UNUSABLE: {"target", "at_s", "for_s"},
+    FaultKind.KV_FILLS: {"target", "at_s", "for_s"},
+    FaultKind.WRONG_STATE: {"target", "at_s", "for_s"},
     FaultKind.PAUSE: {"target", "at_s", "for_s"},
     FaultKind.RESTART: {"target", "at_s"},
     FaultKind.ROLLING_RESTART: {"at_s"},
@@ -473,7 +497,7 @@ def _check_fault(fault: FaultSpec, longest_s: float) -> None:
         if getattr(fault, name) not in choices:
             known = ", ".join(choice for choice in choices if choice is not None)
             raise ValueError(f"{name} = {getattr(fault, name)!r}: one of {known} is expected")
-    if fault.target == "all" and fault.kind in (FaultKind.REMOVE_NODE, FaultKind.REPLACE_NODE):
+    if fault.target == "all" and fault.kind in (FaultKind.REMOVE_NODE, FaultKind.REPLACE_NODE, FaultKind.WRONG_STATE):
         raise ValueError(f"target = 'all': one node is expected for {fault.kind}")
     _check_direction(fault)
     end_s = fault.at_s + (fault.for_s or 0.0)

@@ -4,7 +4,7 @@ import asyncio
 import random
 from pathlib import Path
 
-from replicated_namesrv.chaos.node_looks import AdminLooks, NodeTable
+from replicated_namesrv.chaos.node_looks import VALUE_CHARACTERS, AdminLooks, NodeTable, kv_members
 from replicated_namesrv.chaos.observer import ClusterObserver
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.recorder import Recorder
@@ -33,6 +33,12 @@ async def test_it_knows_which_brokers_the_latest_looks_showed(tmp_path: Path) ->
     assert not observer.shows(["n1"], ["a/0", "b/0"])
     assert not observer.shows(["n1", "n2"], ["a/0"]), "n2 did not answer"
     writer.close()
+
+
+def test_long_values_are_cut() -> None:
+    short, long = "x" * VALUE_CHARACTERS, "x" * (VALUE_CHARACTERS + 1)
+    told = kv_members({"entries": [{"key": "a", "value": short}, {"key": "b", "value": long}]})
+    assert told == [Member("a", short), Member("b", f"{short} … (201 characters)")]
 
 
 async def test_a_run_that_is_broken_off_at_the_edge_of_a_fault_ends(tmp_path: Path) -> None:

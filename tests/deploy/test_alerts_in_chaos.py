@@ -2,7 +2,7 @@
 
 Each run records the metrics of all nodes once a second. promtool evaluates the shipped rules on these samples in real time. A
 fault of the laboratory lasts for seconds, but alerts wait for minutes. So the samples of the last second of the fault are
-repeated: the fault lasts. ``test_alerts.py`` has the faults that the laboratory cannot cause, as a wrong certificate.
+repeated: the fault lasts. ``test_alerts.py`` has the faults of a cluster without the laboratory.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from replicated_namesrv.chaos.metrics_recorder import METRICS_FILE
-from replicated_namesrv.chaos.records import TRACE_FILE, FaultRecord, Phase, read_trace
+from replicated_namesrv.chaos.records import TRACE_FILE, FaultRecord, Header, Phase, read_trace
 from replicated_namesrv.chaos.run import RunPlan
 from replicated_namesrv.chaos.scenario import WorkloadSpec, load
 from replicated_namesrv.chaos.suite import execute
@@ -54,6 +54,10 @@ ROWS = (
     Row("slow-disks", ("NamesrvDiskSlow",), ("NamesrvLeaderFlapping",)),
     Row("disk-hangs", ("NamesrvDiskHangs",), ("NamesrvDiskSlow", "NamesrvFenced", "NamesrvPeerUnreachable", LAGS), fault_s=12),
     Row("disk-full", ("NamesrvDiskShort", "NamesrvLimitHit")),
+    Row("wrong-state", ("NamesrvDigestMismatch",), ("NamesrvNodeDown", "NamesrvPeerUnreachable", LAGS)),
+    Row("kv-nearly-full", ("NamesrvQuotaNearlyUsed",)),
+    Row("certificate-expires", ("NamesrvCertificateExpires",)),
+    Row("certificate-unusable", ("NamesrvCertificateUnusable",)),
     Row("brokers-cut-from-all", ("NamesrvNoBrokers",)),
     Row("brokers-flap", ("NamesrvBrokersFlap",), ("NamesrvNoBrokers",)),
 )
@@ -70,6 +74,8 @@ class Run(NamedTuple):
     """The scrapes from the start of the clients to the first fault. Without a fault, all of them."""
     during: list[Scrape]
     """The scrapes from the first fault to the end of the last one."""
+    began_s: float
+    """Time of the first scrape, seconds since 1970."""
 
 
 def recorded(row: Row, folder: Path) -> Run:
@@ -93,7 +99,9 @@ def recorded(row: Row, folder: Path) -> Run:
             scrapes.setdefault(number, {})[line["node"]] = None if text is None else parsed(text, NAMES)
     begins = (begins_ns - lines[0]["time_ns"]) / INTERVAL_NS
     before = [scrapes[number] for number in sorted(scrapes) if number < begins]
-    return Run(list(before), [scrapes[number] for number in sorted(scrapes) if number >= begins])
+    (header,) = [record for record in trace if isinstance(record, Header)]
+    began_s = (header.wall_ns + lines[0]["time_ns"] - header.time_ns) / 1e9
+    return Run(list(before), [scrapes[number] for number in sorted(scrapes) if number >= begins], began_s)
 
 
 def judge(folder: Path, test: dict[str, object]) -> None:
@@ -119,17 +127,20 @@ def test_a_scenario_causes_its_alerts_and_no_others(row: Row, tmp_path: Path) ->
     checks: list[tuple[str, float, object]] = [(fired(f'alertname="{alert}"') + " > bool 0", end_s, 1) for alert in row.alerts]
     known = "|".join((*row.alerts, *row.tolerated))
     checks.append((fired(f'alertname!~"{known}"'), end_s, None))
-    judge(tmp_path, rule_test(row.scenario, input_series(scrapes, 0, HOLD_S), checks, INTERVAL_S))
+    judge(tmp_path, rule_test(row.scenario, input_series(scrapes, run.began_s, HOLD_S), checks, INTERVAL_S))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(TEST_TIMEOUT_S)
 def test_no_condition_of_a_rule_holds_without_a_fault(tmp_path: Path) -> None:
     promtool()
-    scrapes = recorded(Row("no-fault", (), fault_s=40), tmp_path).before
+    run = recorded(Row("no-fault", (), fault_s=40), tmp_path)
+    scrapes = run.before
     end_s = len(scrapes) - 1
     assert end_s >= 40
-    test = rule_test("no fault", input_series(scrapes, 0, 0), [("count(count_over_time(ALERTS[1h]))", end_s, None)], INTERVAL_S)
+    test = rule_test(
+        "no fault", input_series(scrapes, run.began_s, 0), [("count(count_over_time(ALERTS[1h]))", end_s, None)], INTERVAL_S
+    )
     judge(tmp_path, test)
 
 
