@@ -109,6 +109,9 @@ async def test_status_says_that_a_node_was_removed(tmp_path: Path) -> None:
         told = json.loads((await run_until(1, "status", "-a", cluster.admin, "--json")).out)
         (problem,) = [problem for problem in told["problems"] if problem.startswith(f"{removed.settings.node_id}: ")]
         assert "it was removed from the cluster" in problem
+        alone = f"127.0.0.1:{removed.admin.address[1]}" if removed.admin and removed.admin.address else ""
+        shown = await run("members", "list", "-a", alone, "--json")  # it knows no other admin address any more
+        assert (shown.code, json.loads(shown.out)["nodeId"]) == (0, removed.settings.node_id)
 
 
 async def test_a_node_that_does_not_answer_in_time_is_named_with_the_time(tmp_path: Path) -> None:
