@@ -271,7 +271,7 @@ def ask_all(addresses: Sequence[str], ask: Callable[[str], T]) -> list[T | Names
         except NamesrvError as error:
             return error
 
-    with ThreadPoolExecutor(max_workers=len(addresses)) as pool:
+    with ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
         return list(pool.map(one, addresses))
 
 

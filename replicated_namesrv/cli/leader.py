@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from replicated_namesrv.cli.admin import BAD, GOOD, UNKNOWN, Admin, add_admin_arguments, admin_addresses, admin_of
 from replicated_namesrv.cli.client import print_json
-from replicated_namesrv.cli.status import look_at, look_at_cluster
+from replicated_namesrv.cli.status import look_at, look_at_cluster, of_one_cluster
 from replicated_namesrv.errors import NamesrvError
 
 HELP = "show the leader of a cluster, or transfer leadership to another node"
@@ -40,7 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "show" and arguments.to is not None:
         arguments.usage_error("'leader show' takes no NODE; did you mean 'leader transfer'?")
     admin = admin_of(arguments)
-    addresses, nodes = look_at_cluster(admin, admin_addresses(arguments, admin))
+    given = admin_addresses(arguments, admin)
+    nodes = of_one_cluster(look_at_cluster(admin, given)[1], given)
+    addresses = tuple(node["admin"] for node in nodes)
     if not any(node["answers"] for node in nodes):
         print("; ".join(f"{node['admin']}: {node['problem']}" for node in nodes), file=sys.stderr)
         return BAD if all(node["refused"] for node in nodes) else UNKNOWN

@@ -28,7 +28,7 @@ from replicated_namesrv.cli.admin import (
 )
 from replicated_namesrv.cli.client import print_json, print_table, seconds
 from replicated_namesrv.cli.leader import leader_among
-from replicated_namesrv.cli.status import look_at, look_at_cluster
+from replicated_namesrv.cli.status import look_at, look_at_cluster, of_one_cluster
 from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.settings import parse_address
 
@@ -97,7 +97,8 @@ def _list(admin: Admin, addresses: tuple[str, ...], as_json: bool) -> int:
         print("\n".join(dict.fromkeys(map(str, answers))), file=sys.stderr)
         return BAD if any(isinstance(answer, AdminRefusedError) for answer in answers) else UNKNOWN
     if len(addresses) == 1 and found[0]["leader"] not in (None, found[0]["nodeId"]):
-        others = look_at_cluster(admin, addresses)[0][1:]
+        nodes = of_one_cluster(look_at_cluster(admin, addresses)[1], addresses)
+        others = tuple(node["admin"] for node in nodes if node["admin"] not in addresses)
         found += [answer for answer in ask(others) if not isinstance(answer, NamesrvError)]
     best = max(found, key=lambda answer: (answer["nodeId"] == answer["leader"], answer["leader"] is not None, answer["term"]))
     if as_json:
@@ -115,7 +116,8 @@ class _Change:
     """One command that changes members."""
 
     def __init__(self, admin: Admin, addresses: tuple[str, ...], arguments: argparse.Namespace) -> None:
-        self._admin, self._addresses, self._arguments = admin, addresses, arguments
+        self._admin, self._given, self._arguments = admin, addresses, arguments
+        self._addresses = addresses
         self._deadline = time.monotonic() + arguments.within
         self._told = ""
 
@@ -169,7 +171,7 @@ class _Change:
         """Admin address of the leader."""
         began = time.monotonic()
         while True:
-            nodes = look_at(self._admin, self._addresses)
+            nodes = of_one_cluster(look_at(self._admin, self._addresses), self._given)
             leader = leader_among(nodes)
             if leader is not None:
                 return str(leader["admin"])

@@ -14,6 +14,7 @@ A broker that runs registers by itself, with its topics. A broker that does not 
 """
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -94,6 +95,9 @@ def _restore(arguments: argparse.Namespace) -> int:
     failure: Exception | None = None
     for address in addresses:
         try:
+            # the time limit for the answer to a restore is long, so first check that the node answers at all
+            with contextlib.suppress(AdminRefusedError):
+                admin.ask(address, "/v1/status?waitMs=1")
             answer = send(admin, address, arguments.file)
         except AdminError as error:
             failure = failure or error

@@ -22,7 +22,7 @@ from replicated_namesrv.cli.admin import (
     neighbours,
 )
 from replicated_namesrv.cli.client import print_json, print_table
-from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.errors import NamesrvError, SettingError
 
 HELP = "show every node's mode, leader, term, log, lag, quorum and digest"
 
@@ -79,6 +79,31 @@ def look_at(admin: Admin, addresses: tuple[str, ...]) -> list[dict[str, Any]]:
     return _rows(addresses, _ask(admin, addresses))
 
 
+def of_one_cluster(nodes: list[dict[str, Any]], given: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The nodes of the cluster that the addresses ``given`` belong to. After 'namesrv recover --force-new-cluster', old nodes can
+    still name a node of the new cluster. Raises SettingError if ``given`` has nodes of several clusters."""
+    clusters = _clusters([node for node in nodes if node["admin"] in given])
+    if len(clusters) > 1:
+        raise SettingError(
+            f"these nodes belong to different clusters ({_listed(clusters)}); give with --admin those of one cluster"
+        )
+    others = {name for name in _clusters(nodes) if clusters and name not in clusters}
+    return [node for node in nodes if node.get("clusterId") not in others]
+
+
+def _clusters(nodes: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """The names of the nodes that answer, by the id of their cluster. A node that still reads its disk has none."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.get("clusterId") is not None:
+            found.setdefault(node["clusterId"], []).append(node["nodeId"])
+    return dict(sorted(found.items()))
+
+
+def _listed(clusters: dict[str, list[str]]) -> str:
+    return "; ".join(f"{cluster}: {', '.join(names)}" for cluster, names in clusters.items())
+
+
 def _ask(admin: Admin, addresses: tuple[str, ...]) -> list[Any]:
     return ask_all(addresses, lambda address: admin.ask(address, "/v1/status"))
 
@@ -106,6 +131,7 @@ def _row(address: str, answer: Any) -> dict[str, Any]:
         "nodeId": answer["nodeId"],
         "mode": answer["mode"],
         "version": answer["version"],
+        "clusterId": raft.get("cluster"),
         "ready": answer["ready"],
         "revision": answer["revision"],
         "role": replication.get("role"),
@@ -140,6 +166,11 @@ def assess(nodes: list[dict[str, Any]]) -> Report:
     if len(modes) > 1:
         of_nodes = ", ".join(f"{node['nodeId']} {node['mode']}" for node in answering)
         problems.append(f"nodes run in different modes: {of_nodes}")
+    if len(clusters := _clusters(answering)) > 1:
+        problems.append(
+            f"nodes belong to different clusters ({_listed(clusters)}), so they give different answers: stop those of the wrong "
+            "cluster, then correct clusterId in their settings, and start them with join and an empty disk"
+        )
     facts: dict[str, Any] = {"mode": modes[0] if len(modes) == 1 else None, "leader": None, "term": None, "digestsEqual": None}
     facts["revision"] = max((node["revision"] for node in answering), default=None)
     comparable = False
@@ -173,6 +204,11 @@ def _assess_group(facts: dict[str, Any], answering: list[dict[str, Any]], member
         node["lag"] = commit - node["appliedIndex"]
     if facts["leader"] is None:
         problems.append("no node leads")
+    if len(leaders) > 1 and len(_clusters(answering)) < 2:
+        problems.append(
+            f"{' and '.join(leaders)} lead in the same term, so they are two clusters: stop the nodes of the wrong one, and "
+            "start them with join and an empty disk"
+        )
     comparable: dict[tuple[int, str], dict[str, str]] = {}
     for node in answering:  # versions can compute digests in different ways
         comparable.setdefault((node["appliedIndex"], node["version"]), {})[node["nodeId"]] = node["digest"]

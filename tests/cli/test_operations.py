@@ -13,7 +13,8 @@ import pytest
 
 from replicated_namesrv.cli import watch
 from replicated_namesrv.cli.main import main
-from replicated_namesrv.cli.status import assess
+from replicated_namesrv.cli.status import assess, of_one_cluster
+from replicated_namesrv.errors import SettingError
 from replicated_namesrv.process import ServingNode
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.routes import quotas
@@ -109,6 +110,9 @@ async def test_status_says_that_a_node_was_removed(tmp_path: Path) -> None:
         told = json.loads((await run_until(1, "status", "-a", cluster.admin, "--json")).out)
         (problem,) = [problem for problem in told["problems"] if problem.startswith(f"{removed.settings.node_id}: ")]
         assert "it was removed from the cluster" in problem
+        alone = f"127.0.0.1:{removed.admin.address[1]}" if removed.admin and removed.admin.address else ""
+        shown = await run("members", "list", "-a", alone, "--json")  # it knows no other admin address any more
+        assert (shown.code, json.loads(shown.out)["nodeId"]) == (0, removed.settings.node_id)
 
 
 async def test_a_node_that_does_not_answer_in_time_is_named_with_the_time(tmp_path: Path) -> None:
@@ -259,6 +263,7 @@ def row(name: str, digest: str, applied: int = 7, version: str = "1", **more: ob
         "nodeId": name,
         "mode": "cp",
         "version": version,
+        "clusterId": "one",
         "ready": True,
         "revision": 3,
         "role": "leader" if name == "a" else "follower",
@@ -295,6 +300,21 @@ def test_different_states_are_an_alarm() -> None:
     assert (upgrade["digestsEqual"], upgrade["problems"]) == (None, [])
 
 
+def test_nodes_of_two_clusters_are_a_problem() -> None:
+    """As after 'namesrv recover --force-new-cluster', when the nodes of the old cluster return."""
+    other = row("c", "22", role="leader", leader="c", members=["c"], quorum=1, clusterId="two")
+    facts = assess([row("a", "11"), row("b", "11"), other]).facts
+    (problem,) = [each for each in facts["problems"] if "clusters" in each]
+    assert "different clusters (one: a, b; two: c)" in problem
+    check_document("status", facts)
+    facts = assess([row("a", "11"), row("b", "11"), other | {"clusterId": "one", "appliedIndex": 5}]).facts
+    (problem,) = facts["problems"]
+    assert "a and c lead in the same term, so they are two clusters" in problem
+    assert of_one_cluster([row("a", "11"), row("b", "11"), other], ("b",)) == [row("a", "11"), row("b", "11")]
+    with pytest.raises(SettingError, match="different clusters"):
+        of_one_cluster([row("a", "11"), row("b", "11"), other], ("a", "c"))
+
+
 def test_a_node_without_a_majority_knows_no_leader_and_proves_no_equality() -> None:
     alone = {
         "admin": "a",
@@ -302,6 +322,7 @@ def test_a_node_without_a_majority_knows_no_leader_and_proves_no_equality() -> N
         "nodeId": "a",
         "mode": "cp",
         "version": "1",
+        "clusterId": "one",
         "ready": False,
         "revision": 3,
         "role": "follower",

@@ -1,6 +1,7 @@
 """``namesrv restore --merge``: KV config and shared settings of a backup for nodes that hold data already."""
 
 import json
+import socket
 from functools import partial
 from pathlib import Path
 
@@ -120,3 +121,16 @@ async def test_entries_with_any_name_are_merged(tmp_path: Path) -> None:
         done = await run("restore", "--merge", str(tmp_path / "file"), "-a", nodes.admin)
         assert done.code == 0, done
         assert kv(nodes.nodes[0]) == {name: dict(table) for name, table in state.kv_table().items()}
+
+
+async def test_a_restore_passes_over_a_node_that_accepts_connections_but_does_not_answer(tmp_path: Path) -> None:
+    """Such as a paused node. The time limit for the answer to a restore is ten minutes."""
+    file = str(backup_file(tmp_path / "file"))
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        silent = f"127.0.0.1:{mute.getsockname()[1]}"
+        done = await run("restore", file, "-a", silent, "--timeout-ms", "200")
+        assert (done.code, "no answer within 0.2 s" in done.err) == (2, True)
+        async with operated(tmp_path) as cluster:
+            await cluster.elected()
+            done = await run("restore", file, "-a", f"{silent};{cluster.admin}", "--timeout-ms", "2000")
+            assert done.code == 0, done

@@ -112,6 +112,7 @@ NODE = {
     "nodeId": TEXT,
     "mode": one_of("ap", "cp"),
     "version": TEXT,
+    "clusterId": maybe(TEXT),
     "ready": TRUTH,
     "revision": COUNT,
     "role": maybe(TEXT),
