@@ -10,7 +10,6 @@ Chunks are appended to a temporary file. After a reconnection the transfer conti
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
 from replicated_namesrv.raft.configuration import Configuration
@@ -126,7 +125,7 @@ class SnapshotReceiving:
         self._received += len(message.data)
         if self._received == message.total:
             generation = self._generation
-            self._request_sync([RECEIVING], False, lambda: self._synced(generation), partial(self._not_synced, generation))
+            self._request_sync([RECEIVING], False, lambda: self._synced(generation), self._not_synced)
 
     def _request_sync(
         self, names: list[str], directory: bool, then: Callable[[], None], if_full: Callable[[OSError], None] | None = None
@@ -142,10 +141,11 @@ class SnapshotReceiving:
 
         self._syncs.request(names, directory, ended, if_full)
 
-    def _not_synced(self, generation: int, error: OSError) -> None:
+    def _not_synced(self, error: OSError) -> None:
+        """Drop the present file, even if the sync was for an earlier transfer. Syncs open files by name, so it may be the present
+        file that has lost bytes, and no later sync would report it."""
         self._syncing -= 1
-        if generation == self._generation:
-            self._disk_full(error)
+        self._disk_full(error)
 
     def _synced(self, generation: int) -> None:
         if generation != self._generation:

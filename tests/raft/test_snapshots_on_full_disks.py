@@ -1,5 +1,6 @@
 """A disk without room for a snapshot: the write, the sync or the rename fails. The node gives the snapshot up and continues."""
 
+import dataclasses
 import errno
 from collections.abc import Sequence
 
@@ -7,9 +8,10 @@ import pytest
 
 from replicated_namesrv.raft.interfaces import Committed
 from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.raft_messages import SnapshotChunk
 from replicated_namesrv.raft.snapshot_taking import RETRY_SECONDS
 from replicated_namesrv.raft.snapshots import RECEIVING, WRITING
-from tests.support.raft_world import Disk, World
+from tests.support.raft_world import Disk, Inode, World
 
 STEPS = ["append", "sync", "rename"]
 CONFIG = RaftConfig(compact_entries=20, compact_margin_entries=3, entry_bytes_max=1, segment_bytes=400, snapshot_slice_bytes=64)
@@ -132,3 +134,49 @@ def test_other_errors_still_stop_the_node(part: str, monkeypatch: pytest.MonkeyP
         world.propose("n1", b"x")
     world.run_until(lambda: node.stopped)
     assert isinstance(node.failed, OSError)
+
+
+class ForgetfulDisk(Disk):
+    """A disk on which the first sync of a received snapshot finds no room, late. As on Linux, the bytes written until then are
+    lost, and only this sync reports it: later ones succeed, and reads return the bytes while they are in the cache."""
+
+    lost: Inode | None = None
+
+    def sync(self, names: Sequence[str], directory: bool) -> None:
+        if RECEIVING in names and RECEIVING in self.files and self.lost is None:
+            self.lost = self.files[RECEIVING]
+            raise OSError(errno.ENOSPC, "no room")
+        super().sync(names, directory)
+        if self.lost is not None:
+            self.lost.synced = b""
+
+
+def test_a_sync_for_an_earlier_transfer_may_report_the_loss_of_the_present_file() -> None:
+    """The disk is slow. While the sync of a received snapshot waits, the leader sends a newer snapshot. The sync then opens the
+    file of the newer one, because the name is the same, and fails."""
+    world = World(3, dataclasses.replace(CONFIG, transfer_log_entries_max=10))
+    world.start_all()
+    leader = world.elect()
+    lagging = next(host for host in world.hosts.values() if host.node is not leader)
+    lagging.crash()
+    commands = write(world, leader.node_id, 60)
+    world.run_until(lambda: leader.taking.taken >= 2)
+    disk = ForgetfulDisk()
+    disk.files, disk.durable = lagging.disk.files, lagging.disk.durable
+    lagging.disk = disk
+    node = lagging.start()
+    sent = world.keep(SnapshotChunk, target=lagging.name)
+    world.run_until(lambda: sent and node.memory()["pending_syncs"][0] == 0)
+    lagging.sync_delay = 3.0
+    world.run_until(lambda: node.memory()["pending_syncs"][0])
+    commands += write(world, leader.node_id, 20)
+    world.run_until(lambda: len({message.snapshot_index for message in sent}) > 1)
+    assert disk.lost is None, "the first sync is still waiting"
+    world.run_until(lambda: disk.lost is not None)
+    lagging.sync_delay = 0.001
+    world.run_until(lambda: lagging.machine.commands == commands)
+    assert node.receiving.installed == 1
+    world.run(1)
+    lagging.crash()
+    lagging.start()
+    world.run_until(lambda: lagging.machine.commands == commands)
