@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import errno
 import itertools
+import json
 import os
 import resource
 import socket
@@ -37,6 +38,7 @@ from replicated_namesrv.cli.client import print_json, print_table
 from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.files import free_bytes
 from replicated_namesrv.histogram import Histogram
+from replicated_namesrv.raft.identity import IDENTITY
 from replicated_namesrv.raft.measurements import FSYNC_BOUNDS_S
 from replicated_namesrv.replication.leader_preference import check_elections
 from replicated_namesrv.replication.peer_settings import known_members, transport_settings
@@ -203,6 +205,7 @@ def _examine(settings: Settings, admin: Admin, others: Sequence[str], syncs: His
     listed += [("name server", *address) for address in servers]
     nameless = {finding.text.partition(":")[0] for finding in dns if finding.level == PROBLEM}
     yield from _reachable([each for each in listed if each[1] not in nameless], admin.timeout_s)
+    yield from _owner(settings)
     yield from _disk(settings, syncs)
     yield _descriptors(settings)
     yield from _certificates(settings)
@@ -289,6 +292,26 @@ def _reachable(addresses: Iterable[tuple[str, str, int]], timeout_s: float) -> I
                 else f"check that {host} is up and is the right address, and permit TCP to port {port} in every firewall between"
             )
             yield Finding("reachability", WARNING, f"{name}: {host}:{port}: {reason_of(cause)}", remedy)
+
+
+def _owner(settings: Settings) -> Iterator[Finding]:
+    """Whether the log in dataDir is of this node and cluster. Otherwise the node does not start."""
+    file = settings.data_path / "raft" / IDENTITY
+    if settings.mode != "cp" or not os.path.exists(file):
+        return
+    try:
+        known = json.loads(file.read_bytes().partition(b"\n")[0])
+        owner, cluster = str(known["node"]), str(known["cluster"])
+    except (OSError, ValueError, KeyError, TypeError) as cause:
+        remedy = f"run this as the node's user; 'namesrv log inspect {settings.data_path}' shows what is there"
+        yield Finding("disk", WARNING, f"{file} cannot be read: {cause}", remedy)
+        return
+    if (owner, cluster) != (settings.node_id, settings.cluster_id):
+        text = (
+            f"{settings.data_path} belongs to node {owner} of cluster {cluster}, not to node {settings.node_id} of cluster "
+            f"{settings.cluster_id}"
+        )
+        yield Finding("disk", PROBLEM, text, "correct nodeId, clusterId or dataDir, or give the node an empty folder")
 
 
 def _disk(settings: Settings, syncs: Histogram) -> Iterator[Finding]:

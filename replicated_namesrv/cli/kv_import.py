@@ -2,10 +2,12 @@
 
 The file is a backup, of which only the KV config is used, or kvConfig.json as RocketMQ and our independent nodes write it. Every
 entry is sent to every server of the list, as mqadmin does. In a CP cluster the second and third copy are no-ops. Existing entries
-with the same key are overwritten; other entries stay.
+with the same key are overwritten; other entries stay. A server that has not answered for ``SILENT_S`` gets no further entries,
+because each would take the whole time-out.
 """
 
 import argparse
+import time
 from pathlib import Path
 
 from replicated_namesrv.cli.backup import state_in
@@ -15,6 +17,8 @@ from replicated_namesrv.client.queries import RefusedError, put_kv_request, read
 from replicated_namesrv.compat.kv_file import read_kv_file
 from replicated_namesrv.errors import NamesrvError, StorageError, UnavailableError
 from replicated_namesrv.routes.backup import FORMAT
+
+SILENT_S = 10.0
 
 
 def run_import(arguments: argparse.Namespace) -> int:
@@ -45,10 +49,15 @@ async def import_entries(servers: NameServers, arguments: argparse.Namespace, en
     accept. Returns the exit code."""
     done: dict[str, int] = {}
     problems: dict[str, str] = {}
+    heard = dict.fromkeys(servers.addresses, time.monotonic())
     progress = ProgressLine()
     for number, (namespace, key, value) in enumerate(entries, 1):
         progress.show(f"{number} of {len(entries)} entries")
-        for outcome in await servers.send_to_all(put_kv_request(namespace, key, value)):
+        for outcome in await servers.send_to_all(put_kv_request(namespace, key, value), list(heard)):
+            if outcome.response is not None:
+                heard[outcome.address] = time.monotonic()
+            elif time.monotonic() > heard[outcome.address] + SILENT_S:
+                del heard[outcome.address]
             try:
                 if outcome.response is None:
                     raise outcome.error or UnavailableError("no answer")
@@ -58,6 +67,8 @@ async def import_entries(servers: NameServers, arguments: argparse.Namespace, en
                 kind = "refused" if isinstance(error, RefusedError) else "not done" if error.definite else "unknown"
                 done.setdefault(outcome.address, 0)
                 problems.setdefault(outcome.address, f"{namespace}/{key}: {kind}: {error}")
+                if outcome.address not in heard and number < len(entries):
+                    problems[outcome.address] += f"; it got no further entries after {namespace}/{key}; repeat the command"
     progress.clear()
     rows = [
         {"nameServer": address, "entries": count, "of": len(entries), "problem": problems.get(address)}

@@ -153,9 +153,11 @@ class NameServers:
         asked = (self._outcome(address, request) for address in (self.addresses if addresses is None else addresses))
         return tuple(await asyncio.gather(*asked))
 
-    async def send_to_all(self, request: RemotingCommand) -> tuple[RequestOutcome, ...]:
-        """Send a write to every server, one after the other as mqadmin does; a failure at one does not prevent the others."""
-        return tuple([await self._outcome(address, request) for address in self.addresses])
+    async def send_to_all(self, request: RemotingCommand, addresses: Sequence[str] | None = None) -> tuple[RequestOutcome, ...]:
+        """Send a write to every server (or to ``addresses``), one after the other as mqadmin does; a failure at one does not
+        prevent the others."""
+        asked = self.addresses if addresses is None else addresses
+        return tuple([await self._outcome(address, request) for address in asked])
 
     async def _outcome(self, address: str, request: RemotingCommand) -> RequestOutcome:
         try:

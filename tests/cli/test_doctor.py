@@ -14,7 +14,7 @@ from replicated_namesrv.histogram import Histogram
 from replicated_namesrv.settings import ROWS
 from tests.support.authority import Authority
 from tests.support.operated import operated, run
-from tests.support.ports import free_ports
+from tests.support.ports import free_port, free_ports
 
 
 async def findings(*arguments: str, code: int) -> dict[str, list[dict[str, Any]]]:
@@ -195,6 +195,20 @@ async def test_another_version_and_clock_few_descriptors_and_a_slow_disk_are_fin
     assert levels(found["descriptors"]) == ["warning"]
     assert found["descriptors"][0]["text"].startswith("at most 4096 file descriptors, but maxConnections=")
     assert "warning" in levels(found["disk"])
+
+
+async def test_the_folder_of_another_node_or_cluster_is_a_problem(tmp_path: Path) -> None:
+    """The node would not start."""
+    async with operated(tmp_path, 1) as cluster:
+        await cluster.elected()
+    settings = {"mode": "cp", "nodeId": "n1", "peers": f"n1=127.0.0.1:{free_port()}", "listen": "127.0.0.1:0"}
+    for changed in ({}, {"nodeId": "n2", "peers": f"n2=127.0.0.1:{free_port()}"}, {"clusterId": "other"}):
+        flags = [word for key, value in {**settings, **changed}.items() for word in ("--set", f"{key}={value}")]
+        done = await run("doctor", "--data-dir", str(tmp_path / "n1"), *flags, "--json")
+        found = [
+            finding for finding in json.loads(done.out)["findings"] if "belongs to node n1 of cluster namesrv" in finding["text"]
+        ]
+        assert [finding["level"] for finding in found] == (["problem"] if changed else []), changed
 
 
 async def test_ports_of_the_running_node_are_its_own(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from replicated_namesrv.cli import watch
+from replicated_namesrv.cli import kv_import, watch
 from replicated_namesrv.cli.main import main
 from replicated_namesrv.cli.status import assess, of_one_cluster
 from replicated_namesrv.errors import SettingError
@@ -633,6 +633,20 @@ async def test_kv_config_is_imported_from_either_kind_of_file(tmp_path: Path) ->
     assert (await run("kv", "import", str(tmp_path / "missing"))).code == 1
     backup.write_bytes(backup.read_bytes()[:-5])
     assert "cut off" in (await run("kv", "import", str(backup))).err
+
+
+async def test_an_import_does_not_wait_for_a_silent_server_at_each_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A paused node accepts connections. The whole time-out at each of some thousand entries would be hours."""
+    monkeypatch.setattr(kv_import, "SILENT_S", 0.3)
+    file, keys = tmp_path / "kvConfig.json", [f"k{number}" for number in range(200)]
+    file.write_text(json.dumps({"configTable": {"N": dict.fromkeys(keys, "v")}}))
+    async with operated(tmp_path, 1, "ap") as nodes:
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            silent = f"127.0.0.1:{mute.getsockname()[1]}"
+            done = await run("kv", "import", str(file), "-n", f"{silent};{nodes.namesrv}", "--timeout-ms", "200", "--json")
+        rows = {row["nameServer"]: row for row in json.loads(done.out)}
+        assert (done.code, rows[nodes.namesrv]["entries"], rows[silent]["entries"]) == (1, 200, 0)
+        assert re.fullmatch(r"N/k0: unknown: .*; it got no further entries after N/k\d; .*", rows[silent]["problem"])
 
 
 @pytest.mark.parametrize("command", ["status", "leader", "watch", "backup", "restore"])
