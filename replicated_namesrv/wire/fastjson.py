@@ -297,6 +297,8 @@ MAX_TEXT_VALUES: Final = 5000
 """Maximum number of values within an object or array that stands in the place of a string."""
 MAX_OBJECT_MEMBERS: Final = 10_000
 """Maximum number of members of an object in which some names may be spelled differently."""
+MAX_SPELLED_CHARACTERS: Final = 256
+"""A longer name of a member is no other spelling of a name."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _SAFE_DIGITS = 15
@@ -436,7 +438,9 @@ def members(value: dict[str, object], names: frozenset[str]) -> dict[str, object
     spelled: dict[str, str] = {}
     by_plain_name = {name.lower(): name for name in names}
     for key, member in value.items():
-        name = key if key in names else by_plain_name.get(key.lower().replace("_", "").replace("-", ""))
+        name = key if key in names else None
+        if name is None and len(key) <= MAX_SPELLED_CHARACTERS:
+            name = by_plain_name.get(key.lower().replace("_", "").replace("-", ""))
         if name is not None and spelled.setdefault(name, key) == key:
             found[name] = member
     return found

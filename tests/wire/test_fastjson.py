@@ -15,9 +15,11 @@ from replicated_namesrv.wire.fastjson import (
     MAX_COMMENTS,
     MAX_DEPTH,
     MAX_ESCAPES,
+    MAX_SPELLED_CHARACTERS,
     MalformedJsonError,
     decode_utf8,
     loads,
+    members,
     parse_steps,
     to_bool,
     to_int,
@@ -187,6 +189,19 @@ def test_a_long_comment_costs_less_than_a_long_string(inner: str) -> None:
     size = 4_000_000
     comment, string = "[/*" + inner * (size // len(inner)) + "*/]", '["' + "x" * size + '"]'
     assert 2 * min(_seconds(comment) for _ in range(5)) < max(_seconds(string) for _ in range(5))
+
+
+def test_a_long_name_is_not_compared_with_other_spellings() -> None:
+    """An object of 10,000 names is taken in one step, so the work for one name is bounded."""
+
+    class Unread(str):
+        __slots__ = ()
+
+        def lower(self) -> str:
+            raise AssertionError(f"read all {len(self)} characters")
+
+    spelled = "topic" + "_" * (MAX_SPELLED_CHARACTERS - 9) + "Name"
+    assert members({Unread("_" * 1_000_000): 1, spelled: 2}, frozenset(("topicName",))) == {"topicName": 2}
 
 
 def _seconds(text: str) -> float:
