@@ -42,6 +42,7 @@ WORDS = " ".join(PAGE.split())
         ("nesting of JSON", f"{fastjson.MAX_DEPTH:,}; {fastjson.MAX_TEXT_DEPTH} for"),
         ("characters of a number", str(fastjson.MAX_NUMBER_CHARACTERS)),
         ("escapes in one string", f"{fastjson.MAX_ESCAPES:,}"),
+        ("comments one after the other", f"{fastjson.MAX_COMMENTS:,}"),
         ("members of an object", f"{fastjson.MAX_OBJECT_MEMBERS:,}"),
         ("values of an object", f"{fastjson.MAX_TEXT_VALUES:,}"),
         ("PROXY protocol v1", f"{proxy_protocol.V1_MAX_BYTES} bytes"),

@@ -1,6 +1,7 @@
 """fastjson's dialect: reading in both ways, limits, the two ways of writing, hash order."""
 
 import json
+import time
 from typing import Any
 
 import orjson
@@ -11,11 +12,14 @@ from hypothesis import strategies as st
 from replicated_namesrv.steps import finish
 from replicated_namesrv.wire.fastjson import (
     MAX_BYTES_AT_ONCE,
+    MAX_COMMENTS,
     MAX_DEPTH,
     MAX_ESCAPES,
+    MAX_SPELLED_CHARACTERS,
     MalformedJsonError,
     decode_utf8,
     loads,
+    members,
     parse_steps,
     to_bool,
     to_int,
@@ -151,7 +155,7 @@ def test_escapes_need_no_memory_beside_the_text() -> None:
         ("[" + ",".join(f"{{a:{n}}}" for n in range(10_000)) + "]", 8),
         ("[" + ",".join(["[]"] * 20_000) + "]", 12),
         ("[" + ",".join(['"' + r"\n" * MAX_ESCAPES + '"'] * 12) + "]", 12),
-        ("[" + ",".join(["/**/" * MAX_ESCAPES + "1"] * 12) + "]", 12),
+        ("[" + ",".join(["/**/" * MAX_COMMENTS + "1"] * 60) + "]", 12),
     ],
     ids=["objects", "arrays", "escapes", "comments"],
 )
@@ -168,14 +172,42 @@ def test_a_large_text_is_read_in_slices(text: str, least: int) -> None:
     [
         '{"a":"' + r"\n" * (MAX_ESCAPES + 1) + '"}',
         "{'" + r"\n" * (MAX_ESCAPES + 1) + "':1}",
-        '{"a":' + "//\n" * (MAX_ESCAPES + 1) + "1}",
+        '{"a":' + "//\n" * (MAX_COMMENTS + 1) + "1}",
+        '{"a":' + "/**/" * (MAX_COMMENTS + 1) + "1}",
     ],
-    ids=["string", "key", "comments"],
+    ids=["string", "key", "line comments", "comments"],
 )
 def test_what_is_read_in_one_step_is_bounded(text: str) -> None:
     with pytest.raises(MalformedJsonError):
         finish(parse_steps(text))
-    finish(parse_steps(text.replace(r"\n", "", 1).replace("//\n", "", 1)))
+    finish(parse_steps(text.replace(r"\n", "", 1).replace("//\n", "", 1).replace("/**/", "", 1)))
+
+
+@pytest.mark.parametrize("inner", ["*x", "x", "*"])
+def test_a_long_comment_costs_less_than_a_long_string(inner: str) -> None:
+    """Each is read in one step. A pattern that reads the comment takes twice as long as reading the string."""
+    size = 4_000_000
+    comment, string = "[/*" + inner * (size // len(inner)) + "*/]", '["' + "x" * size + '"]'
+    assert 2 * min(_seconds(comment) for _ in range(5)) < max(_seconds(string) for _ in range(5))
+
+
+def test_a_long_name_is_not_compared_with_other_spellings() -> None:
+    """An object of 10,000 names is taken in one step, so the work for one name is bounded."""
+
+    class Unread(str):
+        __slots__ = ()
+
+        def lower(self) -> str:
+            raise AssertionError(f"read all {len(self)} characters")
+
+    spelled = "topic" + "_" * (MAX_SPELLED_CHARACTERS - 9) + "Name"
+    assert members({Unread("_" * 1_000_000): 1, spelled: 2}, frozenset(("topicName",))) == {"topicName": 2}
+
+
+def _seconds(text: str) -> float:
+    started = time.process_time()
+    finish(parse_steps(text))
+    return time.process_time() - started
 
 
 def test_escapes_are_those_of_fastjson() -> None:
