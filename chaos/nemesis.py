@@ -13,18 +13,21 @@ from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.fault_plans import FaultPlan, RunMembers, Topology, exposed, plan, sides
 from replicated_namesrv.chaos.node_disk import DiskFault
 from replicated_namesrv.chaos.node_tls import CertificateFault
-from replicated_namesrv.chaos.process_cluster import ClusterNode, ProcessCluster
+from replicated_namesrv.chaos.process_cluster import DIGEST_MISMATCH, ClusterNode, ProcessCluster
 from replicated_namesrv.chaos.process_holds import Hold, ProcessHolds
 from replicated_namesrv.chaos.recorder import Recorder
 from replicated_namesrv.chaos.records import CRASH, KILLED, FaultRecord
 from replicated_namesrv.chaos.run_operator import RunOperator
 from replicated_namesrv.chaos.scenario import OPERATOR_KINDS, FaultKind, FaultSpec
-from replicated_namesrv.child_process import ProcessError
+from replicated_namesrv.chaos.wrong_state import alter, snapshots
+from replicated_namesrv.child_process import ProcessError, UnexpectedExit
 from replicated_namesrv.client.queries import delete_kv_request, put_kv_request, read_done
 from replicated_namesrv.client.remoting import RemotingCommand
 from replicated_namesrv.errors import NamesrvError
 
 WATCH_S = 0.1
+SNAPSHOT_S = 10.0
+"""How long the fault ``wrong-state`` waits for the first snapshot of its node."""
 DISK_FAULTS = {FaultKind.DISK_HANGS: DiskFault.HANGS, FaultKind.DISK_FULL: DiskFault.FULL}
 FILLER, FILLER_BYTES = ("filler", "filler"), 62_000
 """Namespace and key of the KV entry of ``kv-fills``, and its size."""
@@ -65,6 +68,8 @@ class ClusterNemesis:
         """The members. The outcome of each command of the operator updates them."""
         self._lost_disks: set[str] = set()
         """Dead nodes whose data must be deleted before they start again."""
+        self._wrong: dict[str, bool] = {}
+        """Nodes whose state a fault has altered, and whether they have stopped because of that."""
 
     async def run(self, specs: Sequence[FaultSpec], fault_s: float) -> None:
         """Run all faults of the schedule. Returns when the last has ended."""
@@ -92,6 +97,8 @@ class ClusterNemesis:
         for_s = spec.for_s if spec.for_s is not None else fault_s - spec.at_s
         if spec.kind in DISK_FAULTS.keys() | CERTIFICATE_FAULTS.keys() | {FaultKind.KV_FILLS}:
             await self._lasting_fault(number, spec, made, for_s)
+        elif spec.kind is FaultKind.WRONG_STATE and self._cluster.has_members:
+            await self._wrong_state(number, spec, made, for_s)
         elif made.effect is None:
             await self._process_fault(number, spec, made, for_s)
         elif spec.flap_s is None:
@@ -198,6 +205,46 @@ class ClusterNemesis:
             await self._release(number, name, spec.kind)
         self._edge(number, "end", began_ns, spec, made)
 
+    async def _wrong_state(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
+        """Let a node run with a wrong state, until the fault ends or the node stops by itself. Then give it an empty disk."""
+        (name,) = made.nodes
+        node, loop = self._cluster.nodes[name], asyncio.get_running_loop()
+        ends = loop.time() + for_s
+        latest = loop.time() + SNAPSHOT_S
+        while not snapshots(node.data_dir) and loop.time() < latest:  # noqa: ASYNC110 - no event is set when a node writes a file
+            await asyncio.sleep(WATCH_S)
+        began_ns = self._recorder.now_ns()
+        self._forewarn(dead=made.nodes)
+        await self._hold(number, name, Hold.DEAD, spec.kind)
+        alter(node.data_dir)
+        self._wrong[name] = False
+        await self._release(number, name, spec.kind)
+        self._edge(number, "start", began_ns, spec, made)
+        while loop.time() < ends:
+            if not self._wrong[name] and (ended := node.process.ended) and self._is_expected(node):
+                self._wrong[name] = True
+                self._holds.add(number, name, Hold.DEAD)
+                self._record_end(number, node, ended)
+                self._forewarn(dead=made.nodes)
+                self._say(f"{name} has stopped because of its wrong state")
+            await asyncio.sleep(WATCH_S)
+        await self._last(spec, 0)
+        began_ns = self._recorder.now_ns()
+        self._wrong[name] = True  # a start empties the output that says why the node stopped
+        await self._hold(number, name, Hold.DEAD, FaultKind.JOIN_EMPTY)
+        await self._release(number, name, FaultKind.JOIN_EMPTY)
+        self._wrong.pop(name, None)
+        self._edge(number, "end", began_ns, spec, made)
+
+    def _is_expected(self, node: ClusterNode) -> bool:
+        """Whether a fault causes the end of ``node``, which has ended by itself."""
+        has_stopped = self._wrong.get(node.name)
+        return has_stopped or (has_stopped is False and node.stop_reason() == DIGEST_MISMATCH)
+
+    def _unexpected(self) -> list[tuple[ClusterNode, UnexpectedExit]]:
+        """The nodes that have ended, although this run neither ended them nor caused it."""
+        return [(node, ended) for node, ended in self._cluster.ended() if not self._is_expected(node)]
+
     async def _lasting_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
         """A fault that lasts while something around a running node is different: its disk, its files, or what is stored."""
         began_ns = self._recorder.now_ns()
@@ -259,26 +306,29 @@ class ClusterNemesis:
 
     async def watch_processes(self) -> None:
         """Wait until a process ends that this run did not end. ``check_processes`` then names it."""
-        while not self._cluster.ended() and self._cluster.toxiproxy_runs:  # noqa: ASYNC110 - no event is set when a process ends
+        while not self._unexpected() and self._cluster.toxiproxy_runs:  # noqa: ASYNC110 - no event is set when a process ends
             await asyncio.sleep(WATCH_S)
 
     def check_processes(self) -> None:
         """Raise ProcessError if a node has ended that this run did not end, or if Toxiproxy has ended. The end of a node is
         recorded as a fault without an end.
         """
-        for node, ended in self._cluster.ended():
-            now_ns = self._recorder.now_ns()
-            how = node.stop_reason() or ended.how
-            what = f"{CRASH if ended.by_itself else KILLED}: {how}"
-            now = sides(self.members.nodes, self._cluster.links.broken(), self._in_state("paused", "dead"))
-            voters = [list(one) for one in self.members.voters]
-            self._recorder.write(FaultRecord(now_ns, 0, "start", now_ns, what, None, [node.name], [], now, [], voters))
-        for node, ended in self._cluster.ended():
+        for node, ended in self._unexpected():
+            self._record_end(0, node, ended)
+        for node, ended in self._unexpected():
             why = "by itself" if ended.by_itself else "though nothing in this run ended it"
             said = " | ".join(node.process.last_lines())
             how = node.stop_reason() or ended.how
             raise ProcessError(f"{node.name} ended {why} ({how}), see {node.log_file}: {said}")
         self._cluster.check_toxiproxy()
+
+    def _record_end(self, number: int, node: ClusterNode, ended: UnexpectedExit) -> None:
+        """Record that a node has ended. ``number``: the fault that caused it, 0 for none."""
+        now_ns = self._recorder.now_ns()
+        what = f"{CRASH if ended.by_itself else KILLED}: {node.stop_reason() or ended.how}"
+        now = sides(self.members.nodes, self._cluster.links.broken(), self._in_state("paused", "dead"))
+        voters = [list(one) for one in self.members.voters]
+        self._recorder.write(FaultRecord(now_ns, number, "start", now_ns, what, None, [node.name], [], now, [], voters))
 
     def _forewarn(self, links: Iterable[Link] = (), stopped: Iterable[str] = (), dead: Iterable[str] = ()) -> None:
         """Mark brokers as exposed from the moment when their first link changes, because links do not change at one instant."""

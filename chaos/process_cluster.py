@@ -33,7 +33,8 @@ from replicated_namesrv.errors import NamesrvError
 START_TIMEOUT_S, FOREIGN_START_TIMEOUT_S = 60.0, 180.0
 STOP_TIMEOUT_S = 10.0
 READY_TIMEOUT_MS = 1_000
-STOP_REASONS = {"differs from that of a majority": "digest mismatch", "disk rolled back": "disk rolled back"}
+DIGEST_MISMATCH = "digest mismatch"
+STOP_REASONS = {"differs from that of a majority": DIGEST_MISMATCH, "disk rolled back": "disk rolled back"}
 """Reasons why a node stops by itself: from a text in its last lines to the name of the reason."""
 STOP_REASON_LINES = 20
 _LOOPBACK = "127.0.0.1"

@@ -32,7 +32,7 @@ READ_ONLY, READ_WRITE = "4", "6"
 """Values of write-perm and perm operations: the permission as RocketMQ's routes encode it."""
 CRASH, KILLED = "crash", "killed"
 """Names of faults that the scenario did not plan. ``crash: how``: a node ended by itself. ``killed: how``: another program ended
-it."""
+it. Their number is 0, or that of the fault ``wrong-state`` that caused the end."""
 READER_SUFFIX = "-reader"
 """End of the name of a client that names a read level in its requests. Its name begins with the level."""
 LINE_BYTES_MAX = 4 << 20

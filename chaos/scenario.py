@@ -66,6 +66,9 @@ class FaultKind(StrEnum):
     KV_FILLS = "kv-fills"
     """An application puts 62,000 bytes into a KV namespace of its own at ``target``, and deletes them when the fault ends. With
     ``maxKvNamespaceBytes=65536`` the namespace is then nearly full."""
+    WRONG_STATE = "wrong-state"
+    """SIGTERM to ``target``, whose snapshot is altered (``wrong_state``) before it is restarted. It has to stop by itself. When
+    the fault ends, it is restarted empty. In AP it is only restarted."""
     PAUSE = "pause"
     """SIGSTOP to ``target`` until the fault ends."""
     RESTART = "restart"
@@ -109,7 +112,7 @@ PROCESS_KINDS = (
     | CERTIFICATE_KINDS
     | {
         *(FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART, FaultKind.ROLLING_RESTART),
-        *(FaultKind.JOIN_EMPTY, FaultKind.HAND_OVER, FaultKind.KV_FILLS),
+        *(FaultKind.JOIN_EMPTY, FaultKind.HAND_OVER, FaultKind.KV_FILLS, FaultKind.WRONG_STATE),
     }
 )
 
@@ -393,6 +396,7 @@ _USED = {
     FaultKind.CERTIFICATE_EXPIRES: {"target", "at_s", "for_s"},
     FaultKind.CERTIFICATE_UNUSABLE: {"target", "at_s", "for_s"},
     FaultKind.KV_FILLS: {"target", "at_s", "for_s"},
+    FaultKind.WRONG_STATE: {"target", "at_s", "for_s"},
     FaultKind.PAUSE: {"target", "at_s", "for_s"},
     FaultKind.RESTART: {"target", "at_s"},
     FaultKind.ROLLING_RESTART: {"at_s"},
@@ -493,7 +497,7 @@ def _check_fault(fault: FaultSpec, longest_s: float) -> None:
         if getattr(fault, name) not in choices:
             known = ", ".join(choice for choice in choices if choice is not None)
             raise ValueError(f"{name} = {getattr(fault, name)!r}: one of {known} is expected")
-    if fault.target == "all" and fault.kind in (FaultKind.REMOVE_NODE, FaultKind.REPLACE_NODE):
+    if fault.target == "all" and fault.kind in (FaultKind.REMOVE_NODE, FaultKind.REPLACE_NODE, FaultKind.WRONG_STATE):
         raise ValueError(f"target = 'all': one node is expected for {fault.kind}")
     _check_direction(fault)
     end_s = fault.at_s + (fault.for_s or 0.0)

@@ -53,7 +53,8 @@ def check_node_kv(story: Story) -> CheckResult:
 def lost_disks(story: Story) -> list[FaultRecord]:
     """The ends of the faults in which nodes lost their disks."""
     records = (record for record in story.trace.records if isinstance(record, FaultRecord))
-    return [record for record in records if record.name == FaultKind.JOIN_EMPTY and record.edge == "end"]
+    kinds = (FaultKind.JOIN_EMPTY, FaultKind.WRONG_STATE) if story.mode == "cp" else (FaultKind.JOIN_EMPTY,)
+    return [record for record in records if record.name in kinds and record.edge == "end"]
 
 
 def check_node_registrations(story: Story) -> CheckResult:

@@ -17,7 +17,7 @@ from replicated_namesrv.chaos.scenario import FaultKind
 _FORGETS = frozenset(
     {
         *(FaultKind.KILL, FaultKind.POWER_LOSS, FaultKind.RESTART, FaultKind.ROLLING_RESTART, FaultKind.JOIN_EMPTY),
-        FaultKind.DRAIN,
+        *(FaultKind.DRAIN, FaultKind.WRONG_STATE),
     }
 )
 

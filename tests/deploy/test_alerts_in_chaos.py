@@ -54,6 +54,7 @@ ROWS = (
     Row("slow-disks", ("NamesrvDiskSlow",), ("NamesrvLeaderFlapping",)),
     Row("disk-hangs", ("NamesrvDiskHangs",), ("NamesrvDiskSlow", "NamesrvFenced", "NamesrvPeerUnreachable", LAGS), fault_s=12),
     Row("disk-full", ("NamesrvDiskShort", "NamesrvLimitHit")),
+    Row("wrong-state", ("NamesrvDigestMismatch",), ("NamesrvNodeDown", "NamesrvPeerUnreachable", LAGS)),
     Row("kv-nearly-full", ("NamesrvQuotaNearlyUsed",)),
     Row("certificate-expires", ("NamesrvCertificateExpires",)),
     Row("certificate-unusable", ("NamesrvCertificateUnusable",)),
