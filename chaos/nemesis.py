@@ -230,9 +230,10 @@ class ClusterNemesis:
             await asyncio.sleep(WATCH_S)
         await self._last(spec, 0)
         began_ns = self._recorder.now_ns()
+        self._wrong[name] = True  # a start empties the output that says why the node stopped
         await self._hold(number, name, Hold.DEAD, FaultKind.JOIN_EMPTY)
         await self._release(number, name, FaultKind.JOIN_EMPTY)
-        del self._wrong[name]
+        self._wrong.pop(name, None)
         self._edge(number, "end", began_ns, spec, made)
 
     def _is_expected(self, node: ClusterNode) -> bool:

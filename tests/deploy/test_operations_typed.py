@@ -18,8 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from replicated_namesrv import __version__
 from tests.interop.lab import Lab
-from tests.packaging.tree import ROOT
+from tests.packaging.tree import ROOT, copy_checkout
 from tests.support import provision
 from tests.support.nodes import clean_environment
 from tests.support.waiting import wait_until
@@ -29,13 +30,15 @@ NAMES = ("n1", "n2", "n3")
 ADDED = ("n4", "n6")
 """Machines that the section about members adds."""
 DEADLINE_S = 240.0
+OLDER_VERSION = "0.1.99"
 NONE = "^$"
 TYPED = {
     "Cluster size and settings": "namesrv cluster",
-    "systemd": r"mkdir|venv|pip|scp",  # tests/deploy/test_image.py installs with pip
+    "systemd": r"mkdir|venv|pip|scp",  # typed before an upgrade
     "Check the state": NONE,
     "Watch changes": NONE,
     "Restart": NONE,
+    "Upgrade": NONE,
     "Change settings": r"10\.1\.0\.1",  # another cluster
     "Back up": NONE,
     "Restore": NONE,
@@ -76,6 +79,8 @@ class Machines:
         self.without_a_node = [line for line in exports if "NAMESRV_ADMIN=" in line]
         self.exports = [line for line in exports if line not in self.without_a_node]
         self.typed: list[tuple[str, str]] = []
+        self.packages: Path | None = None
+        """Folder with what pip installs in /opt/namesrv. None: nothing is installed, and nodes run the code of the checkout."""
 
     def create(self) -> None:
         """Raises CalledProcessError where namespaces are not permitted."""
@@ -121,6 +126,8 @@ class Machines:
     def environment(self, name: str) -> dict[str, str]:
         """Variables of a machine: its programs, and the folders of its unit."""
         own = self.folder / name
+        pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.packages)}
+        installed = {**pip, "PYTHONPATH": "", "NAMESRV": str(own / "opt" / "bin" / "namesrv")}
         return {
             "PATH": f"{own / 'bin'}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
@@ -130,19 +137,21 @@ class Machines:
             "RUN": str(own / "run"),
             "ETC": str(own / "etc"),
             "NAMESRV": str(own / "bin" / "namesrv"),
+            **({} if self.packages is None else installed),
         }
 
-    def run(self, name: str, line: str) -> str:
-        """The output of a line that is typed on a machine. AssertionError unless it succeeds."""
+    def run(self, name: str, line: str, where: Path | None = None) -> str:
+        """The output of a line that is typed on a machine, in the folder ``where``. AssertionError unless it succeeds."""
         own = self.folder / name
         script = "\n".join((*self.exports, line))
-        for path, place in (("/etc/namesrv", "etc"), ("/etc/systemd/system", "units"), ("/var/lib/private", "lib")):
+        places = (("/etc/namesrv", "etc"), ("/etc/systemd/system", "units"), ("/var/lib/private", "lib"), ("/opt/namesrv", "opt"))
+        for path, place in places:
             script = script.replace(path, str(own / place))
         script = script.replace("deploy/systemd", str(ROOT / "deploy" / "systemd"))
         done = subprocess.run(
             [*self.inside(name), "bash", "-c", script],
             env=clean_environment(**self.environment(name)),
-            cwd=own,
+            cwd=where or own,
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,
@@ -198,6 +207,18 @@ class Machines:
         """Type the section about systemd, and wait until the nodes serve."""
         self.configure()
         self.well()
+
+    def use_installed(self, name: str) -> None:
+        """Let ``namesrv`` on a machine be the one in /opt/namesrv, which is installed with the Python of the tests."""
+        program = self.folder / name / "bin" / "namesrv"
+        program.unlink()
+        program.symlink_to(self.folder / name / "opt" / "bin" / "namesrv")
+        self._program(name, "python3", f'exec {sys.executable} "$@"')
+
+    def versions(self) -> dict[str, str]:
+        """The version of each node, as ``namesrv status`` shows it."""
+        nodes = json.loads(self.run("n1", "namesrv status --json"))["nodes"]
+        return {node["nodeId"]: node["version"] for node in nodes}
 
     def well(self) -> None:
         """Wait until ``namesrv status`` exits with 0 on n1."""
@@ -291,6 +312,51 @@ def test_one_disk_becomes_a_new_cluster_as_typed(machines: Machines) -> None:
     assert re.findall(r"^(n\d) ", listed, re.MULTILINE) == ["n1", "n3"]
     read = "namesrv kv get ORDER_TOPIC_CONFIG orders -n 10.0.0.1:9876 || true"
     wait_until(lambda: machines.run("n1", read) == "broker-0:4\n", "the entry at the added node", DEADLINE_S)
+
+
+def older_and_this(folder: Path) -> tuple[Path, Path]:
+    """Checkouts of an older version, which has the code of this one, and of this version."""
+    older, this = folder / "older", folder / "this"
+    for checkout in (older, this):
+        checkout.mkdir()
+        copy_checkout(checkout)
+    module = older / "replicated_namesrv" / "__init__.py"
+    module.write_text(module.read_text().replace(__version__, OLDER_VERSION))
+    return older, this
+
+
+def download(packages: Path) -> None:
+    """Download what pip installs, because the machines have no network."""
+    lists = [word for name in ("build", "base") for word in ("-r", str(ROOT / ".ci" / "requirements" / f"{name}.txt"))]
+    options = ("--quiet", "--disable-pip-version-check", "--no-build-isolation", "--no-deps", "--require-hashes")
+    command = [sys.executable, "-m", "pip", "download", *options, *lists, "--dest", str(packages)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_an_upgrade_works_as_typed(machines: Machines, tmp_path: Path) -> None:
+    older, this = older_and_this(tmp_path)
+    machines.packages = tmp_path / "packages"
+    download(machines.packages)
+    installation = [line.removeprefix("n1# ") for line in blocks("systemd") if re.search(r"mkdir|venv|pip", line)]
+    assert len(installation) == 5
+    for name in NAMES:
+        machines.use_installed(name)
+        for line in installation:
+            machines.run(name, line, older)
+    machines.start()
+    machines.run("n1", "namesrv kv put ORDER_TOPIC_CONFIG orders broker-0:4")
+    assert machines.versions() == dict.fromkeys(NAMES, OLDER_VERSION)
+    machines.section("Back up")
+    for number, name in enumerate(NAMES, 1):
+        for line in blocks("Upgrade"):
+            machines.run(name, line.removeprefix("n1# ").removeprefix("n1$ "), this)
+        machines.well()
+        expected = {one: __version__ if one in NAMES[:number] else OLDER_VERSION for one in NAMES}
+        assert machines.versions() == expected
+        assert machines.run(name, "namesrv kv get ORDER_TOPIC_CONFIG orders") == "broker-0:4\n"
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import pytest
 
 from replicated_namesrv import __version__
 from replicated_namesrv.spark.java import java_home
-from tests.packaging.tree import LINKED, ROOT, tracked_files
+from tests.packaging.tree import LINKED, ROOT, copy_checkout, tracked_files
 from tests.support import provision
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
@@ -29,14 +29,7 @@ NEVER_SHIPPED = ("tests/", "deploy/", "benchmarks/", "typings/", ".ci/")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout: the tracked files, with the links to the top of the repository."""
     source = tmp_path_factory.mktemp("source")
-    for name in tracked_files():
-        target = source / name
-        if not any((ROOT / parent).is_symlink() for parent in name.parents):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes((ROOT / name).read_bytes())
-    for linked in LINKED:
-        (source / linked).mkdir(exist_ok=True)
-        (source / "replicated_namesrv" / linked).symlink_to(f"../{linked}")
+    copy_checkout(source)
     return source
 
 

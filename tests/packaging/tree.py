@@ -40,6 +40,18 @@ def tracked_files() -> tuple[Path, ...]:
     return tuple(sorted(path for path in every if not any(map(_ignored, path.parts))))
 
 
+def copy_checkout(folder: Path) -> None:
+    """Write the tracked files into ``folder``, with the links to the top of the repository."""
+    for name in tracked_files():
+        target = folder / name
+        if not any((ROOT / parent).is_symlink() for parent in name.parents):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes((ROOT / name).read_bytes())
+    for linked in LINKED:
+        (folder / linked).mkdir(exist_ok=True)
+        (folder / "replicated_namesrv" / linked).symlink_to(f"../{linked}")
+
+
 def _ignored(part: str) -> bool:
     """Whether files below a folder of this name are ignored, as .gitignore says."""
     return part in ("__pycache__", "build", "dist", "runs") or part.endswith(".egg-info") or (part[0] == "." and part != ".ci")
