@@ -75,8 +75,9 @@ class _Renamed(NamedTuple):
 class SyncRequest(NamedTuple):
     """The data that a sync has to cover: the state when it was requested."""
 
-    files: tuple[tuple[_File, int], ...]
-    """Each file with its length at that time."""
+    files: tuple[tuple[str, _File, int], ...]
+    """Each name with its file and the file's length at that time. The production driver opens a file by its name when the sync
+    runs. So if another file has the name by then, the sync concerns that file, and a failure loses its data."""
     changes: int
     """Number of changes of the directory that the sync covers."""
 
@@ -149,7 +150,7 @@ class SimulatedDisk:
 
     def begin_sync(self, names: Sequence[str], directory: bool) -> SyncRequest:
         """Note what a sync that starts now must cover. FileNotFoundError if a file is missing."""
-        files = tuple((file, len(file.data)) for file in map(self._file, names))
+        files = tuple((name, self._file(name), len(self._file(name).data)) for name in names)
         return SyncRequest(files, self._changes_gone + len(self._changes) if directory else 0)
 
     def end_sync(self, request: SyncRequest) -> None:
@@ -160,8 +161,9 @@ class SimulatedDisk:
         if self.full and request.files and self._rng.random() < FULL_FAILURES:
             self._fail_sync(request)
             raise OSError(errno.ENOSPC, "no space left on device")
-        for file, length in request.files:
-            file.synced(length)
+        for name, file, length in request.files:
+            if self._names.get(name) is file:
+                file.synced(length)
         count = request.changes - self._changes_gone
         if count > 0:
             for change in self._changes[:count]:
@@ -171,8 +173,10 @@ class SimulatedDisk:
 
     def _fail_sync(self, request: SyncRequest) -> None:
         """Let ``request`` fail: none of its bytes become durable, and no later sync writes them."""
-        for file, length in request.files:
-            file.sync_failed(length)
+        for name, file, length in request.files:
+            present = self._names.get(name)
+            if present is not None:
+                present.sync_failed(length if present is file else len(present.data))
 
     def sync_delay_ns(self) -> int:
         """How long the next sync takes."""

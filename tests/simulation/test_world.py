@@ -128,6 +128,23 @@ def test_a_sync_covers_what_was_there_when_it_began() -> None:
     assert all(content is not None and content.startswith(b"ab") for content in found)
 
 
+def test_a_sync_that_fails_loses_the_file_that_has_the_name_then() -> None:
+    """The production driver opens a file by its name when the sync runs."""
+
+    def prepare(disk: SimulatedDisk) -> None:
+        disk.append("received", b"old")
+        late = disk.begin_sync(["received"], True)
+        disk.remove("received")
+        disk.append("received", b"new")
+        disk.failing = True
+        with pytest.raises(OSError, match="input/output"):
+            disk.end_sync(late)
+        disk.failing = False
+        disk.sync(["received"], True)
+
+    assert {b"new", b""} <= set(after_power_loss(prepare, "received"))
+
+
 def test_full_and_failing_disks_raise() -> None:
     disk = SimulatedDisk(Random(0))
     disk.full = True
