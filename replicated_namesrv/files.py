@@ -63,7 +63,7 @@ def _replace(path: Path, parts: Sequence[bytes], backup: bool, ballast: "Ballast
     aside = path.with_name(path.name + ".new")
     saved_aside = path.with_name(path.name + ".bak.new")
     try:
-        _create_folder(path.parent)
+        create_folder(path.parent)
         mode = _mode(path)
         saved = path.with_name(path.name + ".bak")
         while not _is_written(aside, parts, mode, saved, ballast):
@@ -131,17 +131,19 @@ def why_unwritable(path: Path) -> str | None:
     return None
 
 
-def hold_folder(folder: Path) -> int | None:
-    """A descriptor that marks ``folder`` as used by this process until it is closed. Several processes may use one folder. None:
-    the folder does not exist, or cannot be marked."""
+def hold_folder(folder: Path, *, alone: bool = False) -> int | None:
+    """A descriptor that marks ``folder`` as used by this process until it is closed. None: the folder does not exist, or cannot
+    be marked. ``alone``: no other process may use the folder. Raises StorageError if one does."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except OSError as error:
         os.close(descriptor)
+        if alone and isinstance(error, BlockingIOError):
+            raise StorageError(f"{folder} is used by another process; give each node a folder of its own (dataDir)") from None
         return None
     return descriptor
 
@@ -259,10 +261,10 @@ class DiskReserve:
                 log.warning("disk has room again", extra=facts)
 
 
-def _create_folder(folder: Path) -> None:
+def create_folder(folder: Path) -> None:
     """Create a folder and its parents, each durable before the next."""
     if not folder.is_dir():
-        _create_folder(folder.parent)
+        create_folder(folder.parent)
         folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)
 

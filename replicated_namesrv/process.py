@@ -10,9 +10,11 @@ A failing start stops all started parts and prints the reason in one line. A sto
 """
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import logging
+import os
 import signal
 from asyncio import Future
 from collections.abc import Callable
@@ -29,8 +31,8 @@ from replicated_namesrv.admin.health import Layer
 from replicated_namesrv.admin.json_views import advertised_address
 from replicated_namesrv.admin.loop_lag import LoopLag
 from replicated_namesrv.compat import IndependentNode
-from replicated_namesrv.errors import NamesrvError
-from replicated_namesrv.files import why_unwritable
+from replicated_namesrv.errors import NamesrvError, StorageError
+from replicated_namesrv.files import create_folder, hold_folder, why_unwritable
 from replicated_namesrv.server.server import RemotingServer, RemotingService
 from replicated_namesrv.server.tls import CLIENT_AUTH
 from replicated_namesrv.service import AppliedChange, LogEvents, NodeAddress
@@ -150,6 +152,26 @@ def check_folder(settings: Settings) -> None:
     log.warning("changes of the KV config will be refused; name a folder with --data-dir (dataDir)", extra={"why": why})
 
 
+def take_folder(settings: Settings) -> int | None:
+    """A descriptor that keeps other nodes out of dataDir until it is closed: each would overwrite what the other one has
+    acknowledged. None: the folder cannot be marked. Raises StorageError.
+
+    Several independent nodes may share the default folder, with a warning, as RocketMQ's name servers do.
+    """
+    folder = settings.data_path
+    is_ap, may_share = settings.mode == "ap", settings.mode == "ap" and "data_dir" not in settings.origins
+    if is_ap and not may_share:
+        with contextlib.suppress(OSError):  # an independent node that stores nothing can serve
+            create_folder(folder)
+    try:
+        return hold_folder(folder, alone=True)
+    except StorageError as error:
+        if not may_share:
+            raise
+        log.warning("each node overwrites the KV config and settings that the other one has stored", extra={"why": str(error)})
+        return None
+
+
 class ServingNode:
     """One name server. Call ``start`` and ``stop`` once each."""
 
@@ -191,6 +213,7 @@ class ServingNode:
         self.health = HealthServer(context) if settings.health_address is not None else None
         self.service.on_own_address(lambda: self._own_address(context))
         self._undo: list[Callable[[], object]] = []
+        self._has_folder = False
 
     def _applied(self, change: AppliedChange) -> None:
         if self._records is not None:
@@ -229,6 +252,7 @@ class ServingNode:
         """Start everything, or stop what was started and raise StartError."""
         try:
             check_folder(self.settings)
+            self._take_folder()
             if self.access is not None:
                 await self.access.start()
                 self._undo.append(self.access.stop)
@@ -246,6 +270,8 @@ class ServingNode:
                 self._undo.append(self.admin.stop)
             await self.service.start()
             self._undo.append(self.service.stop)
+            if self.settings.mode == "cp":
+                self._take_folder()  # now it exists
             if self._records is not None:
                 self._records.started()
             self._service_started = True
@@ -260,6 +286,11 @@ class ServingNode:
         except BaseException:
             await self.stop()
             raise
+
+    def _take_folder(self) -> None:
+        if not self._has_folder and (held := take_folder(self.settings)) is not None:
+            self._has_folder = True
+            self._undo.insert(0, lambda: os.close(held))  # after the service has stopped
 
     async def stop(self) -> None:
         """Stop what was started, last first, in at most ``shutdownWaitTimeSeconds`` plus ``STOP_MARGIN_S``."""

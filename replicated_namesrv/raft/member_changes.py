@@ -17,6 +17,9 @@ writes a MEMBERS entry.
 | M10 | any     | fewer voters answer than the quorum after the change | bring voters back, or remove those that are gone |
 | M11 | remove  | it leads                                             | leadership is transferred; ask the next leader |
 
+M10 does not count a voter that is moved, unless there are only two: the other members close their connections to it, and reach it
+only after its restart.
+
 The tests have the names of the rows: ``tests/raft/test_member_changes.py``.
 """
 
@@ -156,7 +159,7 @@ class MemberChanges:
                 return Refusal("M8", lag)
         if not places(after):  # M9
             return Refusal("M9", f"{name} is the last voter: without it nothing could be written; add another one first")
-        if (fewer := self._too_few(after)) is not None:  # M10
+        if (fewer := self._too_few(change, after)) is not None:  # M10
             return Refusal("M10", fewer)
         if self._context.node_id not in places(after) and self._defences.leader_stays:  # M11
             return Refusal("M11", f"{name} leads: it transfers leadership now; send the request to the next leader")
@@ -231,7 +234,7 @@ class MemberChanges:
         lag, most = self._log.last_index - progress.match, self._context.config.apply_entries_max
         return None if lag <= most else f"{name} lags {lag} entries behind the leader; wait until it lags at most {most}"
 
-    def _too_few(self, after: Members) -> str | None:
+    def _too_few(self, change: MemberChange, after: Members) -> str | None:
         # the time that CheckQuorum allows: without a quorum after the change, this leader would step down, and none could be
         # elected
         limit = self._now() - self._context.config.election_min_ms / 1000
@@ -241,10 +244,15 @@ class MemberChanges:
             if p.acknowledged_at >= limit and self._configuration.latest.get(p.peer) == p.incarnation
         } | {self._context.node_id}
         needed, voters = quorum_of(after), places(after)
+        before = self._with_address(change.name, self._configuration.members.get(change.name, RaftMember()))
+        moves = change.action == "move" and change.address != (before.host, before.port) and change.name in voters
+        if moves and len(voters) > 2:
+            answering.discard(change.name)
         if len(answering & voters) >= needed or quorum_of(self._configuration.members) == 1:
             return None
-        silent = ", ".join(sorted(voters - answering))
-        return f"after this change {needed} of {len(voters)} voters would be needed, and {silent} does not answer now"
+        silent = ", ".join(sorted(voters - answering - ({change.name} if moves else set())))
+        until = f", until {change.name} is started at its new address," if moves else ""
+        return f"after this change{until} {needed} of {len(voters)} voters would be needed, and {silent} does not answer now"
 
     # The outcome
 

@@ -15,6 +15,7 @@ import pytest
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.wire.codes import RequestCode
 from tests.support.nodes import DEADLINE_S, ask_cluster_info, clean_environment, command, http, run_command, running_command
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 DATA = Path(__file__).parent.parent / "data" / "cli"
@@ -167,6 +168,35 @@ def test_port_in_use_names_it_and_the_remedy(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout) == (255, "")
         told = done.stderr.splitlines()[-1]
         assert f"cannot listen for peers at 127.0.0.1:{port}: Address already in use; correct peerListen" in told
+
+
+@pytest.mark.slow
+def test_the_folder_of_a_running_node_stops_the_start(tmp_path: Path) -> None:
+    """Each of two independent nodes wrote its own kvConfig.json, so that keys of the other one were lost. In the default folder
+    this is a warning."""
+    places, folder = ("--listen", "127.0.0.1:0", "--admin", "off"), tmp_path / "data" / "n1"
+    with running_command("serve", *places, "--data-dir", str(folder), stderr=tmp_path / "first") as server:
+        server.wait_line(BOOT)
+        for mode in (("--mode", "ap"), ("--mode", "cp", "--set", "peers=n1=127.0.0.1:1")):
+            done = run_command("serve", *mode, *places, "--data-dir", str(folder))
+            assert (done.returncode, done.stdout) == (255, "")
+            assert f"{folder} is used by another process; give each node a folder of its own (dataDir)" in done.stderr
+    folder, peers = tmp_path / "cp", f"peers=n1=127.0.0.1:{free_port()}"
+    replicated = ("serve", "--mode", "cp", *places, "--set", peers, "--data-dir", str(folder))
+    with running_command(*replicated, stderr=tmp_path / "first") as server:  # it creates the folder itself
+        server.wait_line(BOOT)
+        done = run_command("serve", "--mode", "ap", *places, "--data-dir", str(folder))
+        assert (done.returncode, f"{folder} is used by another process" in done.stderr) == (255, True)
+    home, errors = {"HOME": str(tmp_path)}, tmp_path / "second"
+    (tmp_path / "namesrv").mkdir()
+    with (
+        running_command("serve", *places, environment=home, stderr=tmp_path / "first") as first,
+        running_command("serve", *places, environment=home, stderr=errors) as second,
+    ):
+        first.wait_line(BOOT)
+        second.wait_line(BOOT)
+        warned = [file.read_text() for file in (tmp_path / "first", errors)]
+        assert sum("is used by another process" in text for text in warned) == 1
 
 
 def test_an_independent_node_joins_no_cluster(tmp_path: Path) -> None:

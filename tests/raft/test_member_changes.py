@@ -143,6 +143,23 @@ def test_a_voter_that_check_quorum_does_not_count_does_not_answer() -> None:
     assert refusal(leader, remove(alive)).row == "M10"
 
 
+def test_a_move_that_leaves_no_quorum_until_the_moved_voter_restarts_is_refused() -> None:
+    """The members close their connections to a moved voter at once."""
+    world, leader = cluster()
+    dead, alive = followers(world)
+    for name in (alive, leader.node_id):
+        assert leader.member_changes.refusal(MemberChange("move", name, ("elsewhere", 1))) is None
+    world.hosts[dead].crash()
+    world.run((leader.config.election_min_ms + 50) / 1000)
+    for name in (alive, leader.node_id):
+        found = refusal(leader, MemberChange("move", name, ("elsewhere", 1)))
+        assert found.row == "M10"
+        assert f"until {name} is started at its new address, 2 of 3 voters would be needed, and {dead} does not" in found.reason
+    assert leader.member_changes.refusal(MemberChange("move", dead, ("elsewhere", 1))) is None
+    _, leader = cluster(2)
+    assert leader.member_changes.refusal(MemberChange("move", leader.node_id, ("elsewhere", 1))) is None
+
+
 def test_more_voters_than_allowed_are_refused() -> None:
     _, leader = cluster(VOTERS_MAX)
     assert leader.member_changes.refusal(add("n9", observer=True)) is None
