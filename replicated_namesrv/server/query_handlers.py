@@ -327,7 +327,7 @@ def check_length(code: int, least: int) -> None:
 def list_body(code: int, topics: Sequence[str], broker_addr: str | None = None) -> bytes:
     """The body of a list of topics. Raises AnswerTooLargeError."""
     check_length(code, sum(map(len, topics)))
-    return bodies.encode_topic_list(topics, broker_addr)
+    return bodies.encode_topic_list(topics, broker_addr, lambda size: check_length(code, size))
 
 
 def freshness_fields(freshness: Freshness, revision: int) -> dict[str, str]:

@@ -177,10 +177,17 @@ def encode_broker_member_group(cluster: str | None, broker_name: str | None, bro
     return f'{{"brokerMemberGroup":{{"brokerAddrs":{_addrs(broker_addrs, False, quoted)}{name}{group}}}}}'.encode()
 
 
-def encode_topic_list(topics: Sequence[str], broker_addr: str | None = None) -> bytes:
-    """Body of an answer that lists topics: 206, 224, 304, 311 to 313 (``RequestCode``)."""
+def encode_topic_list(
+    topics: Sequence[str], broker_addr: str | None = None, check_length: Callable[[int], None] = lambda characters: None
+) -> bytes:
+    """Body of an answer that lists topics: 206, 224, 304, 311 to 313 (``RequestCode``). ``check_length`` raises an error if the
+    list has too many characters. It is called before most of a list that is too long for a frame is encoded."""
     addr = "" if broker_addr is None else f'"brokerAddr":{quote(broker_addr)},'
-    listed = dump_alike(topics) or f"[{','.join(map(quote, topics))}]".encode()
+    listed = dump_alike(topics)
+    if listed is None:
+        text = Text(check_length)
+        finish(text.add_all(topics, lambda some: ",".join(map(quote, some)), ITEMS_PER_STEP))
+        listed = b"[%b]" % text.encoded()
     return b'{%b"topicList":%b}' % (addr.encode(), listed)
 
 

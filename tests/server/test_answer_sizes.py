@@ -195,3 +195,18 @@ def test_a_list_of_escaped_values_is_not_encoded_beyond_the_limit(tmp_path: Path
         assert (answer.code, server.metrics.limits_hit["answerBytes"]) == (1, 1)
     assert max(quoted) <= bodies.CHARACTERS_PER_STEP
     assert sum(quoted) <= MAX_TOTAL // 6 + bodies.CHARACTERS_PER_STEP
+
+
+def test_a_list_of_escaped_names_is_not_encoded_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for values. Topics may have any characters."""
+    quoted = list[int]()
+
+    def quote(text: str) -> str:
+        quoted.append(len(text))
+        return fastjson_writer.quote(text)
+
+    monkeypatch.setattr(bodies, "quote", quote)
+    names = [f"{number}" + "\x01" * 1_000 for number in range(12_000)]
+    with pytest.raises(requests.AnswerTooLargeError):
+        query_handlers.list_body(206, names)
+    assert sum(quoted) < len("".join(names)) / 3
