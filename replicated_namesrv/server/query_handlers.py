@@ -194,14 +194,16 @@ class Queries:
         """``GET_KVLIST_BY_NAMESPACE`` (219)."""
         namespace = request.fields.get("namespace")
 
-        def build() -> Answer:
+        def build() -> Steps[Answer]:
             table = self._state.kv_view(namespace) if namespace is not None else None
             if namespace is None or table is None:
                 return Answer(NOT_FOUND, f"No config item, Namespace: {text(namespace)}")
             check_length(request.header.code, self._state.kv_text_bytes(namespace))
-            return Answer(body=bodies.encode_kv_table(table))
+            body = bodies.Text(lambda size: check_length(request.header.code, size))
+            yield from bodies.kv_table_steps(table, body)
+            return Answer(body=body.encoded())
 
-        return self._read(request, build)
+        return self._read_long(request, build)
 
     def cluster_info(self, request: Request) -> Outcome:
         """``GET_BROKER_CLUSTER_INFO`` (106)."""
@@ -325,7 +327,7 @@ def check_length(code: int, least: int) -> None:
 def list_body(code: int, topics: Sequence[str], broker_addr: str | None = None) -> bytes:
     """The body of a list of topics. Raises AnswerTooLargeError."""
     check_length(code, sum(map(len, topics)))
-    return bodies.encode_topic_list(topics, broker_addr)
+    return bodies.encode_topic_list(topics, broker_addr, lambda size: check_length(code, size))
 
 
 def freshness_fields(freshness: Freshness, revision: int) -> dict[str, str]:

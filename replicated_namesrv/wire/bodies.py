@@ -37,6 +37,8 @@ QUEUES_PER_STEP: Final = 1_024
 """Number of brokers or queue entries, and of queues of a static topic mapping, that are encoded in one step."""
 NAMES_PER_STEP: Final = 2_048
 """Number of broker names of a cluster that are encoded in one step."""
+CHARACTERS_PER_STEP: Final = 16_384
+"""Number of characters of KV entries that are encoded in one step: a millisecond if every character is escaped."""
 
 _SMALL_HASH = 12
 """With at most this many entries a Java HashMap returns Long keys from 0 to 15 in ascending order."""
@@ -175,10 +177,17 @@ def encode_broker_member_group(cluster: str | None, broker_name: str | None, bro
     return f'{{"brokerMemberGroup":{{"brokerAddrs":{_addrs(broker_addrs, False, quoted)}{name}{group}}}}}'.encode()
 
 
-def encode_topic_list(topics: Sequence[str], broker_addr: str | None = None) -> bytes:
-    """Body of an answer that lists topics: 206, 224, 304, 311 to 313 (``RequestCode``)."""
+def encode_topic_list(
+    topics: Sequence[str], broker_addr: str | None = None, check_length: Callable[[int], None] = lambda characters: None
+) -> bytes:
+    """Body of an answer that lists topics: 206, 224, 304, 311 to 313 (``RequestCode``). ``check_length`` raises an error if the
+    list has too many characters. It is called before most of a list that is too long for a frame is encoded."""
     addr = "" if broker_addr is None else f'"brokerAddr":{quote(broker_addr)},'
-    listed = dump_alike(topics) or f"[{','.join(map(quote, topics))}]".encode()
+    listed = dump_alike(topics)
+    if listed is None:
+        text = Text(check_length)
+        finish(text.add_all(topics, lambda some: ",".join(map(quote, some)), ITEMS_PER_STEP))
+        listed = b"[%b]" % text.encoded()
     return b'{%b"topicList":%b}' % (addr.encode(), listed)
 
 
@@ -196,6 +205,41 @@ def encode_kv_table(table: Mapping[str, str | None]) -> bytes:
         dump_alike(entries) or f"{{{','.join([f'{quote(key)}:{quote(value)}' for key, value in entries.items()])}}}".encode()
     )
     return b'{"table":%b}' % written
+
+
+def kv_table_steps(table: Mapping[str, str | None], text: Text) -> Steps[None]:
+    """Write the body of ``GET_KVLIST_BY_NAMESPACE`` (219), which equals that of ``encode_kv_table``, as the table is at the first
+    step. Raises the errors of ``text``."""
+    entries = dict(table)
+    text.add('{"table":{')
+    some: dict[str, str] = {}
+    size, before = 0, ""
+    for key in hash_order(entries) if len(entries) <= MAX_HASH_ORDERED else entries:
+        value = entries[key]
+        if value is None:
+            continue
+        if size + len(key) + len(value) > CHARACTERS_PER_STEP and some:
+            text.add(before + _kv_entries(some))
+            before, some, size = ",", {}, 0
+            yield
+        if len(value) <= CHARACTERS_PER_STEP:
+            some[key] = value
+            size += len(key) + len(value)
+            continue
+        text.add(f'{before}{quote(key)}:"')
+        before = ","
+        for start in range(0, len(value), CHARACTERS_PER_STEP):
+            text.add(quote(value[start : start + CHARACTERS_PER_STEP])[1:-1])
+            yield
+        text.add('"')
+    text.add((before + _kv_entries(some) if some else "") + "}}")
+
+
+def _kv_entries(entries: dict[str, str]) -> str:
+    written = dump_alike(entries)
+    if written is not None:
+        return written[1:-1].decode()
+    return ",".join([f"{quote(key)}:{quote(value)}" for key, value in entries.items()])
 
 
 def encode_data_version(data_version: DataVersion) -> bytes:

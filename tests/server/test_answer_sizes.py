@@ -17,7 +17,7 @@ from replicated_namesrv.routes.quotas import ORDER_TOPICS, Quotas
 from replicated_namesrv.routes.sizes import Sizes
 from replicated_namesrv.server import dispatch, query_handlers, registrations
 from replicated_namesrv.server import request as requests
-from replicated_namesrv.wire import bodies, frame
+from replicated_namesrv.wire import bodies, fastjson_writer, frame
 from tests.support.remoting_server import Answer, Peer, ServerThread, broker_fields, live_server, topic_table
 from tests.support.routes import register
 
@@ -154,7 +154,7 @@ def test_an_answer_that_cannot_fit_is_not_encoded(tmp_path: Path, monkeypatch: p
     def encode(*arguments: object) -> bytes:
         raise AssertionError("encoded")
 
-    encoders = ("encode_topic_list", "encode_kv_table")
+    encoders = ("encode_topic_list", "encode_kv_table", "kv_table_steps")
     for name in encoders:
         monkeypatch.setattr(bodies, name, encode)
     monkeypatch.setattr(registrations, "encode_kv_table", encode)
@@ -175,3 +175,38 @@ def test_an_answer_that_cannot_fit_is_not_encoded(tmp_path: Path, monkeypatch: p
             assert remark.startswith(f"the answer to request code {code} has more than "), remark
         assert server.metrics.limits_hit["answerBytes"] == len(asked)
         assert (register_over(peer).code, server.metrics.limits_hit["answerBytes"]) == (0, len(asked) + 1)
+
+
+def test_a_list_of_escaped_values_is_not_encoded_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values fit into a frame, their JSON does not: it is six times as long. Encoding all of it took a second of one turn of
+    the loop."""
+    quoted = list[int]()
+
+    def quote(text: str) -> str:
+        quoted.append(len(text))
+        return fastjson_writer.quote(text)
+
+    monkeypatch.setattr(bodies, "quote", quote)
+    monkeypatch.setattr(query_handlers, "MAX_TOTAL", MAX_TOTAL)
+    with live_server(tmp_path) as server, Peer(server.port) as peer:
+        store(server, (PutKVConfig("n", f"k{number}", "\x01" * VALUE_BYTES_MAX) for number in range(12)))
+        quoted.clear()
+        answer = peer.call(219, {"namespace": "n"})
+        assert (answer.code, server.metrics.limits_hit["answerBytes"]) == (1, 1)
+    assert max(quoted) <= bodies.CHARACTERS_PER_STEP
+    assert sum(quoted) <= MAX_TOTAL // 6 + bodies.CHARACTERS_PER_STEP
+
+
+def test_a_list_of_escaped_names_is_not_encoded_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for values. Topics may have any characters."""
+    quoted = list[int]()
+
+    def quote(text: str) -> str:
+        quoted.append(len(text))
+        return fastjson_writer.quote(text)
+
+    monkeypatch.setattr(bodies, "quote", quote)
+    names = [f"{number}" + "\x01" * 1_000 for number in range(12_000)]
+    with pytest.raises(requests.AnswerTooLargeError):
+        query_handlers.list_body(206, names)
+    assert sum(quoted) < len("".join(names)) / 3

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import BrokerData, ClusterInfo, DataVersion, QueueData, TopicQueueMappingInfo, TopicRouteData
+from replicated_namesrv.steps import finish
 from replicated_namesrv.wire import bodies
 from replicated_namesrv.wire.fastjson import loads
 from replicated_namesrv.wire.fastjson_writer import quote
@@ -217,3 +218,26 @@ def test_any_bytes_are_a_value_or_an_error(decode: Callable[[bytes], object], bo
         decode(body)
     except BodyError:
         return
+
+
+@given(
+    st.dictionaries(
+        st.text(st.sampled_from('a/\x01\x7f"é😀'), max_size=3),
+        st.none() | st.text(st.sampled_from('a/\x01\x7f"é😀'), max_size=20),
+    )
+)
+def test_a_kv_table_in_steps_equals_one_at_once(table: dict[str, str | None]) -> None:
+    for characters in (1, 5, bodies.CHARACTERS_PER_STEP):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bodies, "CHARACTERS_PER_STEP", characters)
+            text = bodies.Text()
+            finish(bodies.kv_table_steps(table, text))
+            assert text.encoded() == bodies.encode_kv_table(table)
+
+
+def test_a_kv_table_in_steps_shows_one_state() -> None:
+    table: dict[str, str | None] = {f"k{number}": "v" * bodies.CHARACTERS_PER_STEP for number in range(9)}
+    expected, text = bodies.encode_kv_table(table), bodies.Text()
+    for _ in bodies.kv_table_steps(table, text):
+        table.clear()
+    assert text.encoded() == expected
