@@ -1,7 +1,7 @@
 """fastjson's dialect: reading in both ways, limits, the two ways of writing, hash order."""
 
 import json
-import time
+import re
 from typing import Any
 
 import orjson
@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicated_namesrv.steps import finish
+from replicated_namesrv.wire import fastjson
 from replicated_namesrv.wire.fastjson import (
     MAX_BYTES_AT_ONCE,
     MAX_COMMENTS,
@@ -184,11 +185,14 @@ def test_what_is_read_in_one_step_is_bounded(text: str) -> None:
 
 
 @pytest.mark.parametrize("inner", ["*x", "x", "*"])
-def test_a_long_comment_costs_less_than_a_long_string(inner: str) -> None:
-    """Each is read in one step. A pattern that reads the comment takes twice as long as reading the string."""
-    size = 4_000_000
-    comment, string = "[/*" + inner * (size // len(inner)) + "*/]", '["' + "x" * size + '"]'
-    assert 2 * min(_seconds(comment) for _ in range(5)) < max(_seconds(string) for _ in range(5))
+def test_no_pattern_reads_a_comment(inner: str) -> None:
+    """A comment may be as long as a frame, and is read in one step. Searching its end costs a few per cent of matching it."""
+    comment = "/*" + inner * 1_000 + "*/"
+    assert finish(parse_steps(f"[{comment}1]")) == [1]
+    for name, pattern in vars(fastjson).items():
+        if isinstance(pattern, re.Pattern):
+            found = pattern.match(comment)
+            assert found is None or found.end() < len(comment), name
 
 
 def test_a_long_name_is_not_compared_with_other_spellings() -> None:
@@ -202,12 +206,6 @@ def test_a_long_name_is_not_compared_with_other_spellings() -> None:
 
     spelled = "topic" + "_" * (MAX_SPELLED_CHARACTERS - 9) + "Name"
     assert members({Unread("_" * 1_000_000): 1, spelled: 2}, frozenset(("topicName",))) == {"topicName": 2}
-
-
-def _seconds(text: str) -> float:
-    started = time.process_time()
-    finish(parse_steps(text))
-    return time.process_time() - started
 
 
 def test_escapes_are_those_of_fastjson() -> None:
