@@ -147,7 +147,7 @@ def test_an_unknown_defence_lists_the_known_ones(capsys: pytest.CaptureFixture[s
     ("defence", "seed"),
     [
         ("pre_vote", 0),
-        ("stickiness", 14),
+        ("stickiness", 6),
         ("check_quorum", 10),
         ("idempotent_append", 3),
         ("durable_acks", 19),
