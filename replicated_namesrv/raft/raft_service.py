@@ -24,9 +24,7 @@ from replicated_namesrv.raft.interfaces import FOREVER, Observer, Outcome, ReadO
 from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import TransportError
-from replicated_namesrv.raft.raft_messages import (
-    Message,
-)
+from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.transport import PeerTransport, TransportSettings
 
