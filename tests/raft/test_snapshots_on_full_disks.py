@@ -9,9 +9,10 @@ import pytest
 from replicated_namesrv.raft.interfaces import Committed
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import SnapshotChunk
+from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.snapshot_taking import RETRY_SECONDS
 from replicated_namesrv.raft.snapshots import RECEIVING, WRITING
-from tests.support.raft_world import Disk, Inode, World
+from tests.support.raft_world import Disk, Host, Inode, World
 
 STEPS = ["append", "sync", "rename"]
 CONFIG = RaftConfig(compact_entries=20, compact_margin_entries=3, entry_bytes_max=1, segment_bytes=400, snapshot_slice_bytes=64)
@@ -54,6 +55,20 @@ def write(world: World, name: str, count: int) -> list[bytes]:
     return commands
 
 
+def lagging_behind_a_snapshot(config: RaftConfig, disk: Disk) -> tuple[World, RaftNode, Host, list[bytes]]:
+    """A world, its leader, a host that is down and has to receive a snapshot, and the commands. ``disk`` gets the host's files."""
+    world = World(3, config)
+    world.start_all()
+    leader = world.elect()
+    lagging = next(host for host in world.hosts.values() if host.node is not leader)
+    lagging.crash()
+    commands = write(world, leader.node_id, 60)
+    world.run_until(lambda: leader.taking.taken >= 2)
+    disk.files, disk.durable = lagging.disk.files, lagging.disk.durable
+    lagging.disk = disk
+    return world, leader, lagging, commands
+
+
 def snapshots(disk: Disk) -> list[str]:
     return [name for name in disk.list_names() if name.startswith("snapshot-")]
 
@@ -93,16 +108,8 @@ def test_the_old_snapshot_stays_and_another_is_taken_later(step: str, number: in
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_received_snapshot_is_fetched_again(step: str) -> None:
-    world = World(3, CONFIG)
-    world.start_all()
-    leader = world.elect()
-    lagging = next(host for host in world.hosts.values() if host.node is not leader)
-    lagging.crash()
-    commands = write(world, leader.node_id, 60)
-    world.run_until(lambda: leader.taking.taken >= 2)
     disk = FullDisk(step)
-    disk.files, disk.durable = lagging.disk.files, lagging.disk.durable
-    lagging.disk = disk
+    world, _, lagging, commands = lagging_behind_a_snapshot(CONFIG, disk)
     node = lagging.start()
     world.run_until(lambda: node.counters["unwritable_snapshots"] > 1)
     assert not node.stopped
@@ -154,16 +161,9 @@ class ForgetfulDisk(Disk):
 def test_a_sync_for_an_earlier_transfer_may_report_the_loss_of_the_present_file() -> None:
     """The disk is slow. While the sync of a received snapshot waits, the leader sends a newer snapshot. The sync then opens the
     file of the newer one, because the name is the same, and fails."""
-    world = World(3, dataclasses.replace(CONFIG, transfer_log_entries_max=10))
-    world.start_all()
-    leader = world.elect()
-    lagging = next(host for host in world.hosts.values() if host.node is not leader)
-    lagging.crash()
-    commands = write(world, leader.node_id, 60)
-    world.run_until(lambda: leader.taking.taken >= 2)
     disk = ForgetfulDisk()
-    disk.files, disk.durable = lagging.disk.files, lagging.disk.durable
-    lagging.disk = disk
+    config = dataclasses.replace(CONFIG, transfer_log_entries_max=10)
+    world, leader, lagging, commands = lagging_behind_a_snapshot(config, disk)
     node = lagging.start()
     sent = world.keep(SnapshotChunk, target=lagging.name)
     world.run_until(lambda: sent and node.memory()["pending_syncs"][0] == 0)
