@@ -37,7 +37,8 @@ SYNCER_STOP_SECONDS = 5.0
 """How long a stop waits for a sync in progress. A sync that hangs longer is left to its thread, because otherwise the process
 could not end."""
 AWAY_SECONDS = 0.1
-"""If this much time has passed since the last turn began, the loop has stalled: two heartbeats have waited."""
+"""If this much time has passed since the last tick, the loop may have stalled while two heartbeats arrived. An idle follower
+ticks less often without a stall; then reading first costs two turns of the loop and changes nothing."""
 
 
 class Syncer:

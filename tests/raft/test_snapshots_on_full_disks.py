@@ -56,7 +56,8 @@ def write(world: World, name: str, count: int) -> list[bytes]:
 
 
 def lagging_behind_a_snapshot(config: RaftConfig, disk: Disk) -> tuple[World, RaftNode, Host, list[bytes]]:
-    """A world, its leader, a host that is down and has to receive a snapshot, and the commands. ``disk`` gets the host's files."""
+    """A world, its leader, a host that is down and has to receive a snapshot, and the commands. ``disk`` gets the host's
+    files."""
     world = World(3, config)
     world.start_all()
     leader = world.elect()
