@@ -298,8 +298,8 @@ class Settings:
     late_copy_ms: int = setting(
         10_000,
         OWN,
-        "A registration with an older data version is accepted if it is repeated after this time (cp). The default is the "
-        "shortest registration period that RocketMQ's brokers permit.",
+        "A registration whose data version is older than the stored one is accepted if it is repeated after this time (cp). The "
+        "default is the shortest registration period that RocketMQ's brokers permit.",
     )
     watch_history_bytes: int = setting(
         16_777_216,

@@ -40,7 +40,7 @@ OF_REPLICATION: dict[str, Declared] = {
     "renewals": Declared(
         COUNTER,
         "Renewals that brokers sent to this node, by the leader's answer. failed: no leader answered; removing, differs: the "
-        "broker has to register again.",
+        "node registers the broker through the log, or asks again.",
         ("outcome",),
     ),
     "raft_role": Declared(
@@ -120,14 +120,14 @@ METRICS: dict[str, Declared] = {
     ),
     "staleness_seconds": Declared(
         GAUGE,
-        "Age of the state in seconds: it contains every change that was acknowledged at least so long ago. -1: unknown "
+        "Age of the state in seconds: it contains every change that was acknowledged at least this long ago. -1: unknown "
         "(mode=ap, or starting).",
     ),
     "unsynced_seconds": Declared(GAUGE, "Age of the oldest write that is not on disk yet; 0: none (mode=cp)."),
     "requests": Declared(
         COUNTER,
-        "Requests by response code. Each counts when its answer is ready, none: when it ends without one. Queries for a prepared "
-        "answer that cannot be confirmed (mode=cp) do not count.",
+        "Requests, by response code. A request counts when its answer is ready. none: it ended without an answer, or is oneway. "
+        "Cached route queries that cannot be confirmed (mode=cp) do not count.",
         ("request", "outcome"),
     ),
     "request_duration_seconds": Declared(
@@ -180,9 +180,9 @@ METRICS: dict[str, Declared] = {
     "loop_lag_recent_max_seconds": Declared(GAUGE, "Largest delay of the event loop in the last 10 to 20 seconds."),
     "peer_refusals": Declared(
         COUNTER,
-        "Connections and messages from peers that were refused, by reason. connection: closed because of the peer, or because "
-        "too many were not authenticated; frame: closed because of a wrong MAC; certificate: own TLS files not loaded; term: a "
-        "message with an impossibly high term; message: one that no node sends.",
+        "Connections and messages from peers that were refused, by reason. connection: closed because of an error of the peer, "
+        "or because too many were not authenticated; frame: closed because of a wrong MAC; certificate: this node's TLS files "
+        "could not be loaded; term: a message with an impossibly high term; message: a message that no node sends.",
         ("what",),
     ),
     "admin_connections_refused": Declared(COUNTER, "Connections to the admin port that were closed because there were too many."),

@@ -326,7 +326,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "leader": JsonOutput(("leader", "leader show"), "the leader", record(leader=TEXT, term=COUNT, admin=TEXT)),
     "leader-transfer": JsonOutput(
-        ("leader transfer",), "the old leader, the new one, its term", record(from_=TEXT, leader=TEXT, term=COUNT)
+        ("leader transfer",), "the old leader, the new leader and its term", record(from_=TEXT, leader=TEXT, term=COUNT)
     ),
     "drain": JsonOutput(
         ("drain",),
@@ -366,7 +366,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "recover": JsonOutput(
         ("recover",),
-        "what the disk of a stopped node contains; `file` is null if nothing was saved, `newCluster` without --force-new-cluster",
+        "what the disk of a stopped node contains; null: `file` if nothing was saved, `newCluster` without --force-new-cluster",
         record(
             nodeId=TEXT,
             clusterId=TEXT,
@@ -597,7 +597,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "study-publish": JsonOutput(
         ("study publish",),
-        "the page, the number of runs that were added to it, of runs that it is based on, and of the runs of the plan",
+        "the page, and three numbers of runs: added to it, used for it, and in the plan",
         record(study=TEXT, page=TEXT, added=COUNT, done=COUNT, runs=COUNT),
     ),
     "analyze": JsonOutput(

@@ -30,12 +30,12 @@ A properties file may have been written for RocketMQ. Therefore two kinds of err
 
 - a malformed value of one of RocketMQ's settings: the default is used. But a boolean that is neither `true` nor `false` counts as
   `false`;
-- an unknown key: it has no effect, and `mqadmin getNamesrvConfig` shows it, unless its name contains a word such as `password`
-  or `secret`. But if the key is similar to a setting of this name server, the node does not start.
+- an unknown key: it has no effect. `mqadmin getNamesrvConfig` shows it, unless its name contains a word such as `password` or
+  `secret`. But if the key is similar to a setting of this name server, the node does not start.
 
 The column "When" says when a change takes effect. *start*: at the next start; a change at run time is refused. *live*:
-immediately. *replicated*: immediately, and with `mode=cp` on all nodes. *file*: when the file has changed and the node receives
-SIGHUP; a change at run time in another way is refused.
+immediately; a change of the properties file when the node receives SIGHUP. *replicated*: immediately, and with `mode=cp` on all
+nodes. *file*: when the properties file has changed and the node receives SIGHUP; other changes at run time are refused.
 """
 
 GROUPS = {
