@@ -81,15 +81,16 @@ def _head(data: StudyData) -> str:
 
 This page is for people who choose between AP and CP. {plan.question}
 
-**{done} of the {len(plan.keys)} runs of the study are done.**{stopped} A *block* is one run of each arm with the same scenario,
-size, seed and kind of cut. The figures are of the {counted} blocks that are complete, with {seeds}. A run counts
+**{done} of the {len(plan.keys)} runs of the study are done.**{stopped} An *arm* is a compared name server, in CP with one read
+level; `java` is RocketMQ's own. A *block* is one run of each arm with the same scenario, size, seed and kind of cut. The
+figures are of the {counted} blocks that are complete, with {seeds}. A run counts
 whatever its verdict is ([what was made](#what-was-made-and-which-promises-were-broken)).
 
 How to read the numbers: brackets contain 95 % intervals. For figures over all scenarios, the scenarios are the replicates of the
 interval; within one scenario, the seeds are. With fewer than {REPLICATES_MIN} replicates there is no interval, and parentheses
-contain the values or their range. If all n values are equal, at most about 3/n of such runs have another value (95 %, rule of
-three). Differences of shares are in percentage points. `namesrv study publish` fills in every number on this page from the
-[data](#data-and-how-to-repeat-the-study)."""
+contain the values or their range. If all n values are equal, at most about 3/n of further runs have another value (rule of
+three, 95 % confidence). Differences of shares are in percentage points. `namesrv study publish` fills in every number on this
+page from the [data](#data-and-how-to-repeat-the-study)."""
 
 
 def _answer(data: StudyData) -> Iterable[str]:
@@ -127,10 +128,10 @@ def _answer(data: StudyData) -> Iterable[str]:
     yield "\n".join(
         _bullet(text)
         for text in (
-            f"Missing brokers: a fault adds {wrong} percentage points more to the living brokers that answers lack in AP than in "
-            "CP.",
-            f"Requests without an answer: a fault adds {unanswered} percentage points more to the requests of fail-over clients "
-            "that are not answered in time in CP than in AP.",
+            "Missing brokers: a fault raises the share of the living brokers that answers lack. It raises this share by "
+            f"{wrong} percentage points more in AP than in CP.",
+            "Requests without an answer: a fault raises the share of the requests of fail-over clients that are not answered in "
+            f"time. It raises this share by {unanswered} percentage points more in CP than in AP.",
             f"Look-ups: before the fault, the median is {number(1000 * inputs.slower_s)} ms longer in CP than in AP. All "
             "processes of a run share two cores, so this is more than on machines of their own.",
         )
@@ -139,8 +140,8 @@ def _answer(data: StudyData) -> Iterable[str]:
         f"The model is in `spark/study_decision.py`. It counts a request without an answer as {study_decision.DEADLINE_S:g} "
         "s, the time-out of RocketMQ's client. It adds one round trip to each linearizable look-up; no run of this study had "
         "a round trip between sites. It assumes that a long fault behaves like the short ones that were measured. An election "
-        "takes as long in a short fault as in a long one, so this is unfavourable to CP. It leaves out that clients cache routes "
-        "for 30 s, which makes a slow look-up cheaper."
+        "takes as long in a short fault as in a long one, so this assumption is unfavourable to CP. The model leaves out that "
+        "clients cache routes for 30 s, which makes a slow look-up cheaper."
     )
     yield from _settings(data)
 
@@ -151,9 +152,9 @@ def _settings(data: StudyData) -> Iterable[str]:
     if not levels:
         return
     yield (
-        "**Which settings in CP?** `readConsistency` decides how fresh an answer is and what it costs. With lease and stale "
-        "reads, the column for 0 ms applies at the nodes that answer without asking others. The table shows what each level "
-        "costs and returns."
+        "**Which settings in CP?** `readConsistency` decides how fresh an answer is and what it costs. A node that answers a "
+        "lease or stale read without asking others adds no round trip, so the column for 0 ms applies. The table shows what each "
+        "level costs and returns."
     )
     yield _arms_table(
         data,
@@ -181,8 +182,8 @@ def _has_level(level: str) -> Where:
 def _clients(data: StudyData) -> Iterable[str]:
     yield "## What clients see"
     yield (
-        "The five primary figures, which were chosen before the runs were made. `no-fault` counts too: brokers die and "
-        "return in it. So figures during a fault are smaller here than in the scenarios with a fault."
+        "The table has the five primary figures, which were chosen before the runs were made. `no-fault` counts too: brokers die "
+        "and return in it. So the effect of a fault is smaller here than in the scenarios with a fault."
     )
     yield _arms_table(data, PRIMARY_FIGURES)
     pairs = [pair for pair in COMPARED if set(pair) <= set(data.plan.arms)]
@@ -194,9 +195,9 @@ def _clients(data: StudyData) -> Iterable[str]:
             yield f"![Paired differences of {arm} and {other}]({data.plan.name}/forest-{arm}-{other}.svg)"
             yield _differences(data, arm, other, adjusted)
     yield (
-        f"The last column is the probability of such a mean if the sign of each scenario's difference were random, corrected "
-        f"(Holm) for {len(PRIMARY_FIGURES)} figures in the primary comparison, {CP} minus {AP}, and for all figures of the other "
-        "comparisons together."
+        "The last column is the probability of a mean at least as far from zero if the sign of each scenario's difference were "
+        f"random, corrected (Holm) for {len(PRIMARY_FIGURES)} figures in the primary comparison, {CP} minus {AP}, and for all "
+        "figures of the other comparisons together."
     )
     yield "### Effects on messages"
     yield (
@@ -248,7 +249,7 @@ def _slices(data: StudyData) -> Iterable[str]:
     yield "## The primary figures by scenario, size and kind of cut"
     yield (
         "Within a scenario, the seeds are the replicates. A cut is *silent* if the bytes are dropped, and *held* if they wait "
-        "until the fault ends. Scenarios that cut no link are in neither row."
+        "until the fault ends. Scenarios that cut no link are in neither of the rows for cuts."
     )
     parts: list[tuple[str, Where]] = [(name, _in("scenario", name)) for name in data.plan.scenarios]
     parts += [(f"{size} nodes", _in("nodes", size)) for size in sorted(_all(data, "nodes"))]
@@ -288,9 +289,9 @@ def _detection(data: StudyData) -> Iterable[str]:
     yield _table(["arm", "silent deaths seen by a node", "still listed at the end", "median", "90 %"], rows)
     yield (
         "Times are multiples of the broker's time-out (3 s, in some scenarios 5 s). They begin with the silent death of a "
-        "broker, and end with the first answer of a node after its last answer with this broker (Kaplan-Meier). A node is asked "
-        "every 0.25 s, and some nodes do not answer during a fault, so a time is an upper bound. The deaths of one run are not "
-        "independent. Brokers whose connections closed are left out."
+        "broker, and end with the first answer of a node after its last answer with this broker. The quantiles are Kaplan-Meier "
+        "estimates. A node is asked every 0.25 s, and some nodes do not answer during a fault, so a time is an upper bound. The "
+        "deaths of one run are not independent. Brokers whose connections closed are left out."
     )
 
 
@@ -355,8 +356,8 @@ def _made(data: StudyData) -> Iterable[str]:
         "`namesrv study publish --judge-again`. A verdict is unknown if too little "
         "happened or the machine was too busy to judge times. The promises are those of the mode and, in CP, of the read level. "
         "Slowdown is the time in which processes ran or waited for a core, divided by the time in which they ran, in the worst "
-        "phase of a run. Operations are those of clients, a mean of the runs: each client waits for its answer before it asks "
-        "again, so it asks less while it waits."
+        "phase of a run. *Operations* is the mean number of clients' operations in a run. A client sends nothing while it waits "
+        "for an answer, so a run with slow answers has fewer operations."
     )
     if broken:
         yield "\n".join(_bullet(text) for text in broken[:BROKEN_MAX])
@@ -428,20 +429,21 @@ def _threats(data: StudyData) -> Iterable[str]:
             f"**Choice of scenarios.** We chose the {scenarios} scenarios. A mean over them is a mean of these scenarios. "
             "How often a fault of each kind occurs in production is unknown. The chart of the decision therefore has the "
             "frequency as an axis.",
-            f"**Few replicates.** A sign test over {scenarios} scenarios cannot give a probability below {2 / 2**scenarios:.2g}, "
-            "and each scenario without a difference doubles this. In simulations with six scenarios, the intervals contain the "
-            "mean in 93 % of the cases if the values are normally distributed, and in 83 to 90 % if half of them are zero.",
+            f"**Few replicates.** A sign-flip test over {scenarios} scenarios cannot give a probability below "
+            f"{2 / 2**scenarios:.2g}, and each scenario without a difference doubles this. In simulations with six scenarios, "
+            "the intervals contain the mean in 93 % of the cases if the values are normally distributed, and in 83 to 90 % if "
+            "half of them are zero.",
             "**Faults.** A fault that hits the leader hits the elected leader in CP, and a node that the seed draws in AP and "
             "Java. The runs of a block have the same schedule, but not the same victim.",
-            "**Workload.** A few brokers, topics and clients at tens of requests per second. Brokers change far more often "
-            "than in production, which makes stale routes more frequent.",
+            "**Workload.** A run has a few brokers, topics and clients, and tens of requests per second. Brokers change far more "
+            "often than in production, which makes stale routes more frequent.",
             "**Same authors.** AP, CP, the workload and the checks are by the same authors. RocketMQ's own name server is "
             "the control: AP is meant to behave like it.",
-            "**Observation.** Java and AP nodes are observed over RocketMQ's protocol, with several requests for one look, CP "
-            "nodes over their admin port, with one. Removals are taken from the answers, not from reports of the nodes. A node "
-            "that does not answer is left out of the divergence. After a crash, a JVM needs some seconds longer to start than "
-            "our nodes. Therefore Java's nodes seem to differ for less time after `kill-leader`: brokers have registered by "
-            "then.",
+            "**Observation.** Java and AP nodes are observed over RocketMQ's protocol, with several requests for each "
+            "observation. CP nodes are observed over their admin port, with one request. Removals are taken from the answers, "
+            "not from reports of the nodes. A node that does not answer is left out of the divergence. After a crash, a JVM "
+            "needs some seconds longer to start than our nodes. Therefore Java's nodes seem to differ for less time after "
+            "`kill-leader`: when such a node answers again, brokers have registered already.",
             f"**Versions.** The runs used {len(versions)} version{'s' * (len(versions) != 1)} of the code, and "
             f"{len(analyses)} of the analysis (`source_sha256` and `analysis_sha256` in runs.csv).",
         )
