@@ -235,16 +235,17 @@ def _idle(check: Mapping[str, Any]) -> bool:
 _PAGE_HEAD = """\
 # What chaos runs showed
 
-This page compares AP and CP in every scenario. `namesrv chaos results DIR…` writes it from the verdicts of `namesrv chaos suite
-full`. [chaos.md](chaos.md) describes faults and checks. A cell gives {modes}, each as the mean over the seeds.
+This page compares AP and CP, scenario by scenario. `namesrv chaos results DIR…` writes it from the verdicts of `namesrv chaos
+suite full`. [chaos.md](chaos.md) describes faults and checks. A cell has the values of {modes}: means over the seeds.
 
 - *diverged*: how long nodes that answered certainly had different registrations (M14 of [the analysis](../spark/DESIGN.md)).
-- *look-ups lacking*: look-ups that lacked a living broker whose registration had been acknowledged.
-- *look-ups gone*: look-ups that listed a dead broker, most of them within its time-out.
+- *stale KV reads*: reads that returned a value which an acknowledged write had replaced before.
+- *look-ups lacking*: look-ups that lacked a living broker with an acknowledged registration and a link to a majority.
+- *look-ups gone*: look-ups that listed a dead or unregistered broker, most of them before its time-out had passed.
 - *refused*: look-ups without an answer, mostly of clients that are cut off or know only one node.
 - *gap*: the longest time that a client with several nodes waited for a success, while it could reach a node that can serve it.
-- *equal after*: time from the repair of the last link until the last certain difference ended; "-": nodes did not differ, or
-  their agreement was not seen.
+- *equal after*: time from the end of the last fault until the last certain difference ended; "-": nodes did not differ, or their
+  agreement was not seen.
 
 Over all runs:
 """
