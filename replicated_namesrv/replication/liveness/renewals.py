@@ -28,7 +28,7 @@ from replicated_namesrv.replication.liveness.liveness_context import Term
 from replicated_namesrv.replication.liveness.removals import Removals
 from replicated_namesrv.replication.liveness.silence import Suspicions
 
-JUDGING_INTERVAL_MS = 10.0
+JUDGING_INTERVAL_MS = 25.0
 """Minimum time between two requests to a majority for renewals. Renewals that come in between share the next request, but
 copies of a change do not wait for it."""
 ACCEPTED = 0
