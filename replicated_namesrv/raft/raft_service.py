@@ -116,7 +116,8 @@ class RaftService:
         self.node: RaftNode
         self.storage: FileStorage
         self.loop: asyncio.AbstractEventLoop
-        self._kicked = self._kicked_for_reads = False
+        self._kicked: asyncio.Handle | None = None
+        self._kicked_for_reads = False
         self._running = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -296,11 +297,10 @@ class RaftService:
     def kick(self) -> None:
         """Tick once in the next turn of the loop, for all events of this turn."""
         if not self._kicked and self._running:
-            self._kicked = True
-            self.loop.call_soon(self._kicked_run)
+            self._kicked = self.loop.call_soon(self._kicked_run)
 
     def _kicked_run(self) -> None:
-        self._kicked = False
+        self._kicked = None
         self._run()
 
     def kick_for_reads(self) -> None:
@@ -335,6 +335,11 @@ class RaftService:
             self.loop.call_soon(self.loop.call_soon, self._run)
             return
         self._ran_at, self._reads_first = now, False
+        if self._kicked:
+            # This tick includes those events. The next one has to come after the callers that this one wakes: their new proposals
+            # then travel with the news of the commit.
+            self._kicked.cancel()
+            self._kicked = None
         self.node.tick()
         if self.node.group.version != self._group_version:
             self._follow_members()
