@@ -4,6 +4,7 @@ files."""
 import asyncio
 import errno
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -361,6 +362,31 @@ def test_time_line_is_bounded_and_counts_flaps(monkeypatch: pytest.MonkeyPatch) 
     for number in range(time_line.ENTRIES_MAX + 5):
         line.notify_leader("n1", number + 1)
     assert len(line.latest()) == time_line.ENTRIES_MAX
+
+
+async def test_time_line_reads_many_changes_in_small_batches() -> None:
+    """Between two batches the loop serves requests."""
+    batches: list[tuple[int, int]] = []
+    turns = itertools.count()
+
+    class Recorded(TimeLine):
+        def catch_up(self) -> bool:
+            before = len(self.entries)
+            more = super().catch_up()
+            batches.append((next(turns), len(self.entries) - before))
+            return more
+
+    history, count = History(), 2_000
+    line = Recorded(history, lambda: True, lambda: False, lambda: 10_000_000)
+    for revision in range(1, count + 1):
+        history.add(revision, "kv-put", 10_000_000, {"namespace": "N", "key": "k"})
+    line._tick()
+    while len(line.entries) < count:
+        next(turns)
+        await asyncio.sleep(0)
+    line.stop()
+    assert max(size for _, size in batches) <= 300
+    assert all(after - before > 1 for (before, _), (after, _) in itertools.pairwise(batches)), "a turn had two batches"
 
 
 async def test_time_line_tells_who_requested_what(tmp_path: Path) -> None:

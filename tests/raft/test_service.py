@@ -282,3 +282,31 @@ async def test_a_node_on_a_hung_disk_can_be_stopped(tmp_path: Path, monkeypatch:
         await group.stop(service.settings.node_id)
         assert isinstance(await outcome, Indeterminate)
         release.set()
+
+
+def test_events_of_a_turn_that_already_had_its_tick_cause_no_second_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message asks for a tick in the next turn; then a sync ends, whose tick includes the message. A second tick would come
+    before the callers that the first one wakes, and send the new commit index without their proposals."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, 1) as group:
+            leader = await group.leader()
+            assert isinstance(await leader.propose(b"a=1"), Committed)
+            ticks, tick = [0], leader.node.tick
+
+            def counted() -> None:
+                ticks[0] += 1
+                tick()
+
+            monkeypatch.setattr(leader.node, "tick", counted)
+            found = []
+            for _ in range(20):  # other events may cause a tick in some of these turns
+                before = ticks[0]
+                leader.kick()
+                leader.synced(0, None)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                found.append(ticks[0] - before)
+            assert min(found) == 1
+
+    asyncio.run(scenario())
