@@ -10,7 +10,7 @@ from playwright.async_api import Route
 from replicated_namesrv.routes.commands import PutKVConfig
 from tests.admin.test_console import console, one_node
 from tests.admin.test_http import propose
-from tests.support.browser import browser_page, shows
+from tests.support.browser import browser_page, holds, shows
 
 STEP_MS = 2_000
 SAMPLES = 1_800
@@ -55,7 +55,7 @@ async def test_a_single_value_is_visible_and_hours_have_24(tmp_path: Path) -> No
         assert " at " not in await page.locator("figcaption", has_text="Memory").inner_text()
         figure = page.locator("figure", has_text="Latency of requests, 99th percentile")
         canvas = await figure.locator("canvas").element_handle()
-        await page.wait_for_function(COLOURED, arg=canvas)
+        await holds(page, COLOURED, canvas)
         texts = await page.evaluate("[...window.drawn]")
         assert any(re.fullmatch(r"\d\d:\d\d", text) for text in texts), texts
         assert not any(re.search(r"[ap]m|/\d\d/", text) for text in texts), texts

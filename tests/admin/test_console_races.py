@@ -11,7 +11,7 @@ from replicated_namesrv.admin import watch as watch_module
 from replicated_namesrv.routes.commands import PutKVConfig
 from tests.admin.test_console import admin_port, console, node_row, one_node
 from tests.admin.test_http import QUEUES, propose, registration
-from tests.support.browser import LIMIT_MS, answers_come_late, browser_page, give_token, opens_dialog, repeat, shows
+from tests.support.browser import LIMIT_MS, answers_come_late, browser_page, give_token, holds, opens_dialog, repeat, shows
 from tests.support.nodes import http, running_node
 from tests.support.replicated_processes import eventually, replicated_processes
 
@@ -52,7 +52,7 @@ async def test_typing_dialogs_and_odd_names(tmp_path: Path) -> None:
         await page.go_back()
         await page.go_forward()
         await page.goto(console(port, "topics?q=T1"))
-        await page.wait_for_function("document.querySelector('input[type=search]').value === 'T1'")
+        await holds(page, "document.querySelector('input[type=search]').value === 'T1'")
 
         await page.goto(console(port, "kv"))
         await page.get_by_role("button", name="Delete").click()
@@ -63,7 +63,7 @@ async def test_typing_dialogs_and_odd_names(tmp_path: Path) -> None:
         assert "a value to find" in await page.locator("tbody").inner_text(), "the dialog's row went before the dialog"
         await dialog.get_by_role("button", name="Close").click()
         await shows(page, "There is no entry", "tbody")
-        await page.wait_for_function("document.activeElement.getAttribute('aria-label') === 'KV config'")
+        await holds(page, "document.activeElement.getAttribute('aria-label') === 'KV config'")
 
 
 async def test_answers_that_are_slow_cut_off_or_of_another_page(tmp_path: Path) -> None:

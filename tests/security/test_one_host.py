@@ -59,15 +59,30 @@ def closed(sockets: list[socket.socket]) -> int:
     return count
 
 
+def wait_for_closed(sockets: list[socket.socket], wanted: int, what: str) -> None:
+    """Wait until the node has closed ``wanted`` of the sockets."""
+    counts: list[int] = []
+
+    def is_reached() -> bool:
+        counts.append(closed(sockets))
+        return counts[-1] == wanted
+
+    try:
+        wait_until(is_reached, what)
+    except AssertionError as error:
+        error.add_note(f"{len(sockets)} connections, to be closed {wanted}, closed {counts[:5]} … {counts[-5:]}")
+        raise
+
+
 def test_idle_connections_of_one_host_leave_room(node: AttackedNode) -> None:
     with connections(node.port, CONNECTIONS + PER_ADDRESS) as held:
-        wait_until(lambda: closed(held) == CONNECTIONS, "all but those that one address may have")
+        wait_for_closed(held, CONNECTIONS, "all but those that one address may have")
         assert node.config()["maxConnections"] == str(CONNECTIONS)
 
 
 def test_slow_requests_to_the_admin_port_leave_room_and_health_is_apart(node: AttackedNode) -> None:
     with connections(node.admin_port, CONNECTIONS_MAX, b"GET /livez HTTP/1.1\r\nHost: ") as held:
-        wait_until(lambda: closed(held) == CONNECTIONS_MAX - ADDRESS_CONNECTIONS_MAX, "all but those of one address")
+        wait_for_closed(held, CONNECTIONS_MAX - ADDRESS_CONNECTIONS_MAX, "all but those of one address")
         assert node.http("/livez").status == 200
         health = int(node.config()["healthListen"].rpartition(":")[2])
         with connection(health, HOSTILE) as probe:
