@@ -396,37 +396,6 @@ def test_a_renewal_that_waited_is_sent_with_the_present_connections(scene: Scene
     assert first.result() == DIFFERS
 
 
-def test_a_renewal_is_reported_once_and_the_contact_again_if_it_stays_unanswered(scene: Scene) -> None:
-    """A renewal is a contact, so the report does not name the broker a second time. The whole list that follows a missing answer
-    repeats the renewal; the contact is reported after it, because an entry of a list is none."""
-    sent: list[Message] = []
-    other = KEY[0], "10.0.0.9:10911"
-    attachments = Attachments()
-    attachments.attach(other, scene.epoch, 2, 0, scene.now_ms, registers=True)
-    attachments.attach(KEY, scene.epoch, 1, 0, scene.now_ms, registers=True)
-    client = LeaderClient(scene.context, attachments, lambda peer, message: sent.append(message))
-    scene._loop.run()
-    client.tick()
-    scene._loop.run()
-    sent.clear()
-    for key, number in (other, 2), (KEY, 1):
-        attachments.attach(key, scene.epoch, number, 0, scene.now_ms, registers=True)
-    with scene._loop.running():
-        client.renew(KEY, scene.epoch, 3)
-    scene._loop.run()
-    (report,) = sent
-    assert isinstance(report, NodeReport)
-    assert [(entry.key, entry.renews) for entry in report.entries] == [(KEY, True), (other, False)]
-    scene.now_ms += 600
-    client.tick()
-    scene._loop.run()
-    whole = sent[-1]
-    assert isinstance(whole, NodeReport)
-    assert whole.is_full
-    assert (KEY, True) in [(entry.key, entry.renews) for entry in whole.entries]
-    assert set(attachments.changed) == {KEY, other}
-
-
 # Silence
 
 THIRD_MS = TIMEOUT_MS / SHARES

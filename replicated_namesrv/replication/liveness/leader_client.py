@@ -207,7 +207,6 @@ class LeaderClient:
             del self._attachments.changed[key]
 
         room = Room(may_be_old=self._consensus.command_version < SUSPICION_VERSION)
-        entries: list[ReportEntry] = []
         contacts: list[Key] = []
         part = ALONE
         is_list = is_first or bool(self._unlisted and self._last_part not in self._sent)
@@ -217,11 +216,9 @@ class LeaderClient:
             self._last_part = self._sequence + 1
         else:
             contacts = self._take_changed(room)
+            entries = [e for e in (self._attachments.entry(key, clock_ms) for key in contacts) if e is not None]
         renewals = [] if part == MORE else self._take_renewals(room, len(entries), clock_ms)
         entries += (entry for _, entry, _ in renewals)
-        renewed = {entry.key for _, entry, _ in renewals}  # a renewal is a contact, too
-        others = (self._attachments.entry(key, clock_ms) for key in contacts if key not in renewed)
-        entries += (entry for entry in others if entry is not None)
         self._sequence += 1
         self._last_report_ms = now
         self._sent[self._sequence] = _Sent(now, renewals, contacts)
