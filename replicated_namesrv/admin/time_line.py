@@ -189,7 +189,7 @@ class TimeLine:
                 if cause is not None and change.kind not in OF_BROKERS:
                     fields |= {"by": cause.identity, "over": cause.node}
                 self.note(change.kind, fields.pop("timeMs") or None, revision=change.revision, **fields)
-        return bool(changes)
+        return bool(changes) and self._position < self._history.newest
 
     def _remember(self, kind: str, fields: dict[str, Any]) -> None:
         if "brokerAddr" not in fields:

@@ -381,12 +381,15 @@ async def test_time_line_reads_many_changes_in_small_batches() -> None:
     for revision in range(1, count + 1):
         history.add(revision, "kv-put", 10_000_000, {"namespace": "N", "key": "k"})
     line._tick()
-    while len(line.entries) < count:
+    while line.entries[-1].get("revision") != count:
         next(turns)
         await asyncio.sleep(0)
     line.stop()
     assert max(size for _, size in batches) <= 300
     assert all(after - before > 1 for (before, _), (after, _) in itertools.pairwise(batches)), "a turn had two batches"
+    history.add(count + 1, "kv-put", 10_000_000, {"namespace": "N", "key": "k"})
+    assert not line.catch_up(), "nothing is left, so the next tick reads again"
+    assert line.entries[-1]["revision"] == count + 1
 
 
 async def test_time_line_tells_who_requested_what(tmp_path: Path) -> None:
