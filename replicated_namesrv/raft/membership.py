@@ -43,8 +43,6 @@ from replicated_namesrv.raft.standing import NOTHING, PROCESSES_MAX, Memory, Pee
 
 INTRODUCTION_HEARTBEATS = 4
 """Number of heartbeats between two introductions to a peer. So a peer's memory of a disk is at most this old."""
-OBSERVER_INTRODUCTION_HEARTBEATS = 8
-"""The same, if one of the two nodes is an observer. It is less than a contest time, so that a contest is still noticed."""
 ANSWERS_MAX = 8
 """Maximum number of introductions that are answered at once in the time between two regular introductions. Two processes that
 accept each other need at most three. If two processes use one name, each answer changes what the other one knows; without a
@@ -150,7 +148,6 @@ class Membership:
         """For each peer: the start of the present interval, and the number of introductions that were answered at once in it."""
         self._contest_seconds = self._config.election_max_ms / 1000
         self._introduction_seconds = INTRODUCTION_HEARTBEATS * self._context.heartbeat_seconds
-        self._observer_introduction_seconds = OBSERVER_INTRODUCTION_HEARTBEATS * self._context.heartbeat_seconds
 
     @property
     def incarnation(self) -> int:
@@ -396,9 +393,7 @@ class Membership:
         greeting = self._greetings.get(peer)
         if greeting is None or greeting.protocol == 0:
             return
-        has_observer = not {self.identity.node, peer}.isdisjoint(self.configuration.observers)
-        pause = self._observer_introduction_seconds if has_observer else self._introduction_seconds
-        self._introduce_at[peer], self._due_at = self._now() + pause, None
+        self._introduce_at[peer], self._due_at = self._now() + self._introduction_seconds, None
         received = next(reversed(self._received.get(peer, _NONE_RECEIVED).items()))
         # The step depends on what the peer sent last. If this process is reset, it receives other introductions than before, so
         # it does not repeat the numbers that it has sent before.

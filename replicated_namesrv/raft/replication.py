@@ -81,6 +81,12 @@ If answers are late, a leader that lost its majority steps down up to this much 
 Mbit/s."""
 
 
+OBSERVER_PAUSE = 0.6
+"""Minimum pause between heartbeats to an observer that has everything, in units of the minimum election time. The next heartbeat
+follows at most a fifth of this time later. So the observer's last contact stays within the minimum election time
+(``Elections.sticks_to_leader``)."""
+
+
 class ReplicationCore(RaftState, Protocol):
     """The methods of the consensus core that replication needs."""
 
@@ -117,10 +123,9 @@ class Replication:
         self._round_trip_seconds = ROUND_TRIP_ELECTIONS * context.config.election_max_ms / 1000
         self._commit_at_last_tick = 0
         """Commit index at the last tick."""
-        self._heartbeats = 0
-        self._observer_heartbeats = max(1, context.config.election_max_ms // context.config.heartbeat_ms - 2)
-        """An observer that has everything gets one of this number of heartbeats (0.5 s by default). It then still hears from its
-        leader within the maximum election time, and it takes no part in elections."""
+        self._for_all_at = NEVER
+        """When a heartbeat was last sent to all, idle observers included."""
+        self._observer_seconds = OBSERVER_PAUSE * context.config.election_min_ms / 1000
         config = context.config
         self._inflight_messages_max = config.inflight_messages_max + HEARTBEATS_REMEMBERED_MAX
         self._inflight_bytes_max = max(config.inflight_bytes_max, config.snapshot_window_bytes) + config.message_bytes_max
@@ -138,15 +143,17 @@ class Replication:
     def heartbeat(self) -> None:
         """Send a heartbeat to every follower, but to observers that have everything less often."""
         self._encoded.heartbeat()
-        self._heartbeats += 1
-        is_for_all = self._heartbeats % self._observer_heartbeats == 0
+        now = self._now()
+        is_for_all = now - self._for_all_at >= self._observer_seconds
+        if is_for_all:
+            self._for_all_at = now
         for progress in self._followers.progress.values():
             progress.backoff.heartbeat()
             if is_for_all or not self._is_idle_observer(progress):
                 self._pump(progress, True)
 
     def _is_idle_observer(self, progress: Progress) -> bool:
-        """Whether an observer has acknowledged the whole log, and knows the commit index."""
+        """Whether an observer has acknowledged the whole log, and was sent the commit index."""
         return (
             progress.match == self._log.last_index
             and progress.commit_sent == self._core.commit_index
