@@ -73,8 +73,6 @@ class Configuration:
         """The incarnation of every voter, by node, according to the applied entries."""
         self.latest: dict[str, int]
         """The incarnation of every voter, by node, according to the latest configuration in the log."""
-        self.observers: frozenset[str]
-        """The observers of the latest configuration."""
         self.quorum: int
         """Number of voters that are a majority in the latest configuration."""
         self._update()
@@ -126,7 +124,6 @@ class Configuration:
                 members = self._with_unapplied(members, index, change)
         self.members = members
         self.latest = {name: member.incarnation for name, member in members.items() if member.votes}
-        self.observers = frozenset(name for name, member in members.items() if member.kind is Kind.OBSERVER)
         self.quorum = quorum_of(members)
         self.on_change()
 
@@ -152,10 +149,6 @@ class Configuration:
         """Whether the log needs another entry for this incarnation of ``node`` once the node keeps up."""
         member = self.members.get(node)
         return member is not None and (member.incarnation != incarnation or member.kind is Kind.LEARNER)
-
-    def is_observer(self, node: str, incarnation: int) -> bool:
-        """Whether this incarnation of ``node`` is an observer, for which the log needs no other entry."""
-        return node in self.observers and self.members[node].incarnation == incarnation
 
     def next_change(self, node: str, incarnation: int) -> bytes | None:
         """The next entry that a member that keeps up needs: for a voter a vacancy or a join, for a learner its change to a voter,

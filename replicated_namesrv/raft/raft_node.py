@@ -227,7 +227,7 @@ class RaftNode(NodeViews):
         promotion = Promotion(context, core, log, configuration, stall)
         self.replication = Replication(
             context, core, log, self.followers, membership, outbox, leadership, self.compaction, sending, promotion,
-            configuration,
+            configuration.takes_vote_of,
         )  # fmt: skip  # items grouped by line
         self.transfer = LeadershipTransfer(context, core, membership, self.replication, outbox, leadership, stall)
         self.member_changes = MemberChanges(

@@ -7,10 +7,10 @@ assumes that the leader has every entry on disk. So the match that PySyncObj get
 synced, or to the last one that a majority has without the leader, whichever is higher.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from replicated_namesrv.raft.compaction import Compaction
-from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.interfaces import NEVER, RaftState, Voters
@@ -81,12 +81,6 @@ If answers are late, a leader that lost its majority steps down up to this much 
 Mbit/s."""
 
 
-OBSERVER_PAUSE = 0.6
-"""Minimum pause between heartbeats to an observer that has everything, in units of the minimum election time. The next heartbeat
-follows at most a fifth of this time later. So the observer's last contact stays within the minimum election time
-(``Elections.sticks_to_leader``)."""
-
-
 class ReplicationCore(RaftState, Protocol):
     """The methods of the consensus core that replication needs."""
 
@@ -112,20 +106,18 @@ class Replication:
         compaction: Compaction,
         sending: SnapshotSending,
         promotion: Promotion,
-        configuration: Configuration,
+        takes_vote_of: Callable[[str], bool],
     ) -> None:
+        """``takes_vote_of``: whether a change in the log that is not applied takes the vote of a node."""
         self._context, self._config, self._defences, self._now = context, context.config, context.defences, context.now
         self._core, self._log, self._followers, self._voters = core, log, followers, voters
         self._outbox, self._leadership = outbox, leadership
         self._compaction, self._sending, self._promotion = compaction, sending, promotion
-        self._configuration = configuration
+        self._takes_vote_of = takes_vote_of
         self._encoded = EncodedEntries(log, context.defences.encoded_bound)
         self._round_trip_seconds = ROUND_TRIP_ELECTIONS * context.config.election_max_ms / 1000
         self._commit_at_last_tick = 0
         """Commit index at the last tick."""
-        self._for_all_at = NEVER
-        """When a heartbeat was last sent to all, idle observers included."""
-        self._observer_seconds = OBSERVER_PAUSE * context.config.election_min_ms / 1000
         config = context.config
         self._inflight_messages_max = config.inflight_messages_max + HEARTBEATS_REMEMBERED_MAX
         self._inflight_bytes_max = max(config.inflight_bytes_max, config.snapshot_window_bytes) + config.message_bytes_max
@@ -141,25 +133,10 @@ class Replication:
         self._encoded.drop()
 
     def heartbeat(self) -> None:
-        """Send a heartbeat to every follower, but to observers that have everything less often."""
         self._encoded.heartbeat()
-        now = self._now()
-        is_for_all = now - self._for_all_at >= self._observer_seconds
-        if is_for_all:
-            self._for_all_at = now
         for progress in self._followers.progress.values():
             progress.backoff.heartbeat()
-            if is_for_all or not self._is_idle_observer(progress):
-                self._pump(progress, True)
-
-    def _is_idle_observer(self, progress: Progress) -> bool:
-        """Whether an observer has acknowledged the whole log, and was sent the commit index."""
-        return (
-            progress.match == self._log.last_index
-            and progress.commit_sent == self._core.commit_index
-            and progress.state == REPLICATE
-            and self._configuration.is_observer(progress.peer, progress.incarnation)
-        )
+            self._pump(progress, True)
 
     def tick(self) -> None:
         """Promote a learner that keeps up, and send what is due to every follower.
@@ -180,7 +157,7 @@ class Replication:
         """The last entry that ``progress`` may receive: the last one of the log. If an uncommitted entry takes the member's vote,
         it is the last committed one. Otherwise this member could have the longest log, but could not campaign (``DESIGN.md``,
         "Membership changes")."""
-        if self._configuration.takes_vote_of(progress.peer) and self._defences.removal_committed_first:
+        if self._takes_vote_of(progress.peer) and self._defences.removal_committed_first:
             return self._core.commit_index
         return self._log.last_index
 
@@ -258,7 +235,7 @@ class Replication:
 
     def on_append_reply(self, peer: str, message: AppendReply) -> bool:
         """Returns whether it leaves work for the node's ``tick``. A voter that has confirmed nothing but committed entries leaves
-        none, nor does an observer."""
+        none."""
         progress, core = self._followers.progress[peer], self._core
         if message.term > core.term:
             core.observe_term(peer, message.term)
@@ -274,9 +251,7 @@ class Replication:
         else:
             self._on_conflict(progress, message)
         steady = steady and message.success and progress.state == REPLICATE
-        if self._counts(progress):
-            return not (steady and progress.match <= core.commit_index)
-        return not (steady and self._configuration.is_observer(peer, progress.incarnation))
+        return not (steady and progress.match <= core.commit_index and self._counts(progress))
 
     def _on_success(self, progress: Progress, message: AppendReply) -> None:
         if message.log_index > self._log.last_index:

@@ -96,7 +96,7 @@ class LeaderBench(Bench):
         )
         self.replication = Replication(
             context, core, log, self.followers, self.group, self.outbox, self.leadership, self.compaction, sending,
-            self.promotion, self.configuration,
+            self.promotion, self.configuration.takes_vote_of,
         )  # fmt: skip  # items grouped by line
         for peer in context.peers:
             self.followers.new_incarnation(peer, 1)
