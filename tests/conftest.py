@@ -3,10 +3,11 @@
 import gc
 import os
 import random
+import resource
 import secrets
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import hypothesis
@@ -131,6 +132,14 @@ def seed(pytestconfig: pytest.Config) -> int:
 def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
     """Randomness of one test. It depends only on the run's seed and the test's name."""
     return random.Random(f"{seed} {request.node.nodeid}")
+
+
+@pytest.fixture(autouse=True)
+def _descriptors_stay() -> Iterator[None]:
+    """No test may change the hard limit on descriptors of this process, because nodes of later tests inherit it."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    yield
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] == before, "the test has changed the hard limit on descriptors"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -186,8 +186,9 @@ async def test_another_version_and_clock_few_descriptors_and_a_slow_disk_are_fin
     monkeypatch.setattr("replicated_namesrv.cli.doctor.__version__", "9.9.9")
     monkeypatch.setattr("replicated_namesrv.cli.doctor.CLOCK_WARNING_S", 0.0)
     monkeypatch.setattr("replicated_namesrv.cli.doctor.SYNC_WARNING_S", 0.0)
-    monkeypatch.setattr("resource.getrlimit", lambda which: (1_024, 4_096))
     async with operated(tmp_path / "nodes") as cluster:
+        # after the start of the nodes, which set the real limit of this process to what they read
+        monkeypatch.setattr("resource.getrlimit", lambda which: (1_024, 4_096))
         found = await findings(*member(tmp_path / "own"), "-a", cluster.admin, code=0)
     for check, text in (("versions", "this is 9.9.9"), ("clocks", "the clock of n2 differs by")):
         assert levels(found[check]) == ["warning", "warning"]

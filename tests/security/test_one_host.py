@@ -60,12 +60,12 @@ def closed(sockets: list[socket.socket]) -> int:
 
 
 def wait_for_closed(sockets: list[socket.socket], wanted: int, what: str) -> None:
-    """Wait until the node has closed at least ``wanted`` of the sockets, or more if the hard limit on descriptors is low."""
+    """Wait until the node has closed exactly ``wanted`` of the sockets."""
     counts: list[int] = []
 
     def is_reached() -> bool:
         counts.append(closed(sockets))
-        return counts[-1] >= wanted
+        return counts[-1] == wanted
 
     try:
         wait_until(is_reached, what)
