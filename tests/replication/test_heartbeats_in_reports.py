@@ -24,20 +24,15 @@ class Node:
 
     def __init__(self, scene: Scene) -> None:
         self.scene, self.attachments = scene, Attachments()
-        self.reports: list[NodeReport] = []
-        self.delivers = True
         self.client = LeaderClient(scene.context, self.attachments, self._send)
         self.attachments.attach(KEY, scene.epoch, 1, 0, scene.now_ms, registers=True)
         self.attachments.changed.clear()
         self.tick()
 
     def _send(self, peer: str, message: Message) -> None:
-        assert isinstance(message, NodeReport)
-        self.reports.append(message)
         report = decode(encode(message))
         assert isinstance(report, NodeReport)
-        if self.delivers:
-            self.scene.leading.on_report("n2", report)
+        self.scene.leading.on_report("n2", report)
 
     def tick(self) -> None:
         self.client.tick()

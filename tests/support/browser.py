@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import shutil
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Error, Locator, Page, Route, TimeoutError, async_playwright
 
-from tests.support.waiting import PAUSE_S
+from tests.support.replicated_processes import eventually
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LIMIT_MS = 60_000
@@ -61,10 +60,7 @@ async def shows(page: Page, text: str, selector: str = "body") -> None:
 async def holds(page: Page, expression: str, argument: object = None) -> None:
     """Return when a JavaScript expression, or a function of ``argument``, is true in the page. ``Page.wait_for_function`` cannot
     be used: it repeats the evaluation in the page's own timers, where the content security policy refuses it."""
-    deadline = time.monotonic() + LIMIT_MS / 1000
-    while not await page.evaluate(expression, argument):
-        assert time.monotonic() < deadline, f"waited {LIMIT_MS / 1000:.0f} s in vain for {expression}"
-        await asyncio.sleep(PAUSE_S)
+    await eventually(lambda: page.evaluate(expression, argument), expression, LIMIT_MS / 1000)
 
 
 async def opens_dialog(button: Locator) -> bool:
