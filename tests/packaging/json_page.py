@@ -214,7 +214,7 @@ STUDY_OUTLOOK = record(
 OUTPUTS: dict[str, JsonOutput] = {
     "route": JsonOutput(
         ("route",),
-        "the route of a topic, in RocketMQ's field names; only the first three fields if there is no route",
+        "the route of a topic, in RocketMQ's field names; if `found` is false, the fields of the route are missing",
         either(
             record(FRESHNESS, topic=TEXT, nameServer=TEXT, found={"const": False}),
             record(FRESHNESS, topic=TEXT, nameServer=TEXT, found={"const": True}, **ROUTE_FIELDS),
@@ -243,7 +243,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "kv-list": JsonOutput(
         ("kv list",),
-        "all keys of a namespace; null if `found` is false",
+        "all keys and values of a namespace; `table` is null if `found` is false",
         record(FRESHNESS, nameServer=TEXT, namespace=TEXT, found=TRUTH, table=maybe(table(maybe(TEXT)))),
     ),
     "kv-import": JsonOutput(
@@ -256,7 +256,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "config": JsonOutput(
         ("config get",),
-        "settings by server, and why servers did not answer",
+        "settings by server, and why the other servers gave none",
         record(nameServers=table(table(TEXT)), failed=table(TEXT)),
     ),
     "diff": JsonOutput(
@@ -286,7 +286,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "status": JsonOutput(
         ("status",),
-        "every node and every problem; with mode=cp also the fields from `members` to `mayFail`",
+        "every node and every problem; with mode=cp also `members`, `quorum`, `serving` and `mayFail`",
         deployment({}, {}),
     ),
     "top": JsonOutput(
@@ -311,7 +311,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "members": JsonOutput(
         ("members list",),
-        "the members of a cluster; null: only the leader knows this value",
+        "the members of a cluster; null: not set, or not known (only the leader knows every `matchIndex` and `lag`)",
         record(
             nodeId=TEXT,
             leader=maybe(TEXT),
@@ -321,7 +321,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "members-change": JsonOutput(
         ("members add", "members move", "members promote", "members remove", "members replace"),
-        "the voters and members after the change",
+        "the number of voters, and the members, after the change",
         record(changed={"const": True}, voters=COUNT, members=many(MEMBER)),
     ),
     "leader": JsonOutput(("leader", "leader show"), "the leader", record(leader=TEXT, term=COUNT, admin=TEXT)),
@@ -330,7 +330,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "drain": JsonOutput(
         ("drain",),
-        "how many connections ended by themselves, and how many the node closed; with --undo only `admin` and `drained`",
+        "closed connections without (`moved`) and with (`cut`) an unanswered request; with --undo only `admin` and `drained`",
         record({"moved": COUNT, "cut": COUNT, "othersServing": many(TEXT)}, admin=TEXT, drained=TRUTH),
     ),
     "backup": JsonOutput(
@@ -345,7 +345,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "restore": JsonOutput(
         ("restore",),
-        "the revision of the backup, and the new one; with --merge, what was added at each node",
+        "the revision of the backup, and the new one; after a merge, what was added at each node",
         either(
             record(file=TEXT, backupRevision=COUNT, revision=COUNT),
             record(
@@ -366,7 +366,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "recover": JsonOutput(
         ("recover",),
-        "what the disk of a stopped node contains; null: `file` if nothing was saved, `newCluster` without --force-new-cluster",
+        "what the disk of a stopped node contains; `file` is null if nothing was saved, `newCluster` without --force-new-cluster",
         record(
             nodeId=TEXT,
             clusterId=TEXT,
@@ -572,7 +572,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "chaos-sabotage": JsonOutput(
         ("chaos sabotage",),
-        "for each sabotage (a deliberate defect), whether it was found; with --list one sabotage in each line",
+        "with --list a sabotage (a deliberate defect) in each line; otherwise one line: whether each was found, and the totals",
         either(
             open_record(name=TEXT, mode=one_of("ap", "cp"), file=TEXT, old=TEXT, new=TEXT, breaks=TEXT),
             record(
@@ -587,7 +587,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "study-plan": JsonOutput(
         ("study plan",),
-        "how many runs of a study are left, and what they cost; also `study run` and `study resume` with `--dry-run`",
+        "how many runs of a study are left, and what they cost; `study run` and `study resume` with --dry-run print the same",
         STUDY_OUTLOOK,
     ),
     "study-run": JsonOutput(
@@ -597,7 +597,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "study-publish": JsonOutput(
         ("study publish",),
-        "the page, and three numbers of runs: added to it, used for it, and in the plan",
+        "the page, and how many runs were added to it (`added`), are used in it (`done`) and are in the plan (`runs`)",
         record(study=TEXT, page=TEXT, added=COUNT, done=COUNT, runs=COUNT),
     ),
     "analyze": JsonOutput(
@@ -612,10 +612,10 @@ HEAD = """# JSON output
 <!-- Made by: python -m tests.packaging.json_page -->
 
 This page is for people who write scripts around `namesrv`. With `--json` a command prints one JSON document to stdout, or one in
-each line where the table says so. Each form has a [JSON schema](https://json-schema.org) (draft 2020-12) in the folder
+each line where the table says so. Each document has a [JSON schema](https://json-schema.org) (draft 2020-12) in the folder
 [schemas](schemas). Existing fields keep their names and meanings. New fields can be added, so a script should ignore fields that
-it does not know. The exit code says how the command ended (`namesrv COMMAND --help`). If the command failed before it had an
-answer, stdout is empty and stderr has the reason.
+it does not know (most schemas reject them). The exit code says how the command ended (`namesrv COMMAND --help`). If the command
+failed before it had an answer, stdout is empty and stderr has the reason.
 
     namesrv status --json | tee status.json | jq .leader
     check-jsonschema --schemafile docs/schemas/status.json status.json
