@@ -118,7 +118,7 @@ CATALOGUE = {
     "double_leaders": Metric(
         "M18", "time in which several nodes considered themselves leader, times the number of extra leaders", "s", True
     ),
-    "elections": Metric("M18", "terms that found a leader", "terms", True),
+    "elections": Metric("M18", "terms in which a leader was elected", "terms", True),
     "put_latency_median": Metric("M20", "latency of answered puts, median", "ms", True),
     "put_latency_p99": Metric("M20", "latency of answered puts, 99th percentile", "ms", True),
     "get_latency_median": Metric("M20", "latency of answered gets, median", "ms", True),

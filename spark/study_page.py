@@ -75,22 +75,23 @@ def write_page(folder: Path, data: StudyData) -> Path:
 def _head(data: StudyData) -> str:
     plan, done = data.plan, len(data.runs)
     counted = len(data.runs_of(plan.arms[0]))
-    stopped = "" if done == len(plan.keys) else " It was stopped by time, not by its results."
+    stopped = "" if done == len(plan.keys) else " It was stopped because its time was over, not because of its results."
     seeds = f"{data.seeds} seed{'s' * (data.seeds != 1)}"
     return f"""# {plan.title}
 
 This page is for people who choose between AP and CP. {plan.question}
 
-**{done} of the {len(plan.keys)} runs of the study are done.**{stopped} An *arm* is a compared name server, in CP with one read
-level; `java` is RocketMQ's own. A *block* is one run of each arm with the same scenario, size, seed and kind of cut. The
-figures are of the {counted} blocks that are complete, with {seeds}. A run counts
-whatever its verdict is ([what was made](#what-was-made-and-which-promises-were-broken)).
+**{done} of the {len(plan.keys)} runs of the study are done.**{stopped} The compared systems are called *arms*: RocketMQ's own
+name server (`java`), AP, and CP with each read level. A *block* is one run of each arm with the same scenario, size, seed and
+kind of cut ([silent or held](#the-primary-figures-by-scenario-size-and-kind-of-cut)). The figures are of the {counted} blocks
+that are complete, with {seeds}. A run counts also if it broke a promise or its verdict is unknown ([what was
+made](#what-was-made-and-which-promises-were-broken)).
 
-How to read the numbers: brackets contain 95 % intervals. For figures over all scenarios, the scenarios are the replicates of the
-interval; within one scenario, the seeds are. With fewer than {REPLICATES_MIN} replicates there is no interval, and parentheses
-contain the values or their range. If all n values are equal, at most about 3/n of further runs have another value (rule of
-three, 95 % confidence). Differences of shares are in percentage points. `namesrv study publish` fills in every number on this
-page from the [data](#data-and-how-to-repeat-the-study)."""
+How to read the numbers: brackets contain 95 % intervals. For figures over at least {REPLICATES_MIN} scenarios, the scenarios are
+the replicates of the interval; for figures over fewer scenarios, the seeds are. With fewer than {REPLICATES_MIN} replicates there
+is no interval; a cell then has the mean alone, or also the values or their range in parentheses. If all n values are equal, at
+most about 3/n of further runs have another value (rule of three, 95 % confidence). Differences of shares are in percentage
+points. `namesrv study publish` computes the results on this page from the [data](#data-and-how-to-repeat-the-study)."""
 
 
 def _answer(data: StudyData) -> Iterable[str]:
@@ -107,8 +108,8 @@ def _answer(data: StudyData) -> Iterable[str]:
     answer = (
         "**Choose AP: under these faults, its answers lacked no more brokers than those of CP.**"
         if inputs.wrong <= 0
-        else f"**Choose CP if a broker that is missing from one answer costs you more than a client's wait of {cost}. Otherwise "
-        "choose AP.**"
+        else f"**Choose CP if one broker that is missing from one answer is worse for you than one client that waits for {cost}. "
+        "Otherwise choose AP.**"
     )
     yield (
         f"{answer} This is the answer for faults during {name} and a round trip of 10 ms between the nodes. The table has "
@@ -122,26 +123,27 @@ def _answer(data: StudyData) -> Iterable[str]:
     wrong, unanswered = (number(100 * value) for value in (inputs.wrong, inputs.unanswered))
     left_out = f" ({decision.pairs_left_out} pairs lack an input)" if decision.pairs_left_out else ""
     yield (
-        f"The inputs are means over {len(decision.scenarios)} scenarios with a fault, of {decision.pairs} pairs of runs{left_out}"
-        ", for CP with linearizable reads:"
+        f"The table is computed by a model from three measured inputs. They are means over {len(decision.scenarios)} scenarios "
+        f"with a fault and {decision.pairs} pairs of runs{left_out}, for CP with linearizable reads:"
     )
     yield "\n".join(
         _bullet(text)
         for text in (
-            "Missing brokers: a fault raises the share of the living brokers that answers lack. It raises this share by "
+            "Missing brokers: a fault raises the share of living brokers that are missing from answers. It raises this share by "
             f"{wrong} percentage points more in AP than in CP.",
-            "Requests without an answer: a fault raises the share of the requests of fail-over clients that are not answered in "
-            f"time. It raises this share by {unanswered} percentage points more in CP than in AP.",
-            f"Look-ups: before the fault, the median is {number(1000 * inputs.slower_s)} ms longer in CP than in AP. All "
-            "processes of a run share two cores, so this is more than on machines of their own.",
+            "Requests without an answer: a fault raises the share of requests that are not answered in time. It raises this "
+            f"share by {unanswered} percentage points more in CP than in AP. Only clients that fail over to other nodes count.",
+            f"Look-ups: before the fault, their median latency is {number(1000 * inputs.slower_s)} ms higher in CP than in AP. "
+            "All processes of a run share two cores. With a machine for each process, it would be smaller.",
         )
     )
     yield (
         f"The model is in `spark/study_decision.py`. It counts a request without an answer as {study_decision.DEADLINE_S:g} "
-        "s, the time-out of RocketMQ's client. It adds one round trip to each linearizable look-up; no run of this study had "
-        "a round trip between sites. It assumes that a long fault behaves like the short ones that were measured. An election "
-        "takes as long in a short fault as in a long one, so this assumption is unfavourable to CP. The model leaves out that "
-        "clients cache routes for 30 s, which makes a slow look-up cheaper."
+        "s, the time-out of RocketMQ's client. It adds one round trip to each linearizable look-up, although a node that does "
+        "not lead needs two. No run of this study had a round trip between sites. The model assumes that a long fault "
+        "behaves like the short ones that were measured. An election takes as long in a short fault as in a long one, so this "
+        "assumption is unfavourable to CP. The model leaves out that clients cache routes for 30 s, which makes a slow look-up "
+        "cheaper."
     )
     yield from _settings(data)
 
@@ -183,7 +185,9 @@ def _clients(data: StudyData) -> Iterable[str]:
     yield "## What clients see"
     yield (
         "The table has the five primary figures, which were chosen before the runs were made. `no-fault` counts too: brokers die "
-        "and return in it. So the effect of a fault is smaller here than in the scenarios with a fault."
+        "and return in it. So the effect of a fault is smaller here than in the scenarios with a fault. Answers *certainly* "
+        "differed if the recorded answers of the nodes prove this. Messages are simulated: a client that caches routes chooses "
+        "a broker for each message, but sends nothing."
     )
     yield _arms_table(data, PRIMARY_FIGURES)
     pairs = [pair for pair in COMPARED if set(pair) <= set(data.plan.arms)]
@@ -195,24 +199,25 @@ def _clients(data: StudyData) -> Iterable[str]:
             yield f"![Paired differences of {arm} and {other}]({data.plan.name}/forest-{arm}-{other}.svg)"
             yield _differences(data, arm, other, adjusted)
     yield (
-        "The last column is the probability of a mean at least as far from zero if the sign of each scenario's difference were "
-        f"random, corrected (Holm) for {len(PRIMARY_FIGURES)} figures in the primary comparison, {CP} minus {AP}, and for all "
-        "figures of the other comparisons together."
+        "The last column is a p-value: the probability of a mean at least as far from zero if the sign of each scenario's "
+        f"difference were random. It is corrected (Holm) for the number of figures: {len(PRIMARY_FIGURES)} in the primary "
+        f"comparison, {CP} minus {AP}, and those of all other comparisons together."
     )
     yield "### Effects on messages"
     yield (
         "A route decides which consumer reads which queue. The shares of queues are computed from the answers that all nodes "
-        "gave at the same moment: one consumer for each node, with RocketMQ's `AllocateMessageQueueAveragely`. No message "
-        "was sent. A consumer whose node did not answer has the view of the first node that did, because it keeps its routes or "
+        "gave at the same moment: one consumer for each node, with RocketMQ's `AllocateMessageQueueAveragely`. A "
+        "consumer whose node did not answer has the view of the first node that did, because it keeps its routes or "
         "asks another node. So in CP, where a node without a majority does not answer, these shares are smaller by construction. "
-        "A client that knows no broker sends nothing, so the first two rows belong together."
+        "The first row leaves out the messages of the second row, so these rows belong together."
     )
     yield _arms_table(data, [_BY_COLUMN[column] for column in MESSAGES])
     yield "### Gaps by kind of client"
     yield f"![Longest time without a success]({data.plan.name}/gaps.svg)"
     yield (
-        "A point is a run, a line the mean. The gap is that of the worst client of the run. A client that knows one node waits "
-        "until this node serves again. In scenarios that cut off a site, a client of this site may reach no other node."
+        "A point is a run, a line the mean. The gap is that of the worst client of the run; of the clients that know one node, "
+        "that of the worst node and kind of operation. Such a client waits until its node serves again. In scenarios "
+        "that cut off a site, a client of this site may reach no other node."
     )
     yield "### Recovery"
     yield _arms_table(data, [_BY_COLUMN[column] for column in RECOVERY])
@@ -286,12 +291,12 @@ def _detection(data: StudyData) -> Iterable[str]:
         quantiles = [curve.quantile(at) for at in (0.5, 0.9)] if times else [None, None]
         texts = ["-" if value is None else f"{number(value)}" for value in quantiles]
         rows.append([arm, str(len(times)), str(sum(not seen for _, seen in times)), *texts])
-    yield _table(["arm", "silent deaths seen by a node", "still listed at the end", "median", "90 %"], rows)
+    yield _table(["arm", "pairs of a silent death and a node", "still listed at the end", "median", "90 %"], rows)
     yield (
         "Times are multiples of the broker's time-out (3 s, in some scenarios 5 s). They begin with the silent death of a "
-        "broker, and end with the first answer of a node after its last answer with this broker. The quantiles are Kaplan-Meier "
-        "estimates. A node is asked every 0.25 s, and some nodes do not answer during a fault, so a time is an upper bound. The "
-        "deaths of one run are not independent. Brokers whose connections closed are left out."
+        "broker. They end with the first answer of a node that lacks this broker, if no later answer contains it. The quantiles "
+        "are Kaplan-Meier estimates. A node is asked every 0.25 s, and some nodes do not answer during a fault, so a time is an "
+        "upper bound. The deaths of one run are not independent. Brokers whose connections closed are left out."
     )
 
 
@@ -300,7 +305,7 @@ def _levels(data: StudyData) -> Iterable[str]:
     yield _arms_table(data, [_BY_COLUMN[column] for column in READ_LEVELS])
     ages = [[data.visible_ms(arm, share) for arm in data.plan.arms] for share in VISIBLE_SHARES]
     if any(age is not None for row in ages for age in row):
-        yield "Age after which all reads see a share of the KV writes (t-visibility, Turnbull's estimate):"
+        yield "Time from the acknowledgement of a KV write until all reads see it (t-visibility, Turnbull's estimate):"
         yield _table(
             ["share of the writes", *data.plan.arms],
             [
@@ -310,7 +315,7 @@ def _levels(data: StudyData) -> Iterable[str]:
         )
     yield (
         "All processes of a run share two cores, so compare latencies between columns, not with other machines. A KV put "
-        "goes to every name server in turn."
+        "goes to every name server in turn, and each of these requests counts."
     )
 
 
@@ -321,9 +326,9 @@ def _resolution(data: StudyData) -> Iterable[str]:
     yield "## Does divergence depend on the resolution?"
     yield f"![Certain divergence by the time between two looks]({data.plan.name}/resolution.svg)"
     yield (
-        "The nodes were asked every 0.25 s. The other points were computed as if only some of these looks had been made. "
-        "Certain divergence is a lower bound, so it falls with coarser looks. Two nodes that change at the same moment never "
-        "differ for certain."
+        "The nodes were asked every 0.25 s. The other points of the chart use only every second, fourth or eighth time. "
+        "Certain divergence is a lower bound, so it falls with longer intervals. If two nodes change between the same two "
+        "questions, a short difference between them is possible but not certain."
     )
     figures = [_BY_COLUMN[name] for name in ("divergence_share", "divergence_share_possible")]
     yield _arms_table(data, figures)
@@ -356,8 +361,9 @@ def _made(data: StudyData) -> Iterable[str]:
         "`namesrv study publish --judge-again`. A verdict is unknown if too little "
         "happened or the machine was too busy to judge times. The promises are those of the mode and, in CP, of the read level. "
         "Slowdown is the time in which processes ran or waited for a core, divided by the time in which they ran, in the worst "
-        "phase of a run. *Operations* is the mean number of clients' operations in a run. A client sends nothing while it waits "
-        "for an answer, so a run with slow answers has fewer operations."
+        "phase of a run after its start. *Operations* is the mean number of clients' operations in a run. A client sends nothing "
+        "while it waits for an answer, so a run with slow answers has fewer operations. A list below names each run "
+        "that broke a promise, and the promise."
     )
     if broken:
         yield "\n".join(_bullet(text) for text in broken[:BROKEN_MAX])
@@ -372,7 +378,11 @@ EARLIER = (
     ("lost_writes", "AP 2.9, CP 0", "a KV put went to one node"),
     ("failover_yield_in_time fault", "CP 92 % (all clients together)", "now only clients that fail over"),
     ("pinned_yield_in_time fault", "CP 92 % (all clients together)", "now only clients that know one node"),
-    ("failover_unavailable_longest", "2.6 s without a fault", "the probe, which pauses by design, counted; now the worst client"),
+    (
+        "failover_unavailable_longest",
+        "2.6 s without a fault",
+        "the probe counted, too, which pauses by design; now the worst client counts",
+    ),
     (
         "convergence",
         "from the start of the phase `heal`",
@@ -399,7 +409,9 @@ def _changes(data: StudyData) -> Iterable[str]:
             if arm in data.plan.arms
         )
         rows.append([_title(figure), before, now, change])
-    rows.append(["t-visibility, 99 % of the KV writes", "AP 8.2 s", _visible(data), "edge of a bin; a put went to one node"])
+    rows.append(
+        ["t-visibility, 99 % of the KV writes", "AP 8.2 s", _visible(data), "8.2 s was the edge of a bin; a put went to one node"]
+    )
     yield _table(["figure", "earlier", "now", "change"], rows)
 
 
@@ -419,12 +431,12 @@ def _threats(data: StudyData) -> Iterable[str]:
         _bullet(text)
         for text in (
             "**One machine.** All name servers, brokers and clients ran on one machine with two cores, over loopback and "
-            "Toxiproxy. There is no network between sites, one clock, and one disk.",
-            f"**Load.** {at_a_time} run{'s were' if jobs - {'1'} else ' was'} made at a time, and the processes of a run wait "
-            "for each other's cores ([slowdown](#what-was-made-and-which-promises-were-broken)). Latencies are those of a busy "
-            "machine. Elections, the fence, leases and the brokers' time-outs are timers, which load can fire. The arms use "
-            "different amounts of CPU time, so load is a part of the difference between them. Signs of differences, lost writes "
-            "and verdicts on linearizability depend less on it than times do.",
+            "Toxiproxy. There was no network between sites, and only one clock and one disk.",
+            f"**Load.** {at_a_time} run{'s were' if jobs - {'1'} else ' was'} made at a time, and the processes of a run compete "
+            "for the cores ([slowdown](#what-was-made-and-which-promises-were-broken)). Latencies are those of a busy "
+            "machine. Elections, the fence, leases and the brokers' time-outs are timers, which can expire because of load. "
+            "The arms use different amounts of CPU time, so load is a part of the difference between them. Signs of differences, "
+            "lost writes and verdicts on linearizability depend less on it than times do.",
             f"**Time scale.** {' '.join(data.plan.timers.split())}",
             f"**Choice of scenarios.** We chose the {scenarios} scenarios. A mean over them is a mean of these scenarios. "
             "How often a fault of each kind occurs in production is unknown. The chart of the decision therefore has the "
