@@ -345,7 +345,7 @@ def _made(data: StudyData) -> Iterable[str]:
         slow = sorted(float(row["slowdown"]) for row in own if row["slowdown"])
         operations = [int(row["operations"]) for row in own if row["operations"]]
         violated = [row for row in own if row["violated"]]
-        broken += [f"`{row['run']}`: {row['violated'].replace(';', ', ')}" for row in violated]
+        broken += [f"`{row['run']}`: {row['violated'].replace(';', ', ')}{_repaired(row)}" for row in violated]
         rows.append(
             [
                 *(arm, str(attempts), str(len(own)), *map(str, counts), str(len(violated))),
@@ -371,6 +371,19 @@ def _made(data: StudyData) -> Iterable[str]:
         yield f"runs.csv names the other {len(broken) - BROKEN_MAX} runs that broke a promise."
 
 
+def _repaired(row: Mapping[str, str]) -> str:
+    """What caused the broken promises of a run, if their causes are known and repaired; otherwise nothing."""
+    causes = [REPAIRED.get((row["commit"], promise)) for promise in row["violated"].split(";")]
+    return "" if None in causes else f" ({'; '.join(cause for cause in causes if cause)})"
+
+
+REPAIRED = {
+    ("fefe8d749d53741fff0705057fc452f7f5b9d3a6", "one state for one revision"): (
+        "the version of this run could put two revisions on a page of `/v1/kv`; repaired in commit c2b6b84f"
+    ),
+}
+"""Version and promise -> why runs of this version broke the promise, and the repair. Only causes that a later version has
+repaired."""
 BROKEN_MAX = 10
 EARLIER = (
     ("divergence_share", "AP 25 %, CP 1.3 %", "differences of less than 0.5 s were left out; now they must be certain"),
