@@ -3,6 +3,7 @@
 Every event is also known to the modules that treat kinds of events differently."""
 
 import inspect
+import json
 import re
 from pathlib import Path
 
@@ -94,3 +95,10 @@ def test_schemas_of_json_output_are_those_that_outputs_are_tested_with() -> None
     assert not left, (
         f"docs/schemas has files of outputs that tests/packaging/json_page.py lacks: {', '.join(sorted(left))}; delete them"
     )
+
+
+def test_published_schemas_accept_fields_of_later_versions() -> None:
+    """Scripts that check output with a schema must keep working after an upgrade."""
+    closed = [path.name for path in json_page.FOLDER.glob("*.json") if '"additionalProperties": false' in path.read_text("utf-8")]
+    assert not closed, f"these schemas reject new fields: {', '.join(closed)}"
+    assert '"additionalProperties": false' in json.dumps(json_page.OUTPUTS["status"].schema), "the tests accept only known fields"

@@ -614,7 +614,7 @@ HEAD = """# JSON output
 This page is for people who write scripts around `namesrv`. With `--json` a command prints one JSON document to stdout, or one in
 each line where the table says so. Each document has a [JSON schema](https://json-schema.org) (draft 2020-12) in the folder
 [schemas](schemas). Existing fields keep their names and meanings. New fields can be added, so a script should ignore fields that
-it does not know (most schemas reject them). The exit code says how the command ended (`namesrv COMMAND --help`). If the command
+it does not know, as the schemas do. The exit code says how the command ended (`namesrv COMMAND --help`). If the command
 failed before it had an answer, stdout is empty and stderr has the reason.
 
     namesrv status --json | tee status.json | jq .leader
@@ -625,6 +625,16 @@ failed before it had an answer, stdout is empty and stderr has the reason.
 """
 
 
+def extensible(schema: Any) -> Any:
+    """The schema for users: it also accepts objects with the fields that later versions add. (The tests are stricter.)"""
+    if isinstance(schema, list):
+        return [extensible(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    is_closed = schema.get("additionalProperties") is False
+    return {key: extensible(value) for key, value in schema.items() if not (is_closed and key == "additionalProperties")}
+
+
 def document(name: str) -> str:
     """The file of one schema."""
     output = OUTPUTS[name]
@@ -632,7 +642,7 @@ def document(name: str) -> str:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"namesrv {', '.join(output.commands)} --json" + (", each line" if output.in_lines else ""),
     }
-    return json.dumps({**head, **output.schema}, indent=1) + "\n"
+    return json.dumps({**head, **extensible(output.schema)}, indent=1) + "\n"
 
 
 def page() -> str:
