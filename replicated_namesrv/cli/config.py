@@ -75,6 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.usage_error(f"'config set' needs KEY=VALUE on one line, got {word!r}")
         if (problem := _problem(*word.split("=", 1))) is not None:
             arguments.usage_error(problem)
+    keys = [word.split("=", 1)[0] for word in arguments.settings]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        arguments.usage_error(f"'config set' got {twice!r} more than once: give each key one value")
     return run_with_servers(arguments, _set)
 
 

@@ -156,17 +156,22 @@ class FileStorage:
         return os.stat(name, dir_fd=self._directory_descriptor).st_size
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
-        descriptor = self._spares.open(name, os.O_RDONLY, self._directory_descriptor)
+        try:
+            descriptor = self._spares.open(name, os.O_RDONLY, self._directory_descriptor)
+        except OSError as error:
+            raise self._named(error, name, "cannot be opened") from None
         try:
             with open(descriptor, "rb", closefd=False) as file:
                 file.seek(offset)
                 return file.read(-1 if size is None else size)
         except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            raise OSError(error.errno, f"{self._directory / name} cannot be read ({error.strerror}); {UNREADABLE}") from None
+            raise self._named(error, name, "cannot be read", f"; {UNREADABLE}" * (error.errno == errno.EIO)) from None
         finally:
             self._spares.close(descriptor)
+
+    def _named(self, error: OSError, name: str, problem: str, remedy: str = "") -> OSError:
+        """The same error with a text that names the file and its directory."""
+        return OSError(error.errno, f"{self._directory / name} {problem} ({error.strerror}){remedy}")
 
     def _open(self, name: str) -> int:
         descriptor = self._descriptors.get(name)
@@ -183,7 +188,7 @@ class FileStorage:
                 view = view[os.write(self._open(name), view) :]
             except OSError as error:
                 if error.errno not in NO_SPACE:
-                    raise
+                    raise self._named(error, name, "cannot be written") from None
                 if not (name.startswith(NEEDS_BALLAST) and self._ballast.give_up(len(view))):
                     raise OSError(error.errno, no_space_text(self._directory / name, len(view))) from None
 
@@ -191,9 +196,9 @@ class FileStorage:
         self._names.discard(old)
         try:
             os.rename(old, new, src_dir_fd=self._directory_descriptor, dst_dir_fd=self._directory_descriptor)
-        except OSError:
+        except OSError as error:
             self._names.add(old)
-            raise
+            raise self._named(error, old, f"cannot be renamed to {new}") from None
         self._names.add(new)
         self._forget(new)
         if old in self._descriptors:
@@ -218,12 +223,14 @@ class FileStorage:
             try:
                 os.fdatasync(descriptor)
             except OSError as error:
-                text = f"{self._directory / name} could not be synced ({error.strerror})"
-                raise OSError(error.errno, text) from None
+                raise self._named(error, name, "could not be synced") from None
             finally:
                 self._spares.close(descriptor)
         if directory:
-            os.fsync(self._directory_descriptor)
+            try:
+                os.fsync(self._directory_descriptor)
+            except OSError as error:
+                raise self._named(error, "", "could not be synced") from None
 
     def _open_to_sync(self, name: str) -> int | None:
         """None: the owner has removed or renamed the file. FileNotFoundError if somebody else did."""

@@ -347,6 +347,7 @@ def test_nobody_answers(namesrv: Namesrv, command: tuple[str, ...]) -> None:
         (("kv", "list", "ns", "key"), "needs NAMESPACE"),
         (("config", "set"), "KEY=VALUE"),
         (("config", "set", "key"), "'key'"),
+        (("config", "set", "orderMessageEnable=true", "orderMessageEnable=false"), "'orderMessageEnable' more than once"),
         (("config", "get", "key=value"), "config set key=value"),
         (("broker", "--version", "4.9", "--heartbeat", "904"), "--version 5.3"),
         (("broker", "--version", "4.9", "--zone", "z"), "--zone z"),

@@ -1,6 +1,7 @@
 """Files that are moved, deleted or unreadable while a node runs or starts: nothing is acknowledged that its directory lacks."""
 
 import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -113,3 +114,25 @@ async def test_an_unreadable_file_is_named_at_the_start(tmp_path: Path, monkeypa
             with pytest.raises(OSError, match=f"{tmp_path}/n1/identity cannot be read .Input/output error.; repair the disk"):
                 await group.start("n1")
         group.services.clear()
+
+
+def test_errors_name_the_file_and_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator with several nodes on one machine has to know which disk failed."""
+    storage = FileStorage(tmp_path)
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/absent cannot be opened .No such file"):
+        storage.read("absent")
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/absent cannot be renamed to other .No such file"):
+        storage.rename("absent", "other")
+
+    def fails(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", fails)
+        with pytest.raises(OSError, match=f"{tmp_path}/log-1 cannot be written .Input/output error"):
+            storage.append("log-1", b"x")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fails)
+        with pytest.raises(OSError, match=f"{tmp_path} could not be synced .Input/output error"):
+            storage.sync([], True)
+    storage.close()
