@@ -516,10 +516,10 @@ class Brokers:
     # The dead
 
     def _sample(self) -> None:
-        """Add the time with a leader for every broker that is dead and still registered."""
+        """Add the time with a leader that runs for every broker that is dead and still registered."""
         self.world.after(SAMPLE_NS, self._sample)
         leader = self._leader()
-        if leader is None:
+        if leader is None or leader.machine.pauses:
             return
         led = leader.machine.name, leader.node.led_term or 0
         is_change, self._led = led != self._led, led

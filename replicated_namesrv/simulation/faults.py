@@ -435,6 +435,7 @@ class Nemesis:
         self._world.note(f"  {machine.name} loses its disk")
         machine.crash(power_loss=True)
         machine.disk.wipe()
+        machine.has_new_disk = True
 
     def _shelter(self) -> bool:
         """Whether a disk may be rolled back now. All other nodes must be up and reachable. If they are, no other fault strikes

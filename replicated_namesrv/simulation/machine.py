@@ -103,6 +103,8 @@ class Machine(Endpoint):
         """While True, the machine stays down."""
         self.restored = False
         """True if the disk was rolled back to an older image. A process that detects this may stop."""
+        self.has_new_disk = False
+        """True if the first disk was lost."""
         self._is_opening = False
         """Whether the process is still opening its disk. It does not tick yet, and nobody can connect."""
         self._inbox: list[Callable[[Process], Work | None]] = []

@@ -61,8 +61,11 @@ def build_raft(simulation: Simulation) -> Application:
     def boot(machine: Machine, state: RegisterStateMachine) -> tuple[RaftNode, RaftNode, RaftNode]:
         assert machine.life is not None
         name = machine.speaks_as
-        joins = name not in simulation.names
-        known = [*simulation.names, name] if joins else simulation.names
+        # As docs/operations.md says, a node with a new disk joins if the members have changed: the founder of a cluster of one
+        # would otherwise found a second one.
+        returns = machine.has_new_disk and simulation.scenario.nodes == 1
+        joins = returns or name not in simulation.names
+        known = sorted({name, *simulation.names, *(other.name for other in simulation.machines if returns)})
         node = RaftNode(name, known, "simulated", machine.life, machine.disk, state, config, machine.observer, joins)
         return node, node, node
 
