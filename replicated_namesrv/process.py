@@ -61,6 +61,11 @@ class StartError(NamesrvError):
     """The node could not start. The text has the reason and the remedy."""
 
 
+ADDRESS_SECONDS = 1.0
+"""For this time, this node's own address is not searched again. The service asks for it ten times a second, and a search costs
+system calls."""
+
+
 class NodeService(RemotingService, AdminService, Protocol):
     """The part of a node's service that this module uses: the calls that server and admin need, and start and stop. Both kinds of
     nodes implement it.
@@ -204,6 +209,9 @@ class ServingNode:
         self._is_fenced = False
         self.is_drained = False
         """Whether an operator has drained this node."""
+        self._address, self._address_port, self._address_until = "", 0, 0.0
+        """The address for brokers and clients, the port at which the remoting server listened when it was found, and the time
+        until which it is not searched again."""
         layers = [Layer("service", self._service_problem), Layer("remoting", self._remoting_problem)]
         layers.insert(0, Layer("disk", lambda: self.service.disk_problem, lambda: self.service.disk_warning))
         context = AdminContext(settings, self.service, self.remoting, layers, self.loop_lag, monotonic(), self, self.access)
@@ -305,9 +313,12 @@ class ServingNode:
                 await stopped  # type: ignore[misc]  # not None: a coroutine
 
     def _own_address(self, context: AdminContext) -> NodeAddress:
-        address = advertised_address(context)
+        now, port = monotonic(), self.remoting.port
+        if now >= self._address_until or port != self._address_port:
+            self._address, self._address_port = advertised_address(context), port
+            self._address_until = now + ADDRESS_SECONDS
         serves = self.remoting.is_listening and not self.is_drained
-        return NodeAddress(self.settings.node_id, address, serves, self.is_drained, self.settings.zone)
+        return NodeAddress(self.settings.node_id, self._address, serves, self.is_drained, self.settings.zone)
 
     def announce_drain(self) -> None:
         """Leave the address lists of all nodes. ``drain`` or ``resume`` has to follow."""

@@ -72,7 +72,7 @@ OF_REPLICATION: dict[str, Declared] = {
     "raft_read_index_batch_size": Declared(
         HISTOGRAM,
         "Number of reads that one confirmation serves. The leader asks the other nodes for it, a follower asks the leader. "
-        "The count is the number of confirmations.",
+        "The count is the number of such requests; heartbeats confirm the state without them.",
     ),
     "raft_reads_pending": Declared(GAUGE, "Reads that wait for a confirmed index."),
     "raft_commit_index": Declared(GAUGE, "Index of the newest log entry that the node knows to be committed."),

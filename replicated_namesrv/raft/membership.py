@@ -42,7 +42,10 @@ from replicated_namesrv.raft.snapshots import VERSION as SNAPSHOT_VERSION
 from replicated_namesrv.raft.standing import NOTHING, PROCESSES_MAX, Memory, PeerMemories, Standing
 
 INTRODUCTION_HEARTBEATS = 4
-"""Number of heartbeats between two introductions to a peer. So a peer's memory of a disk is at most this old."""
+"""Number of heartbeats between two introductions to a peer."""
+EARLY_HEARTBEATS = LATE_HEARTBEATS = 0.5
+"""An introduction may be this much early, to be sent in one packet with a heartbeat or its answer. If there is none, it is sent
+alone when it is this late. So a peer's memory of a disk is at most INTRODUCTION_HEARTBEATS + LATE_HEARTBEATS old."""
 ANSWERS_MAX = 8
 """Maximum number of introductions that are answered at once in the time between two regular introductions. Two processes that
 accept each other need at most three. If two processes use one name, each answer changes what the other one knows; without a
@@ -148,6 +151,8 @@ class Membership:
         """For each peer: the start of the present interval, and the number of introductions that were answered at once in it."""
         self._contest_seconds = self._config.election_max_ms / 1000
         self._introduction_seconds = INTRODUCTION_HEARTBEATS * self._context.heartbeat_seconds
+        self._early_seconds = EARLY_HEARTBEATS * self._context.heartbeat_seconds
+        self._late_seconds = LATE_HEARTBEATS * self._context.heartbeat_seconds
 
     @property
     def incarnation(self) -> int:
@@ -267,7 +272,7 @@ class Membership:
         if is_accepted and not since:  # the usual case: every protocol has this kind
             return True
         protocol = self.protocol(peer)
-        return protocol == 0 or (is_accepted and since <= protocol)
+        return since <= protocol and (protocol == 0 or is_accepted)
 
     def _accepted_by(self, peer: str) -> bool:
         return self.own_standings.get(peer) is Standing.ACCEPTED
@@ -345,9 +350,17 @@ class Membership:
         for peer in self._followers.connected_peers:
             if self._needs_greeting(peer) and self._greet_at.get(peer, 0.0) <= now:
                 self.greet(peer)
-            elif self._introduce_at.get(peer, 0.0) <= now and self.protocol(peer) > 0:
+            elif self._introduce_at.get(peer, NEVER) + self._late_seconds <= now and self.protocol(peer) > 0:
                 self._introduce(peer)
         self._due_at = None
+
+    def accompany(self, now: float) -> None:
+        """A heartbeat, or the answer to one, is being sent: send the introductions that are due soon in the same packets."""
+        if now + self._early_seconds + self._late_seconds < self.next_wakeup():
+            return
+        for peer in self._followers.connected_peers:
+            if self._introduce_at.get(peer, NEVER) - self._early_seconds <= now:
+                self._introduce(peer)
 
     def next_wakeup(self) -> float:
         if self._due_at is None:
@@ -357,7 +370,7 @@ class Membership:
     def _find_due_at(self) -> float:
         due = FOREVER
         for peer in self._followers.connected_peers:
-            greet_at, introduce_at = self._greet_at.get(peer, 0.0), self._introduce_at.get(peer, 0.0)
+            greet_at, introduce_at = self._greet_at.get(peer, 0.0), self._introduce_at.get(peer, NEVER) + self._late_seconds
             if greet_at < due and self._needs_greeting(peer):
                 due = greet_at
             if introduce_at < due and self.protocol(peer) > 0:

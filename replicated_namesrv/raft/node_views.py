@@ -8,6 +8,7 @@ from replicated_namesrv.raft.digests import Digests
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.group import Group
+from replicated_namesrv.raft.heartbeat_confirmations import HeartbeatConfirmations
 from replicated_namesrv.raft.identity import STATES, Identity
 from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.members import Kind, Members, RaftMember, rows_of
@@ -53,6 +54,7 @@ class NodeViews:
     replication: Replication
     digests: Digests
     reads: ReadIndex
+    confirmations: HeartbeatConfirmations
     proposals: Proposals
     group: Group
     counters: Counter[str]
@@ -210,6 +212,7 @@ class NodeViews:
             **self.replication.memory(),
             **self.proposals.memory(),
             **self.reads.memory(),
+            **self.confirmations.memory(),
             **self.digests.memory(),
         }
 

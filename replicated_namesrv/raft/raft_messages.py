@@ -237,6 +237,24 @@ class ReadReply(NamedTuple):
     """The index to be applied before the read."""
 
 
+class ConfirmationRequest(NamedTuple):
+    """A follower asks the leader for a read index that the next heartbeats confirm (``heartbeat_confirmations.py``)."""
+
+    source: Identity
+    destination: Identity
+    sequence: Ordinal
+
+
+class Confirmation(NamedTuple):
+    """The leader led after ConfirmationRequest ``sequence`` had arrived."""
+
+    source: Identity
+    destination: Identity
+    sequence: Ordinal
+    log_index: Ordinal
+    """The commit index when the request arrived."""
+
+
 class Forward(NamedTuple):
     """Proposals of a node that is not the leader."""
 
@@ -295,6 +313,8 @@ PeerMessage = (
     | ForwardReply
     | DigestReport
     | ApplicationData
+    | ConfirmationRequest
+    | Confirmation
 )
 """Messages between processes that have accepted each other."""
 Message = Greeting | Introduction | MemberHint | PeerMessage
@@ -320,14 +340,14 @@ class _Layout:
 _KINDS: tuple[type[PeerMessage | Introduction | MemberHint], ...] = (
     Append, AppendReply, PreVote, PreVoteReply, Vote, VoteReply, HigherTerm, TimeoutNow, SnapshotChunk, SnapshotAck,
     ReadProbe, ReadAck, ReadRequest, ReadReply, Forward, ForwardReply, DigestReport, ApplicationData,
-    Introduction, MemberHint,
+    Introduction, MemberHint, ConfirmationRequest, Confirmation,
 )  # fmt: skip  # items grouped by line
 """Kinds of messages in the order of their codes. New kinds go to the end."""
-PROTOCOL = 2
+PROTOCOL = 3
 """The newest protocol that this version speaks. This version speaks all older protocols, too."""
 MEMBERS_PROTOCOL = 2
 """The protocol that introduced MEMBERS entries."""
-SINCE: dict[type[Message], int] = {Introduction: 1, MemberHint: MEMBERS_PROTOCOL}
+SINCE: dict[type[Message], int] = {Introduction: 1, MemberHint: MEMBERS_PROTOCOL, ConfirmationRequest: 3, Confirmation: 3}
 """The protocol that introduced each kind of message. Kinds of protocol 0 are left out."""
 GREETING_CODE = 1
 _BY_CODE = {code: _Layout(code, kind) for code, kind in enumerate(_KINDS, GREETING_CODE + 1)}

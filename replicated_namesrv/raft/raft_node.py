@@ -21,6 +21,7 @@ from replicated_namesrv.raft.elections import Elections
 from replicated_namesrv.raft.entry_log import Entry, Log
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.group import Group
+from replicated_namesrv.raft.heartbeat_confirmations import HeartbeatConfirmations
 from replicated_namesrv.raft.identity import MEMBER, Identity
 from replicated_namesrv.raft.interfaces import (
     FOREVER,
@@ -51,6 +52,8 @@ from replicated_namesrv.raft.raft_messages import (
     Append,
     AppendReply,
     ApplicationData,
+    Confirmation,
+    ConfirmationRequest,
     DigestReport,
     Forward,
     ForwardReply,
@@ -248,6 +251,10 @@ class RaftNode(NodeViews):
             context, core, log, membership, outbox, leadership, self.elections.leader_contact,
             self.replication.quorum_acknowledged_at, self.why_reads_are_refused, self.proposals.first_sequence,
         )  # fmt: skip  # items grouped by line
+        self.confirmations = HeartbeatConfirmations(
+            context, core, outbox, leadership, self.replication.quorum_acknowledged_at, self.reads.is_term_committed,
+            self.why_reads_are_refused, self.proposals.first_sequence,
+        )  # fmt: skip  # items grouped by line
 
     def change_member(self, change: MemberChange, done: Callable[[Outcome], None]) -> None:
         """Add, remove, promote or move a member. ``done`` is called exactly once; a refusal names its reason."""
@@ -263,6 +270,7 @@ class RaftNode(NodeViews):
         if self.stopped:
             return
         self.group.links.add(peer)
+        self.confirmations.connection_changed(peer)
         if peer in self.followers.progress:
             self._guarded(self._connected, peer)
 
@@ -274,6 +282,7 @@ class RaftNode(NodeViews):
     def on_disconnected(self, peer: str) -> None:
         """The connection to ``peer`` was lost."""
         self.group.links.discard(peer)
+        self.confirmations.connection_changed(peer)
         if not self.stopped and peer in self.followers.progress:
             self.followers.disconnected(peer)
             self.core.disconnected(peer)
@@ -353,6 +362,15 @@ class RaftNode(NodeViews):
             case Append():
                 if not self.appending.on_append(peer, message):
                     self._work = Work.SEND
+                now = self.context.now()
+                self.membership.accompany(now)
+                self.confirmations.request(now)
+            case ConfirmationRequest():
+                self.confirmations.on_request(peer, message)
+                self._work = Work.SEND
+            case Confirmation():
+                self.confirmations.on_confirmation(message)
+                self._work = Work.SEND
             case ReadAck():
                 self.reads.on_ack(peer, message)
                 self._work = Work.READS if self.reads.has_confirmed else Work.SEND
@@ -546,6 +564,12 @@ class RaftNode(NodeViews):
         else:
             self.reads.ask(done)
 
+    @property
+    def confirmed_at(self) -> float:
+        """The latest time of ``Environment.now`` for which heartbeats confirm that the state here includes everything
+        acknowledged before. NEVER if there is none."""
+        return self.confirmations.confirmed_at()
+
     def lease_read(self, done: Callable[[ReadOutcome], None]) -> None:
         """Like ``read_index``, but answered at once on a leader with a valid lease, if ``RaftConfig.lease_reads``."""
         if self.stopped:
@@ -683,14 +707,18 @@ class RaftNode(NodeViews):
         elif previous == "leader":
             self.leadership.stepped_down()
             self.replication.on_stepped_down()
+            self.confirmations.on_stepped_down()
             self.transfer.on_stepped_down()
             self.member_changes.stopped("this node lost leadership")
             self.elections.restart_timer(self.context.now())
         self.observer.role_changed(self.role, self.core.term)
 
     def on_heartbeat_due(self) -> None:
-        self._heartbeat_at = self.context.now() + self.context.heartbeat_seconds
+        now = self.context.now()
+        self._heartbeat_at = now + self.context.heartbeat_seconds
         self.replication.heartbeat()
+        self.membership.accompany(now)
+        self.confirmations.confirm()
 
     def on_apply(self, log_index: int, payload: bytes) -> None:
         kind = payload[:2]

@@ -154,7 +154,7 @@ class ReadIndex:
         now = self._now()
         if leadership.lease_holds(term, now):
             return True
-        if not self._term_committed():
+        if not self.is_term_committed():
             return False
         if self._context.quorum == 1:
             return True
@@ -162,7 +162,8 @@ class ReadIndex:
         leadership.renew_lease(term, self._quorum_acknowledged_at())
         return leadership.lease_holds(term, now)
 
-    def _term_committed(self) -> bool:
+    def is_term_committed(self) -> bool:
+        """Whether an entry of the current term is committed, so that this leader knows all committed entries."""
         return not self._defences.read_term_commit or self._log.term_at(self._core.commit_index) == self._core.term
 
     # Progress
@@ -209,7 +210,7 @@ class ReadIndex:
                 for one in self._rounds:
                     one.batches = self._expire(one.batches, now)
                 self._send_round(now)
-        if (self._batches or self._askers) and may_start(self._rounds, now) and self._term_committed():
+        if (self._batches or self._askers) and may_start(self._rounds, now) and self.is_term_committed():
             self._start_round(now)
 
     def _requeue_requests(self) -> None:

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from replicated_namesrv.errors import OutcomeUnknownError, SettingError, StorageError, UnavailableError
 from replicated_namesrv.model import ChangeOrigin
-from replicated_namesrv.raft.interfaces import Committed, Observer, Outcome, ReadOutcome, ReadReady, Rejected, StateMachine
+from replicated_namesrv.raft.interfaces import NEVER, Committed, Observer, Outcome, ReadOutcome, ReadReady, Rejected, StateMachine
 from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import RaftError
@@ -67,6 +67,11 @@ class Consensus(Protocol):
     def read_index(self) -> "Future[ReadOutcome]":
         """Completes when the local state includes everything acknowledged before this call. All parts that need to know of a
         confirmation are notified before the caller."""
+
+    @property
+    def confirmed_ms(self) -> float:
+        """The latest time, by ``now_ms``, for which heartbeats confirm the same as a read index that was requested then. Minus
+        infinity if there is none."""
 
     def lease_valid(self) -> bool:
         """Whether the local state may be read now without asking other nodes."""
@@ -190,6 +195,8 @@ class RaftConsensus(Observer):
         """Why this node has not caught up with a majority since its start; None: it has, or it has not tried yet."""
         self.on_failed: Callable[[str], None] = lambda reason: None
         """Called when Raft has stopped permanently."""
+        self._confirmed_at = self._confirmed_ms = NEVER
+        """The newest confirmation by heartbeats: its time by Raft's clock, and by ``now_ms``."""
         self._raft = raft(machine, config, self)
 
     # Callers
@@ -207,6 +214,14 @@ class RaftConsensus(Observer):
     def _answered(self, asked_ms: float, answer: "Future[ReadOutcome]") -> None:
         if not answer.cancelled() and isinstance(answer.result(), ReadReady):
             self.on_confirmed(asked_ms)
+
+    @property
+    def confirmed_ms(self) -> float:
+        confirmed_at = NEVER if self._node is None else self._node.confirmed_at
+        if confirmed_at > self._confirmed_at:  # converted once, because rounding must not make the same time look newer
+            self._confirmed_at = confirmed_at
+            self._confirmed_ms = self._now_ms() - (self._raft.node.context.now() - confirmed_at) * 1000
+        return self._confirmed_ms if confirmed_at == self._confirmed_at else NEVER
 
     def lease_valid(self) -> bool:
         return self._raft.lease_valid()

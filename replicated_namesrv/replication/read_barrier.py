@@ -33,8 +33,10 @@ A read waits:
     W5   fence                                        none   serve-stale  stale             as R5
     W6   fence                                        named  serve-stale  UnavailableError  as R6
 
-A tick comes, or a read index that this node requested is confirmed (*confirmation*). *Silence* is the time in which this process
-ran since the last confirmation. *Index waits* means: a confirmed read index is not processed yet.
+A tick comes, or a read index that this node requested is confirmed (*confirmation*): by an answer, or by heartbeats
+(``raft/heartbeat_confirmations.py``), which the next tick notices. *Silence* is the time in which this process ran since the last
+confirmation; after one by heartbeats, it counts from the confirmed time, and one older than ``fenceAfterMs`` is none. *Index
+waits* means: a confirmed read index is not processed yet.
 
     row  caught up  fenced  event         silence          outcome   reason
     F1   no         -       tick          -                none      it does not serve yet
@@ -75,7 +77,7 @@ COLLECTING_MAX_MS = 1.0
 PIPELINE_MS = 1000 * PIPELINE_SECONDS
 """Time after which the next request is sent although the last one is not answered."""
 PROBE_AFTER_MS = 200.0
-"""A majority is asked when the state has become this old, even without reads."""
+"""A majority is asked when the state has become this old, even without reads. Usually, heartbeats confirm it before that."""
 STEP_MAX_MS = 250.0
 """At most this much of the time between two ticks counts as time in which the process ran."""
 LINEARIZABLE, LEASE, STALE = ReadLevel.LINEARIZABLE, ReadLevel.LEASE, ReadLevel.STALE
@@ -280,7 +282,10 @@ class ReadBarrier:
         self._ticked_ms = now
         if not self._is_live:  # F1
             return
-        if not self._is_probing and now - self._fresh_ms >= PROBE_AFTER_MS:
+        confirmed_ms = self._consensus.confirmed_ms
+        if confirmed_ms > self._fresh_ms:
+            self._confirmed_by_heartbeats(confirmed_ms)
+        elif now - self._fresh_ms >= PROBE_AFTER_MS and not self._is_probing:
             self._is_probing = True
             self._consensus.read_index().add_done_callback(self._probed)
         if self.fenced:  # F5
@@ -291,6 +296,15 @@ class ReadBarrier:
             return
         self._fence()  # F4
 
+    def _confirmed_by_heartbeats(self, confirmed_ms: float) -> None:
+        """The state includes everything acknowledged before ``confirmed_ms``. That may be long ago, if applying took long, so
+        silence counts from then."""
+        self._fresh_ms = confirmed_ms
+        silent_ms = self._ticked_ms - confirmed_ms
+        if silent_ms <= self._fence_after_ms:
+            self._silent_ms = min(self._silent_ms, silent_ms)
+            self._unfence()
+
     def _probed(self, answer: "Future[ReadOutcome]") -> None:
         self._is_probing = False
 
@@ -298,6 +312,9 @@ class ReadBarrier:
         """A read index is confirmed, for a read or for another purpose. ``asked_ms``: when it was requested on this node."""
         self._fresh_ms = max(self._fresh_ms, asked_ms)
         self._silent_ms, self._ticked_ms = 0.0, self._now_ms()  # F7
+        self._unfence()
+
+    def _unfence(self) -> None:
         if self.fenced and self._removed is None:  # F6
             self.fenced = False
             log.warning("serving again: a read index was confirmed")

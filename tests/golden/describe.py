@@ -14,6 +14,8 @@ from replicated_namesrv.raft.raft_messages import (
     Append,
     AppendReply,
     ApplicationData,
+    Confirmation,
+    ConfirmationRequest,
     DigestReport,
     Forward,
     Greeting,
@@ -25,6 +27,11 @@ from replicated_namesrv.raft.raft_messages import (
 )
 from replicated_namesrv.raft.standing import Standing
 
+ROUTINE = (
+    Greeting, Introduction, MemberHint, AppendReply, SnapshotAck, DigestReport, ApplicationData,
+    ConfirmationRequest, Confirmation,
+)  # fmt: skip  # items grouped by line
+"""Kinds of messages whose repetitions are left out."""
 _HIDDEN = ("source", "destination", "sequence")
 _LONG_NUMBER = re.compile(r"\d{12,}")
 
@@ -69,7 +76,7 @@ def is_routine(message: Message) -> bool:
         return not message.entries
     if isinstance(message, SnapshotChunk):
         return not message.data
-    return isinstance(message, Greeting | Introduction | MemberHint | AppendReply | SnapshotAck | DigestReport | ApplicationData)
+    return isinstance(message, ROUTINE)
 
 
 def describe(message: Message, names: Names, link: tuple[str, str]) -> str:

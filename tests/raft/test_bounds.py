@@ -6,6 +6,8 @@ from tests.support.raft_world import World
 
 NAMES = {
     "arrived_forwards_bytes",
+    "confirmations_asked",
+    "confirmations_noted",
     "digests",
     "encoded_bytes",
     "forwards",

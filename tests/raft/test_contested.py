@@ -450,7 +450,7 @@ def test_late_copies_do_not_make_a_node_look_as_if_it_was_reset() -> None:
         return (source, target) in lossy and isinstance(message, Introduction)
 
     world.drop = drop
-    world.run_until(lambda: lost[to_node])
+    world.run_until(lambda: lost[to_node] and lost[to_peer])
     earlier = lost[to_node].pop()
     lossy, under_way = {to_peer}, lost[to_peer][-1]
     peer.crash()

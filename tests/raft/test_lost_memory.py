@@ -18,10 +18,12 @@ from replicated_namesrv.raft.payloads import pack_join, unpack_join
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_errors import RolledBackError
 from replicated_namesrv.raft.raft_messages import (
+    SINCE,
     AppendReply,
     DigestReport,
     Greeting,
     Introduction,
+    MemberHint,
     Message,
     ReadReply,
     SnapshotAck,
@@ -578,8 +580,8 @@ def old_version(world: World, name: str) -> None:
     transmit = world.transmit
 
     def as_protocol_0(source: Host, target: str, message: Message) -> None:
-        if name in (source.name, target) and isinstance(message, Introduction):
-            assert target != name, "a kind of protocol 1 was sent to a node of protocol 0"
+        if name in (source.name, target) and SINCE.get(type(message)) and not isinstance(message, MemberHint):
+            assert target != name, f"{type(message).__name__} was sent to a node of protocol 0"
             return
         if isinstance(message, Greeting) and name in (source.name, target):
             message = message._replace(versions=message.command_version)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 
-from replicated_namesrv.raft.interfaces import Outcome, ReadOutcome, ReadReady
+from replicated_namesrv.raft.interfaces import NEVER, Outcome, ReadOutcome, ReadReady
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
@@ -56,6 +56,8 @@ class Group:
         self._loop, self.machine = loop, machine
         self.proposed: list[tuple[bytes, Future[ProposalResult | None]]] = []
         self.reads: list[Future[ReadOutcome]] = []
+        self.confirmed_ms = NEVER
+        """The time for which heartbeats confirm the state."""
 
     def tell(self, peer: str, data: bytes) -> None:
         raise AssertionError("the leader answers through what it was given")

@@ -90,7 +90,7 @@ def test_a_904_counts_though_a_renewal_of_the_same_report_is_refused(scene: Scen
 
 
 def test_a_904_counts_at_once_though_a_renewal_of_the_same_report_waits(scene: Scene) -> None:
-    """The 904 arrives at the leader 10 ms before the time-out; the renewal beside it waits for the 25 ms and a read index."""
+    """The 904 arrives at the leader 10 ms before the time-out; the renewal beside it waits for a confirmation."""
     scene.led()
     scene.is_patient = True
     node = Node(scene)

@@ -41,6 +41,7 @@ class FakeConsensus:
     term = 3
     leader: str | None = "n1"
     removed: str | None = None
+    confirmed_ms = -math.inf
 
     def __init__(self) -> None:
         self.machine = RouteStateMachine()

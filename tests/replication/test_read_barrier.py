@@ -4,6 +4,7 @@ import asyncio
 import re
 from asyncio import Future
 from functools import partial
+from math import inf
 from typing import Any
 
 import pytest
@@ -28,6 +29,9 @@ class Scene:
         self.now_ms = 1_000.0
         self.asked: list[Future[ReadOutcome]] = []
         self.leased = False
+        self.heartbeats_confirm = False
+        """Whether a majority has just answered heartbeats that were sent 60 ms ago."""
+        self._confirmed_ms = -inf
         self.removed: str | None = None
         self.term, self.leader, self.led_term, self.command_version = 7, "n2", None, 1
         self.changes: list[bool] = []
@@ -53,6 +57,12 @@ class Scene:
 
     def lease_valid(self) -> bool:
         return self.leased
+
+    @property
+    def confirmed_ms(self) -> float:
+        if self.heartbeats_confirm:
+            self._confirmed_ms = self.now_ms - 60
+        return self._confirmed_ms
 
     async def answer(self, outcome: ReadOutcome | None = None) -> None:
         """A majority answers everything that was asked so far."""
@@ -319,6 +329,53 @@ async def test_f7_silence_counts_from_the_last_confirmation_whenever_that_was_as
 
 
 # Combinations of rows
+
+
+async def test_heartbeats_confirm_the_state_without_a_request() -> None:
+    scene = Scene()
+    scene.heartbeats_confirm = True
+    scene.run(FENCE_AFTER_MS * 2)
+    assert not scene.asked
+    assert not scene.reads.fenced
+    assert scene.reads.staleness_ms == 60
+
+
+async def test_without_answers_to_heartbeats_a_node_asks_and_then_fences_itself() -> None:
+    scene = Scene()
+    scene.heartbeats_confirm = True
+    scene.run(1_000)
+    scene.heartbeats_confirm = False
+    scene.run(2 * TICK_MS)
+    assert len(scene.asked) == 1
+    scene.run(FENCE_AFTER_MS - 3 * TICK_MS)
+    assert not scene.reads.fenced
+    scene.run(TICK_MS)
+    assert scene.reads.fenced
+    scene.heartbeats_confirm = True
+    scene.run(TICK_MS)
+    assert not scene.reads.fenced
+
+
+async def test_an_old_confirmation_by_heartbeats_is_no_contact() -> None:
+    """A confirmation for a time before the fence takes effect late, because applying its index took long."""
+    scene = Scene()
+    scene.run(FENCE_AFTER_MS + 10_000)
+    assert scene.reads.fenced
+    age_ms = scene.reads.staleness_ms
+    scene._confirmed_ms = 1_050.0
+    scene.reads.tick()
+    assert scene.reads.fenced
+    assert scene.reads.staleness_ms == age_ms - 50
+
+
+async def test_silence_counts_from_the_time_that_heartbeats_confirm() -> None:
+    scene = Scene()
+    scene.run(1_000)
+    scene._confirmed_ms = scene.now_ms - 600
+    scene.run(FENCE_AFTER_MS - 600)
+    assert not scene.reads.fenced
+    scene.run(2 * TICK_MS)
+    assert scene.reads.fenced
 
 
 async def test_collecting_ends_though_reads_never_cease() -> None:

@@ -41,8 +41,7 @@ from replicated_namesrv.replication.route_machine import ProposalResult, Suspect
 from replicated_namesrv.routes.commands import BrokerRemoval
 
 LATELY_MS = 2_000.0
-"""Time within which the copies of a change arrive. Copies that have become renewals do not wait to share a read index with other
-renewals."""
+"""Time within which the copies of a change arrive. Copies that have become renewals do not wait for heartbeats."""
 
 
 class LeaderRole:
@@ -162,7 +161,7 @@ class LeaderRole:
         renewed = [entry.key for entry in report.entries if entry.renews]
         if renewed:
             is_hurried = not self._registered_lately.keys().isdisjoint(renewed)
-            self._renewals.put(Reported(peer, report, taken), is_hurried)
+            self._renewals.put(Reported(peer, report, taken, self._clock_ms()), is_hurried)
         else:
             self._answer(peer, report, taken, ())
 

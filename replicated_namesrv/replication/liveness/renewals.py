@@ -1,9 +1,11 @@
 """Renewals: the leader's decision on no-op registrations, heartbeats and queries of a data version.
 
-The leader judges a renewal when its LEAD is applied and a read index is confirmed. The read index must be requested after the
-renewal arrived. It proves three facts: this node was the leader when the renewal arrived, its state includes everything
-acknowledged before, and no removal that it does not know can still take effect. One read index serves all renewals that arrived
-before its request, and there is at most one request per JUDGING_INTERVAL_MS, unless a report is urgent.
+The leader judges a renewal when its LEAD is applied and its state is confirmed for a time after the renewal arrived. This proves
+three facts: this node was the leader when the renewal arrived, its state includes everything acknowledged before, and no removal
+that it does not know can still take effect. Heartbeats confirm the state without further messages
+(``raft/heartbeat_confirmations.py``). In three cases, the leader requests a read index, which serves all renewals that wait: a
+report is urgent; it has waited for WAIT_MAX_MS; or the last confirmation by heartbeats is older than that, because links are slow
+or there is only one voter.
 
     row  registration in the state  removal     group         suspected     the renewal is              test
     R1   none, or another epoch     -           -             -             refused: DIFFERS            test_unknown_epoch
@@ -29,8 +31,11 @@ from replicated_namesrv.replication.liveness.removals import Removals
 from replicated_namesrv.replication.liveness.silence import Suspicions
 
 JUDGING_INTERVAL_MS = 25.0
-"""Minimum time between two requests to a majority for renewals. Renewals that come in between share the next request, but
-copies of a change do not wait for it."""
+"""Time between two looks whether heartbeats have confirmed the state. Copies of a change do not wait for it."""
+WAIT_MAX_MS = 100.0
+"""After this time, a read index is requested. Two heartbeats by default."""
+MARGIN_MS = 1.0
+"""The confirmed time must be later than the arrival by this much, because it is converted between two clocks."""
 ACCEPTED = 0
 
 
@@ -40,6 +45,8 @@ class Reported(NamedTuple):
     peer: str
     report: NodeReport
     is_taken: bool
+    arrived_ms: float
+    """Its arrival, by ``LivenessContext.monotonic_ms``."""
 
 
 class Renewals:
@@ -58,20 +65,18 @@ class Renewals:
         ``loop.call_later``.
         """
         self._term, self._machine, self._removals, self._suspicions = term, term.node.machine, removals, suspicions
-        self._contact, self._answer, self._later, self._now_ms = contact, answer, later, term.node.running_ms
+        self._contact, self._answer, self._later = contact, answer, later
         self.has_begun = False
         """Whether LEAD is applied, so that renewals can be judged."""
         self._waiting: list[Reported] = []
         self._unrecorded: list[Reported] = []
         """Reports that were judged, but whose answers wait until some contacts are recorded."""
-        self._is_asking = False
-        self._asked_ms = -JUDGING_INTERVAL_MS
-        """When this leader last asked a majority."""
-        self._is_pausing = self._is_hurried = False
-        """Two flags: a timer runs until the end of the interval; a waiting report must not wait for this timer."""
+        self._is_asking = self._is_pausing = self._is_hurried = False
+        """Three flags: a read index is requested; a timer runs until the next look at the confirmed time; a waiting report needs
+        a read index."""
 
     def put(self, reported: Reported, is_hurried: bool) -> None:
-        """Judge this report. ``is_hurried``: do not wait for the interval."""
+        """Judge this report. ``is_hurried``: do not wait for heartbeats."""
         self._waiting.append(reported)
         self._is_hurried = self._is_hurried or is_hurried
         self.proceed()
@@ -88,24 +93,33 @@ class Renewals:
             self._suspicions.flush()
 
     def proceed(self) -> None:
-        """Request a read index for the waiting reports, at most every JUDGING_INTERVAL_MS unless a report is urgent."""
+        """Wait for heartbeats, or request a read index for the waiting reports."""
         if self._is_asking or not self._waiting or not self.has_begun:
             return
-        pause_ms = self._asked_ms + JUDGING_INTERVAL_MS - self._now_ms()
-        if self._is_hurried or pause_ms <= 0:
+        node = self._term.node
+        if self._is_hurried or node.monotonic_ms() - node.consensus.confirmed_ms >= WAIT_MAX_MS:
             self._ask()
         elif not self._is_pausing:
             self._is_pausing = True
-            self._later(pause_ms / 1000, self._paused)
+            self._later(JUDGING_INTERVAL_MS / 1000, self._look)
 
-    def _paused(self) -> None:
+    def _look(self) -> None:
+        """Judge the reports that arrived before the time for which heartbeats confirm the state."""
         self._is_pausing = False
-        self._is_hurried = True
-        self.proceed()
+        if self._term.is_over:
+            return
+        node = self._term.node
+        confirmed_ms = node.consensus.confirmed_ms
+        confirmed = [reported for reported in self._waiting if reported.arrived_ms + MARGIN_MS < confirmed_ms]
+        self._waiting = self._waiting[len(confirmed) :]
+        if confirmed:
+            self._judge(confirmed)
+        if self._waiting:
+            self._is_hurried = self._is_hurried or node.monotonic_ms() - self._waiting[0].arrived_ms >= WAIT_MAX_MS
+            self.proceed()
 
     def _ask(self) -> None:
         self._is_asking, self._is_hurried = True, False
-        self._asked_ms = self._now_ms()
         batch, self._waiting = self._waiting, []
 
         def answered(outcome: "Future[object]") -> None:
