@@ -75,7 +75,7 @@ def write_page(folder: Path, data: StudyData) -> Path:
 def _head(data: StudyData) -> str:
     plan, done = data.plan, len(data.runs)
     counted = len(data.runs_of(plan.arms[0]))
-    stopped = "" if done == len(plan.keys) else " It was stopped because its time was over, not because of its results."
+    stopped = "" if done == len(plan.keys) else " It was stopped because its time was up, not because of its results."
     seeds = f"{data.seeds} seed{'s' * (data.seeds != 1)}"
     return f"""# {plan.title}
 
@@ -83,15 +83,16 @@ This page is for people who choose between AP and CP. {plan.question}
 
 **{done} of the {len(plan.keys)} runs of the study are done.**{stopped} The compared systems are called *arms*: RocketMQ's own
 name server (`java`), AP, and CP with each read level. A *block* is one run of each arm with the same scenario, size, seed and
-kind of cut ([silent or held](#the-primary-figures-by-scenario-size-and-kind-of-cut)). The figures are of the {counted} blocks
-that are complete, with {seeds}. A run counts also if it broke a promise or its verdict is unknown ([what was
+kind of cut ([silent or held](#the-primary-figures-by-scenario-size-and-kind-of-cut)). The figures cover the {counted} blocks
+that are complete, with {seeds}. A run counts even if it broke a promise or if its verdict is unknown ([what was
 made](#what-was-made-and-which-promises-were-broken)).
 
 How to read the numbers: brackets contain 95 % intervals. For figures over at least {REPLICATES_MIN} scenarios, the scenarios are
 the replicates of the interval; for figures over fewer scenarios, the seeds are. With fewer than {REPLICATES_MIN} replicates there
-is no interval; a cell then has the mean alone, or also the values or their range in parentheses. If all n values are equal, at
-most about 3/n of further runs have another value (rule of three, 95 % confidence). Differences of shares are in percentage
-points. `namesrv study publish` computes the results on this page from the [data](#data-and-how-to-repeat-the-study)."""
+is no interval: a cell then has the mean, sometimes followed by the values or their range in parentheses. A dash means that there
+is no value. If all n values are equal, at most about 3/n of further runs have another value (rule of three, 95 % confidence).
+Differences of shares are in percentage points. `namesrv study publish` computes the results on this page from the
+[data](#data-and-how-to-repeat-the-study)."""
 
 
 def _answer(data: StudyData) -> Iterable[str]:
@@ -113,7 +114,7 @@ def _answer(data: StudyData) -> Iterable[str]:
     )
     yield (
         f"{answer} This is the answer for faults during {name} and a round trip of 10 ms between the nodes. The table has "
-        "other frequencies and round trips. A cell is the waiting time of a client that is as bad as one missing broker"
+        "other frequencies and round trips. A cell is the waiting time that costs a client as much as one missing broker"
         + (", with its 95 % interval." if decision.resamples else "; there are too few scenarios for intervals.")
     )
     yield _table(
@@ -134,13 +135,13 @@ def _answer(data: StudyData) -> Iterable[str]:
             "Requests without an answer: a fault raises the share of requests that are not answered in time. It raises this "
             f"share by {unanswered} percentage points more in CP than in AP. Only clients that fail over to other nodes count.",
             f"Look-ups: before the fault, their median latency is {number(1000 * inputs.slower_s)} ms higher in CP than in AP. "
-            "All processes of a run share two cores. With a machine for each process, it would be smaller.",
+            "All processes of a run share two cores. With a machine for each process, the difference would be smaller.",
         )
     )
     yield (
         f"The model is in `spark/study_decision.py`. It counts a request without an answer as {study_decision.DEADLINE_S:g} "
         "s, the time-out of RocketMQ's client. It adds one round trip to each linearizable look-up, although a node that does "
-        "not lead needs two. No run of this study had a round trip between sites. The model assumes that a long fault "
+        "not lead needs two. The runs of this study had no delay between sites. The model assumes that a long fault "
         "behaves like the short ones that were measured. An election takes as long in a short fault as in a long one, so this "
         "assumption is unfavourable to CP. The model leaves out that clients cache routes for 30 s, which makes a slow look-up "
         "cheaper."
@@ -184,10 +185,11 @@ def _has_level(level: str) -> Where:
 def _clients(data: StudyData) -> Iterable[str]:
     yield "## What clients see"
     yield (
-        "The table has the five primary figures, which were chosen before the runs were made. `no-fault` counts too: brokers die "
-        "and return in it. So the effect of a fault is smaller here than in the scenarios with a fault. Answers *certainly* "
-        "differed if the recorded answers of the nodes prove this. Messages are simulated: a client that caches routes chooses "
-        "a broker for each message, but sends nothing."
+        "The table has the five primary figures, which were chosen before the runs were made. Rows that begin with *answered* "
+        "are shares of requests. The means include the scenario `no-fault`, in which brokers die and return. So they show a "
+        "smaller effect of a fault than the scenarios with a fault do. Answers *certainly* differed if the recorded answers of "
+        "the nodes prove it. Messages are simulated: a client that caches routes chooses a broker for each message, but sends "
+        "nothing."
     )
     yield _arms_table(data, PRIMARY_FIGURES)
     pairs = [pair for pair in COMPARED if set(pair) <= set(data.plan.arms)]
@@ -199,25 +201,26 @@ def _clients(data: StudyData) -> Iterable[str]:
             yield f"![Paired differences of {arm} and {other}]({data.plan.name}/forest-{arm}-{other}.svg)"
             yield _differences(data, arm, other, adjusted)
     yield (
-        "The last column is a p-value: the probability of a mean at least as far from zero if the sign of each scenario's "
-        f"difference were random. It is corrected (Holm) for the number of figures: {len(PRIMARY_FIGURES)} in the primary "
-        f"comparison, {CP} minus {AP}, and those of all other comparisons together."
+        "The last column of these tables is a p-value: the probability of a mean at least as far from zero if the sign of each "
+        f"scenario's difference were random. It is corrected (Holm) in two families: the {len(PRIMARY_FIGURES)} figures of the "
+        f"primary comparison ({CP} minus {AP}), and the figures of all other comparisons."
     )
     yield "### Effects on messages"
     yield (
         "A route decides which consumer reads which queue. The shares of queues are computed from the answers that all nodes "
-        "gave at the same moment: one consumer for each node, with RocketMQ's `AllocateMessageQueueAveragely`. A "
+        "gave at the same moment. They assume one consumer for each node, with RocketMQ's `AllocateMessageQueueAveragely`. A "
         "consumer whose node did not answer has the view of the first node that did, because it keeps its routes or "
-        "asks another node. So in CP, where a node without a majority does not answer, these shares are smaller by construction. "
-        "The first row leaves out the messages of the second row, so these rows belong together."
+        "asks another node. So in CP these shares are smaller by construction, because a node without a majority stops "
+        "answering. The first row leaves out the messages of the second row, so these rows belong together."
     )
     yield _arms_table(data, [_BY_COLUMN[column] for column in MESSAGES])
     yield "### Gaps by kind of client"
     yield f"![Longest time without a success]({data.plan.name}/gaps.svg)"
     yield (
-        "A point is a run, a line the mean. The gap is that of the worst client of the run; of the clients that know one node, "
-        "that of the worst node and kind of operation. Such a client waits until its node serves again. In scenarios "
-        "that cut off a site, a client of this site may reach no other node."
+        "A point is a run, and a line is the mean. A gap is the longest time without a success. For clients that fail over, the "
+        "chart shows the gap of the worst client in the run. For clients that know one node, it shows the gap of the worst "
+        "combination of node and kind of operation. A client that knows one node waits until this node serves again. In "
+        "scenarios that cut off a site, a client of this site may reach no other node."
     )
     yield "### Recovery"
     yield _arms_table(data, [_BY_COLUMN[column] for column in RECOVERY])
@@ -253,8 +256,10 @@ def _slices(data: StudyData) -> Iterable[str]:
     """The primary figures by scenario, size and kind of cut."""
     yield "## The primary figures by scenario, size and kind of cut"
     yield (
-        "Within a scenario, the seeds are the replicates. A cut is *silent* if the bytes are dropped, and *held* if they wait "
-        "until the fault ends. Scenarios that cut no link are in neither of the rows for cuts."
+        "Within a scenario, the seeds are the replicates. `namesrv chaos list` explains the names of the scenarios. A cut is "
+        "*silent* if the bytes are dropped, and *held* if they wait until the fault ends. Scenarios that cut no link are in "
+        "neither of the rows for cuts. If no look-up of a run was answered during the fault, this run has no value for brokers "
+        "in answers, so a cell can have fewer runs than blocks."
     )
     parts: list[tuple[str, Where]] = [(name, _in("scenario", name)) for name in data.plan.scenarios]
     parts += [(f"{size} nodes", _in("nodes", size)) for size in sorted(_all(data, "nodes"))]
@@ -295,8 +300,9 @@ def _detection(data: StudyData) -> Iterable[str]:
     yield (
         "Times are multiples of the broker's time-out (3 s, in some scenarios 5 s). They begin with the silent death of a "
         "broker. They end with the first answer of a node that lacks this broker, if no later answer contains it. The quantiles "
-        "are Kaplan-Meier estimates. A node is asked every 0.25 s, and some nodes do not answer during a fault, so a time is an "
-        "upper bound. The deaths of one run are not independent. Brokers whose connections closed are left out."
+        "are Kaplan-Meier estimates; a dash means that the observation ended before the quantile. A node is asked every 0.25 s, "
+        "and some nodes do not answer during a fault, so a time is an upper bound. The deaths of one run are not independent. "
+        "Brokers whose connections closed are left out."
     )
 
 
@@ -315,7 +321,7 @@ def _levels(data: StudyData) -> Iterable[str]:
         )
     yield (
         "All processes of a run share two cores, so compare latencies between columns, not with other machines. A KV put "
-        "goes to every name server in turn, and each of these requests counts."
+        "goes to every name server in turn, and each of these requests counts as one put."
     )
 
 
@@ -326,9 +332,9 @@ def _resolution(data: StudyData) -> Iterable[str]:
     yield "## Does divergence depend on the resolution?"
     yield f"![Certain divergence by the time between two looks]({data.plan.name}/resolution.svg)"
     yield (
-        "The nodes were asked every 0.25 s. The other points of the chart use only every second, fourth or eighth time. "
-        "Certain divergence is a lower bound, so it falls with longer intervals. If two nodes change between the same two "
-        "questions, a short difference between them is possible but not certain."
+        "The nodes were asked every 0.25 s. The first point of each line uses all answers; the others use only every second, "
+        "fourth or eighth answer. Certain divergence is a lower bound, so it falls with longer intervals. If two nodes change "
+        "between the same two questions, a short difference between them is possible but not certain."
     )
     figures = [_BY_COLUMN[name] for name in ("divergence_share", "divergence_share_possible")]
     yield _arms_table(data, figures)
@@ -360,6 +366,7 @@ def _made(data: StudyData) -> Iterable[str]:
         "depend on a verdict. A run is judged when it is made, and again, with the present checks, by "
         "`namesrv study publish --judge-again`. A verdict is unknown if too little "
         "happened or the machine was too busy to judge times. The promises are those of the mode and, in CP, of the read level. "
+        "In runs.csv, `verdict` and `reason` also cover promises that stale reads do not make. "
         "Slowdown is the time in which processes ran or waited for a core, divided by the time in which they ran, in the worst "
         "phase of a run after its start. *Operations* is the mean number of clients' operations in a run. A client sends nothing "
         "while it waits for an answer, so a run with slow answers has fewer operations. A list below names each run "
@@ -379,7 +386,8 @@ def _repaired(row: Mapping[str, str]) -> str:
 
 REPAIRED = {
     ("fefe8d749d53741fff0705057fc452f7f5b9d3a6", "one state for one revision"): (
-        "the version of this run could put two revisions on a page of `/v1/kv`; repaired in commit c2b6b84f"
+        "a page of `/v1/kv` in the version of this run could show a later change under an earlier revision; repaired in commit "
+        "c2b6b84f"
     ),
 }
 """Version and promise -> why runs of this version broke the promise, and the repair. Only causes that a later version has
@@ -394,7 +402,7 @@ EARLIER = (
     (
         "failover_unavailable_longest",
         "2.6 s without a fault",
-        "the probe counted, too, which pauses by design; now the worst client counts",
+        "the probe, a client that pauses by design, counted, too; now the worst client counts",
     ),
     (
         "convergence",
@@ -410,7 +418,7 @@ def _changes(data: StudyData) -> Iterable[str]:
         return
     yield "## Changed definitions"
     yield (
-        "An earlier study had other scenarios and other definitions: 320 runs, up to version 0.1.0. Some of its findings were "
+        "An earlier study (320 runs, up to version 0.1.0) had other scenarios and other definitions. Some of its findings were "
         "artefacts of the measurement. This table shows its figures beside those of this study."
     )
     rows = []
@@ -447,19 +455,20 @@ def _threats(data: StudyData) -> Iterable[str]:
             "Toxiproxy. There was no network between sites, and only one clock and one disk.",
             f"**Load.** {at_a_time} run{'s were' if jobs - {'1'} else ' was'} made at a time, and the processes of a run compete "
             "for the cores ([slowdown](#what-was-made-and-which-promises-were-broken)). Latencies are those of a busy "
-            "machine. Elections, the fence, leases and the brokers' time-outs are timers, which can expire because of load. "
-            "The arms use different amounts of CPU time, so load is a part of the difference between them. Signs of differences, "
-            "lost writes and verdicts on linearizability depend less on it than times do.",
+            "machine. Elections, leases, the brokers' time-outs and the fence (when a node without a majority closes its "
+            "connections) use timers, which can expire because of load. The arms use different amounts of CPU time, so load is a "
+            "part of the difference between them. Signs of differences, lost writes and verdicts on linearizability depend less "
+            "on load than times do.",
             f"**Time scale.** {' '.join(data.plan.timers.split())}",
-            f"**Choice of scenarios.** We chose the {scenarios} scenarios. A mean over them is a mean of these scenarios. "
+            f"**Choice of scenarios.** We chose the {scenarios} scenarios. A mean over them holds for these scenarios only. "
             "How often a fault of each kind occurs in production is unknown. The chart of the decision therefore has the "
             "frequency as an axis.",
             f"**Few replicates.** A sign-flip test over {scenarios} scenarios cannot give a probability below "
             f"{2 / 2**scenarios:.2g}, and each scenario without a difference doubles this. In simulations with six scenarios, "
             "the intervals contain the mean in 93 % of the cases if the values are normally distributed, and in 83 to 90 % if "
             "half of them are zero.",
-            "**Faults.** A fault that hits the leader hits the elected leader in CP, and a node that the seed draws in AP and "
-            "Java. The runs of a block have the same schedule, but not the same victim.",
+            "**Faults.** If a fault targets the leader, it hits the elected leader in CP, and a node chosen by the seed in AP "
+            "and Java. The runs of a block have the same schedule, but not the same victim.",
             "**Workload.** A run has a few brokers, topics and clients, and tens of requests per second. Brokers change far more "
             "often than in production, which makes stale routes more frequent.",
             "**Same authors.** AP, CP, the workload and the checks are by the same authors. RocketMQ's own name server is "
