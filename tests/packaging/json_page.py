@@ -252,7 +252,9 @@ OUTPUTS: dict[str, JsonOutput] = {
         many(record(nameServer=TEXT, entries=COUNT, of=COUNT, problem=maybe(TEXT))),
     ),
     "export": JsonOutput(
-        ("kv export", "config export"), "what was written to the file", record(nameServer=TEXT, file=TEXT, entries=COUNT)
+        ("kv export", "config export"),
+        "the file, and the number of entries in it",
+        record(nameServer=TEXT, file=TEXT, entries=COUNT),
     ),
     "config": JsonOutput(
         ("config get",),
@@ -291,7 +293,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "top": JsonOutput(
         ("top",),
-        "as `status`, with rates per second and the changes since the previous line",
+        "as `status`, with rates per second, and by kind the number of changes since the previous line",
         deployment({"changes": table(COUNT)}, {"rates": maybe(RATES)}),
         in_lines=True,
     ),
@@ -330,7 +332,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "drain": JsonOutput(
         ("drain",),
-        "closed connections without (`moved`) and with (`cut`) an unanswered request; with --undo only `admin` and `drained`",
+        "number of connections closed without (`moved`) and with (`cut`) unanswered requests; --undo: only `admin` and `drained`",
         record({"moved": COUNT, "cut": COUNT, "othersServing": many(TEXT)}, admin=TEXT, drained=TRUTH),
     ),
     "backup": JsonOutput(
@@ -366,7 +368,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "recover": JsonOutput(
         ("recover",),
-        "what the disk of a stopped node contains; `file` is null if nothing was saved, `newCluster` without --force-new-cluster",
+        "content of a stopped node's disk; `newCluster` is null without --force-new-cluster; `file` is null if nothing was saved",
         record(
             nodeId=TEXT,
             clusterId=TEXT,
@@ -597,7 +599,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "study-publish": JsonOutput(
         ("study publish",),
-        "the page, and how many runs were added to it (`added`), are used in it (`done`) and are in the plan (`runs`)",
+        "the page with the results, and numbers of runs: newly added (`added`), on the page (`done`), in the plan (`runs`)",
         record(study=TEXT, page=TEXT, added=COUNT, done=COUNT, runs=COUNT),
     ),
     "analyze": JsonOutput(
@@ -611,11 +613,11 @@ HEAD = """# JSON output
 
 <!-- Made by: python -m tests.packaging.json_page -->
 
-This page is for people who write scripts around `namesrv`. With `--json` a command prints one JSON document to stdout, or one in
-each line where the table says so. Each document has a [JSON schema](https://json-schema.org) (draft 2020-12) in the folder
-[schemas](schemas). Existing fields keep their names and meanings. New fields can be added, so a script should ignore fields that
-it does not know, as the schemas do. The exit code says how the command ended (`namesrv COMMAND --help`). If the command
-failed before it had an answer, stdout is empty and stderr has the reason.
+This page is for people who write scripts around `namesrv`. With `--json`, each command in the table prints one JSON document to
+stdout, or one in each line where the table says so. Each document has a [JSON schema](https://json-schema.org) (draft 2020-12) in
+the folder [schemas](schemas). Existing fields keep their names and meanings. New fields can be added, so a script should ignore
+fields that it does not know, as the schemas do. The exit code says how the command ended (`namesrv COMMAND --help`). If the
+command failed before it had an answer, stdout is empty and stderr has the reason.
 
     namesrv status --json | tee status.json | jq .leader
     check-jsonschema --schemafile docs/schemas/status.json status.json
