@@ -97,10 +97,11 @@ class HeartbeatConfirmations:
 
     def request(self, now: float) -> None:
         """This node is answering an append: send a request in the same packet if it is due."""
-        leader = self._leadership.leader_of(self._core.term)
-        if now < self._asked_at + self._request_seconds or leader in (None, self._context.node_id):
+        if now < self._asked_at + self._request_seconds:
             return
-        assert leader is not None
+        leader = self._leadership.leader_of(self._core.term)
+        if leader is None or leader == self._context.node_id:
+            return
         if leader != self._leader:
             self._leader = leader
             self._asked.clear()

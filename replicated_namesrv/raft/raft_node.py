@@ -365,12 +365,6 @@ class RaftNode(NodeViews):
                 now = self.context.now()
                 self.membership.accompany(now)
                 self.confirmations.request(now)
-            case ConfirmationRequest():
-                self.confirmations.on_request(peer, message)
-                self._work = Work.SEND
-            case Confirmation():
-                self.confirmations.on_confirmation(message)
-                self._work = Work.SEND
             case ReadAck():
                 self.reads.on_ack(peer, message)
                 self._work = Work.READS if self.reads.has_confirmed else Work.SEND
@@ -390,6 +384,12 @@ class RaftNode(NodeViews):
             case ApplicationData():
                 self.observer.received(peer, message.data)
                 self._work = Work.READS
+            case ConfirmationRequest():
+                self.confirmations.on_request(peer, message)
+                self._work = Work.SEND
+            case Confirmation():
+                self.confirmations.on_confirmation(message)
+                self._work = Work.SEND
             case SnapshotChunk():
                 self.receiving.on_chunk(peer, message)
             case SnapshotAck():
