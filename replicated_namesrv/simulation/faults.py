@@ -159,6 +159,8 @@ class Nemesis:
         for name in list(self._whole):
             self._put_back_whole(self._by_name[name])
         self._network.heal()
+        if self.is_sheltered():  # a node that stops now may be the only one that remembers what a rolled-back disk has lost
+            self.down = [machine for machine in self.down if not machine.is_up()]
         for machine in self._machines:
             machine.disk.full = machine.disk.failing = machine.out_of_memory = False
             machine.disk.slow_ms = 0
