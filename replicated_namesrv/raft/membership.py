@@ -355,7 +355,7 @@ class Membership:
         self._due_at = None
 
     def accompany(self, now: float) -> None:
-        """A heartbeat, or the answer to one, is being sent: send the introductions that are due soon in the same packets."""
+        """A heartbeat, or an answer to an append, is being sent: send the introductions that are due soon in the same packets."""
         if now + self._early_seconds + self._late_seconds < self.next_wakeup():
             return
         for peer in self._followers.connected_peers:

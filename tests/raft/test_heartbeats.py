@@ -20,24 +20,36 @@ from replicated_namesrv.raft.raft_messages import (
     ReadProbe,
 )
 from replicated_namesrv.raft.raft_node import RaftNode
+from tests.raft.test_reset_machines import reset
 from tests.support.raft_world import World
 
 HEARTBEAT_S = RaftConfig().heartbeat_ms / 1000
 
 
-def started(size: int = 3) -> World:
-    """A cluster with a leader whose term has a committed entry and whose nodes have accepted each other."""
+def started(size: int = 3) -> tuple[World, RaftNode]:
+    """A cluster whose nodes have accepted each other, and its leader, whose term has a committed entry."""
     world = World(size)
     world.start_all()
-    world.elect()
+    leader = world.elect()
     world.run(1.0)
-    return world
+    return world, leader
+
+
+def introductions_in(world: World) -> dict[tuple[str, str], list[float]]:
+    """For each sender and receiver, the times of the introductions that are sent from now on."""
+    times: dict[tuple[str, str], list[float]] = {}
+
+    def note(source: str, target: str, message: Message) -> bool:
+        if isinstance(message, Introduction):
+            times.setdefault((source, target), []).append(world.time)
+        return False
+
+    world.drop = note
+    return times
 
 
 def test_introductions_travel_with_heartbeats_and_their_answers() -> None:
-    world = started()
-    leader = world.leader
-    assert leader is not None
+    world, leader = started()
     sent: dict[tuple[str, str], list[tuple[float, bool]]] = {}
     heartbeats: set[tuple[str, str, float]] = set()
 
@@ -61,22 +73,17 @@ def test_introductions_travel_with_heartbeats_and_their_answers() -> None:
 
 def test_without_heartbeats_introductions_are_sent_alone() -> None:
     """A node that has lost contact with the leader still introduces itself to the other follower in time."""
-    world = started()
-    leader = world.leader
-    assert leader is not None
+    world, leader = started()
     one, other = (node.node_id for node in world.nodes if node is not leader)
+    times = introductions_in(world)
+    world.run(0.5)
     world.isolate(leader.node_id)
-    times: list[float] = []
-
-    def note(source: str, target: str, message: Message) -> bool:
-        if (source, target) == (one, other) and isinstance(message, Introduction):
-            times.append(world.time)
-        return False
-
-    world.drop = note
+    cut_at = world.time
     world.run(0.29)  # no election ends before that
-    assert times
-    assert times[0] - world.time <= (INTRODUCTION_HEARTBEATS + LATE_HEARTBEATS) * HEARTBEAT_S
+    for pair in (one, other), (other, one):
+        assert times[pair][-1] > cut_at, pair
+        pauses = [later - earlier for earlier, later in pairwise(times[pair])]
+        assert max(pauses) <= (INTRODUCTION_HEARTBEATS + LATE_HEARTBEATS) * HEARTBEAT_S + 0.002, pair
 
 
 def age(node: RaftNode) -> float:
@@ -89,9 +96,7 @@ def ages(world: World) -> dict[str, float]:
 
 
 def test_heartbeats_confirm_the_state_of_every_node_without_reads() -> None:
-    world = started(5)
-    leader = world.leader
-    assert leader is not None
+    world, leader = started(5)
     rounds = world.keep(ReadProbe)
     for _ in range(100):
         world.run(0.013)
@@ -102,7 +107,7 @@ def test_heartbeats_confirm_the_state_of_every_node_without_reads() -> None:
 
 def test_a_confirmation_covers_what_was_acknowledged_before_its_request() -> None:
     """For every time that a node reports, its state includes every command that was acknowledged before that time."""
-    world = started()
+    world, _ = started()
     acknowledged: list[tuple[float, bytes]] = []
     checked = 0
     for number in range(200):
@@ -133,9 +138,7 @@ def test_long_round_trips_do_not_prevent_confirmations(delay: float) -> None:
 
 
 def test_without_a_majority_nothing_is_confirmed() -> None:
-    world = started()
-    leader = world.leader
-    assert leader is not None
+    world, leader = started()
     one, _ = (node.node_id for node in world.nodes if node is not leader)
     world.isolate(leader.node_id)
     cut_at = world.time
@@ -149,9 +152,7 @@ def test_without_a_majority_nothing_is_confirmed() -> None:
 
 def test_an_observer_is_confirmed_by_voters_alone() -> None:
     """The leader and the observer have contact, and no other voter: the leader cannot know that it still leads."""
-    world = started()
-    leader = world.leader
-    assert leader is not None
+    world, leader = started()
     observer = world.new_host("o1")
     observer.start()
     change = MemberChange("add", "o1", ("host-o1", 9_000), observer=True)
@@ -172,9 +173,7 @@ def test_an_observer_is_confirmed_by_voters_alone() -> None:
 
 
 def test_a_deposed_leader_confirms_no_time_after_the_election_of_its_successor() -> None:
-    world = started()
-    deposed = world.leader
-    assert deposed is not None
+    world, deposed = started()
     world.isolate(deposed.node_id)
     world.run_until(lambda: world.leader not in (None, deposed))
     assert age(deposed) > 0.2
@@ -182,9 +181,7 @@ def test_a_deposed_leader_confirms_no_time_after_the_election_of_its_successor()
 
 def test_a_new_leader_confirms_nothing_before_an_entry_of_its_term_is_committed() -> None:
     """It may not know all committed entries before that (dissertation, 6.4)."""
-    world = started()
-    old = world.leader
-    assert old is not None
+    world, old = started()
     world.isolate(old.node_id)
     no_entries = True
 
@@ -208,9 +205,7 @@ def test_a_new_leader_confirms_nothing_before_an_entry_of_its_term_is_committed(
 
 def test_nodes_that_refuse_reads_confirm_nothing() -> None:
     """Nodes whose digests differ serve nobody."""
-    world = started()
-    leader = world.leader
-    assert leader is not None
+    world, leader = started()
     follower = next(node for node in world.nodes if node is not leader)
     assert max(age(leader), age(follower)) < 1
     leader.confirmations._refused = lambda: "the digests differ"
@@ -223,9 +218,7 @@ def test_nodes_that_refuse_reads_confirm_nothing() -> None:
 
 
 def test_a_confirmation_counts_when_its_index_is_applied() -> None:
-    world = started()
-    leader = world.leader
-    assert leader is not None
+    world, leader = started()
     follower = next(node for node in world.nodes if node is not leader)
     request = world.keep(ConfirmationRequest, follower.node_id)
     world.run_until(lambda: request)
@@ -267,8 +260,8 @@ def test_a_request_from_before_a_reset_confirms_no_request_after_it() -> None:
     machine gives its number to a later one."""
 
     def before_a_request() -> tuple[World, RaftNode, int]:
-        world = started()
-        node = next(node for node in world.nodes if node is not world.leader)
+        world, leader = started()
+        node = next(node for node in world.nodes if node is not leader)
         asked = world.keep(ConfirmationRequest, node.node_id)
         world.run_until(lambda: asked)
         world.run(0.095)
@@ -277,22 +270,12 @@ def test_a_request_from_before_a_reset_confirms_no_request_after_it() -> None:
 
     world, former, sequence = before_a_request()
     image = before_a_request()[0].hosts[former.node_id]
-    leader, host, name = world.leader, world.hosts[former.node_id], former.node_id
+    leader, name = world.leader, former.node_id
     assert leader is not None
     assert image.node is not None
     noted = leader.confirmations._noted
     world.run_until(lambda: any(request.sequence > sequence for request in noted.get(name, ())))
-    for peer in world.names:
-        world.disconnect(name, peer)
-        world.disconnect(peer, name)
-    host.node, host.life = None, host.life + 1
-    image.lag_s = world.time - image.now()
-    image.world, world.hosts[name] = world, image
-    for peer in image.node.peers:
-        image.node.on_disconnected(peer)
-    for peer in world.names:
-        world.connect(name, peer)
-        world.connect(peer, name)
+    reset(world, image, *(host for host in world.hosts.values() if host.name != name))
     world.drop = lambda source, target, message: target == name and isinstance(message, Append) and bool(message.entries)
     done = world.propose(leader.node_id, b"X")
     world.run_until(lambda: done)
@@ -304,17 +287,8 @@ def test_a_request_from_before_a_reset_confirms_no_request_after_it() -> None:
 
 def test_introductions_are_as_frequent_under_constant_writes() -> None:
     """Every write lets nodes answer appends. Neither do they introduce themselves with each, nor too late."""
-    world = started()
-    leader = world.leader
-    assert leader is not None
-    times: dict[tuple[str, str], list[float]] = {}
-
-    def note(source: str, target: str, message: Message) -> bool:
-        if isinstance(message, Introduction):
-            times.setdefault((source, target), []).append(world.time)
-        return False
-
-    world.drop = note
+    world, leader = started()
+    times = introductions_in(world)
     for number in range(800):
         world.propose(leader.node_id, b"%d" % number)
         world.run(0.002)

@@ -29,8 +29,8 @@ def led_with_one_follower(defences: Defences) -> tuple[World, RaftNode, Host]:
     return world, leader, follower
 
 
-def reset(world: World, image: Host, follower: Host) -> None:
-    """Replace the leader of ``world`` by its image from an equal world. Its connections are new."""
+def reset(world: World, image: Host, *reached: Host) -> None:
+    """Replace a machine of ``world`` by its image from an equal world. It has new connections with ``reached``."""
     former, name = world.hosts[image.name], image.name
     for peer in world.names:
         world.disconnect(name, peer)
@@ -41,8 +41,9 @@ def reset(world: World, image: Host, follower: Host) -> None:
     assert image.node is not None
     for peer in image.node.peers:
         image.node.on_disconnected(peer)
-    world.connect(name, follower.name)
-    world.connect(follower.name, name)
+    for host in reached:
+        world.connect(name, host.name)
+        world.connect(host.name, name)
 
 
 def reset_after_a_commit(defences: Defences, delay_s: float = 0.0) -> tuple[World, Host, Host]:
