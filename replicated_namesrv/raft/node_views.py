@@ -9,7 +9,7 @@ from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.group import Group
 from replicated_namesrv.raft.heartbeat_confirmations import HeartbeatConfirmations
-from replicated_namesrv.raft.identity import STATES, Identity
+from replicated_namesrv.raft.identity import MEMBER, STATES, Identity
 from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.members import Kind, Members, RaftMember, rows_of
 from replicated_namesrv.raft.membership import Membership
@@ -155,7 +155,7 @@ class NodeViews:
     @property
     def founders(self) -> Mapping[str, int]:
         """Node -> incarnation of the founders of the cluster; empty before it is formed."""
-        return self.identity.founders
+        return self.identity.founders if self.identity.state == MEMBER else {}
 
     def remembered_records(self, peer: str, incarnation: int) -> int:
         """How many records the log of this incarnation of ``peer`` had, as far as this node knows."""

@@ -143,6 +143,16 @@ def test_a_voter_that_check_quorum_does_not_count_does_not_answer() -> None:
     assert refusal(leader, remove(alive)).row == "M10"
 
 
+def test_a_voter_whose_connection_was_closed_does_not_answer() -> None:
+    """It may have lost its disk: then an entry that needs it would be committed by nobody, and no node could be elected."""
+    world, leader = cluster()
+    cut_off, restarting = followers(world)
+    world.isolate(cut_off)
+    assert leader.member_changes.refusal(remove(cut_off)) is None
+    world.hosts[restarting].crash()
+    assert refusal(leader, remove(cut_off)).row == "M10"
+
+
 def test_a_move_that_leaves_no_quorum_until_the_moved_voter_restarts_is_refused() -> None:
     """The members close their connections to a moved voter at once."""
     world, leader = cluster()
