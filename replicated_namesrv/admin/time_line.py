@@ -50,8 +50,8 @@ STALL_S = 2.0
 """If a tick is late by more than this, this node was paused, or its event loop was blocked."""
 OTHERS_MAX = 1_000
 """Maximum number of entries that are requested from each other node."""
-BATCH_BYTES = 8 << 10
-"""Size of the changes that are read in one turn. Some 30 changes take 0.2 ms."""
+BATCH_BYTES = 32 << 10
+"""Size of the changes that are read in one turn. Some 50 changes take 0.2 ms."""
 BATCH_PAUSE_S = 0.005
 """Pause between two batches, so that requests of clients do not wait for several."""
 BATCHES_MAX = 512
@@ -238,7 +238,7 @@ class TimeLine:
 
 def _summaries(change: Change) -> Iterator[dict[str, Any]]:
     """The fields of a change's entries; a change has one entry for each broker."""
-    fields = orjson.loads(change.data)
+    fields = change.fields
     common: dict[str, Any] = {"timeMs": fields["timeMs"]}
     topics = fields.get("topics")
     if topics is not None:

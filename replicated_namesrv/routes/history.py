@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from json.encoder import encode_basestring_ascii
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 from replicated_namesrv.routes.broker_group import Registration
 from replicated_namesrv.routes.commands import (
@@ -65,9 +65,15 @@ class Change:
     def data(self) -> str:
         """A JSON object on one line, ASCII."""
         if not self._data:
-            fields, self._fields = self._fields, {}
-            self._data = _text({name: sorted(value) if isinstance(value, tuple) else value for name, value in fields.items()})
+            self._data, self._fields = _text(self.fields), {}
         return self._data
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The object of ``data``. Until ``data`` is made, this costs a copy of the names."""
+        if self._data:
+            return cast(dict[str, Any], json.loads(self._data))
+        return {name: sorted(value) if isinstance(value, tuple) else value for name, value in self._fields.items()}
 
 
 def _bytes(value: object) -> int:
@@ -162,7 +168,7 @@ class History:
         found: list[Change] = []
         while position < len(self._changes) and bytes_max > 0:
             found.append(self._changes[position])
-            bytes_max -= len(found[-1].data)
+            bytes_max -= found[-1].size_bytes
             position += 1
         return found
 

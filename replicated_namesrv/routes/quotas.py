@@ -227,9 +227,11 @@ def _registration_growth(tables: Tables, command: RegisterBroker, new: Collectio
     """Upper bound of what a registration adds to its broker name and to the clusters' lists. A part of it may be refused, so
     bytes that one part would free are not counted as room for another part."""
     group = tables.groups.get(command.broker_name)
-    more = sizes.group_bytes(command.broker_name, command.cluster_name if group is None else group.cluster, command.zone_name)
-    if group is not None:
-        more = max(0, more - sizes.group_bytes(group.broker_name, group.cluster, group.zone_name))
+    more = 0
+    if group is None:
+        more = sizes.group_bytes(command.broker_name, command.cluster_name, command.zone_name)
+    elif group.zone_name != command.zone_name:
+        more = max(0, sizes.text_bytes(command.zone_name) - sizes.text_bytes(group.zone_name))
     more += max(0, _member_growth(tables, command, group))
     takes = _may_take_topics(command)
     if new and takes:
@@ -256,6 +258,13 @@ def _may_take_topics(command: RegisterBroker) -> bool:
 def _member_growth(tables: Tables, command: RegisterBroker, group: BrokerGroup | None) -> int:
     """Bytes of the registered broker, less those of the registrations that it replaces."""
     held = tables.live.get((command.cluster_name, command.broker_addr))
+    if (
+        held is not None
+        and (held.broker_name, held.broker_id) == (command.broker_name, command.broker_id)
+        and held.ha_server_addr == command.ha_server_addr
+        and command.filter_servers in (None, held.filter_servers)
+    ):
+        return 0  # the usual case: it replaces itself, with the same texts
     replaced = {held} if held is not None and held.broker_name == command.broker_name else set()
     if group is not None and command.broker_id in group.members:
         replaced.add(group.members[command.broker_id])
