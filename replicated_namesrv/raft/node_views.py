@@ -161,14 +161,17 @@ class NodeViews:
         """How many records the log of this incarnation of ``peer`` had, as far as this node knows."""
         return self.memories.memory(peer, incarnation).number
 
-    @property
-    def writes_refused(self) -> str | None:
+    def why_writes_are_refused(self) -> str | None:
         """Why this running node accepts no proposals: it was removed, its disk is stalled, or no majority agrees on a digest."""
         if self.identity.removed_at:
             return self.group.removed
         if self.stall.stalled:
             return f"the disk of this node has not finished a sync for more than {self.config.sync_stall_ms} ms"
-        return self.digests.dissent
+        return self.digests.dissent if self.digests.mismatch_index else None
+
+    @property
+    def writes_refused(self) -> str | None:
+        return self.why_writes_are_refused()
 
     def why_reads_are_refused(self) -> str | None:
         """Why this node confirms no reads: it was removed, or no majority agrees on a digest. None: it confirms reads."""

@@ -147,8 +147,8 @@ class Proposals:
     # Callers
 
     def propose(self, command: bytes, done: Done, timeout_ms: int) -> None:
-        config = self.config
-        if self._now() < self._uncertain_until:
+        config, now = self.config, self._now()
+        if now < self._uncertain_until:
             self._measurements.proposals[UNKNOWN] += 1
             done(Indeterminate("this node went back to an earlier state lately; this request may have been executed before that"))
             return
@@ -165,7 +165,7 @@ class Proposals:
             self._measurements.proposals[REJECTED] += 1
             done(Rejected(refused, self._leader))
             return
-        number, now = self._next, self._now()
+        number = self._next
         self._next = number + 1
         self._pending[number] = Pending(command, done, now)
         self._pending_bytes += len(command)

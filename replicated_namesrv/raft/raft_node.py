@@ -244,7 +244,7 @@ class RaftNode(NodeViews):
         self.digests = Digests(context, core, membership, outbox, membership.digest_version, self.state_digest)
         self.proposals = Proposals(
             context, Origin(self.node_id, self.incarnation, self.boot), core, log, membership, configuration, outbox, leadership,
-            sessions, self.state_machine, self._may_append, lambda: self.writes_refused, membership.boot_of,
+            sessions, self.state_machine, self._may_append, self.why_writes_are_refused, membership.boot_of,
             self.followers.is_connected,
         )  # fmt: skip  # items grouped by line
         self.reads = ReadIndex(
@@ -295,6 +295,8 @@ class RaftNode(NodeViews):
             return Work.SEND
         self._work = Work.TICK
         self._guarded(self._received, peer, message)
+        if self._work is Work.TICK:
+            return Work.TICK
         is_notified = self._notified_leader == self.leadership.leader_of(self.core.term)
         # Each contact with the leader draws another election time-out, which may end before the present one.
         is_in_time = self.leadership.election_deadline >= self._wakes_at or self.core.is_leader
