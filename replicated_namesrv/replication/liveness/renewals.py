@@ -4,8 +4,8 @@ The leader judges a renewal when its LEAD is applied and its state is confirmed 
 three facts: this node was the leader when the renewal arrived, its state includes everything acknowledged before, and no removal
 that it does not know can still take effect. Heartbeats confirm the state without further messages
 (``raft/heartbeat_confirmations.py``). In three cases, the leader requests a read index, which serves all renewals that wait: a
-report is urgent; it has waited for WAIT_MAX_MS; or the last confirmation by heartbeats is older than that, because links are slow
-or there is only one voter.
+report is urgent; it has waited for WAIT_MS; or the last confirmation by heartbeats is older than AGE_MAX_MS, because links are
+slow or there is only one voter.
 
     row  registration in the state  removal     group         suspected     the renewal is              test
     R1   none, or another epoch     -           -             -             refused: DIFFERS            test_unknown_epoch
@@ -30,10 +30,10 @@ from replicated_namesrv.replication.liveness.liveness_context import Term
 from replicated_namesrv.replication.liveness.removals import Removals
 from replicated_namesrv.replication.liveness.silence import Suspicions
 
-JUDGING_INTERVAL_MS = 25.0
-"""Time between two looks whether heartbeats have confirmed the state. Copies of a change do not wait for it."""
-WAIT_MAX_MS = 100.0
-"""After this time, a read index is requested. Two heartbeats by default."""
+WAIT_MS = 25.0
+"""Time that reports wait for a heartbeat to confirm the state. Copies of a change do not wait."""
+AGE_MAX_MS = 100.0
+"""If the last confirmation is older than this, reports do not wait for the next one. Two heartbeats by default."""
 MARGIN_MS = 1.0
 """The confirmed time must be later than the arrival by this much, because it is converted between two clocks."""
 ACCEPTED = 0
@@ -72,8 +72,8 @@ class Renewals:
         self._unrecorded: list[Reported] = []
         """Reports that were judged, but whose answers wait until some contacts are recorded."""
         self._is_asking = self._is_pausing = self._is_hurried = False
-        """Three flags: a read index is requested; a timer runs until the next look at the confirmed time; a waiting report needs
-        a read index."""
+        """Three flags: a read index is requested; a timer runs until the look at the confirmed time; a waiting report needs a read
+        index."""
 
     def put(self, reported: Reported, is_hurried: bool) -> None:
         """Judge this report. ``is_hurried``: do not wait for heartbeats."""
@@ -97,25 +97,25 @@ class Renewals:
         if self._is_asking or not self._waiting or not self.has_begun:
             return
         node = self._term.node
-        if self._is_hurried or node.monotonic_ms() - node.consensus.confirmed_ms >= WAIT_MAX_MS:
+        if self._is_hurried or node.monotonic_ms() - node.consensus.confirmed_ms >= AGE_MAX_MS:
             self._ask()
         elif not self._is_pausing:
             self._is_pausing = True
-            self._later(JUDGING_INTERVAL_MS / 1000, self._look)
+            self._later(WAIT_MS / 1000, self._look)
 
     def _look(self) -> None:
-        """Judge the reports that arrived before the time for which heartbeats confirm the state."""
+        """Judge the reports that arrived before the time for which heartbeats confirm the state. Request a read index for the
+        others."""
         self._is_pausing = False
         if self._term.is_over:
             return
-        node = self._term.node
-        confirmed_ms = node.consensus.confirmed_ms
+        confirmed_ms = self._term.node.consensus.confirmed_ms
         confirmed = [reported for reported in self._waiting if reported.arrived_ms + MARGIN_MS < confirmed_ms]
         self._waiting = self._waiting[len(confirmed) :]
         if confirmed:
             self._judge(confirmed)
         if self._waiting:
-            self._is_hurried = self._is_hurried or node.monotonic_ms() - self._waiting[0].arrived_ms >= WAIT_MAX_MS
+            self._is_hurried = True
             self.proceed()
 
     def _ask(self) -> None:
