@@ -236,12 +236,13 @@ class MemberChanges:
 
     def _too_few(self, change: MemberChange, after: Members) -> str | None:
         # the time that CheckQuorum allows: without a quorum after the change, this leader would step down, and none could be
-        # elected. A voter whose connection was closed may come back without its disk, and then it needs a quorum to join.
+        # elected. A voter whose connection was closed counts again when it has answered over a new one: it may have lost its
+        # disk, and then it needs a quorum to join.
         limit = self._now() - self._context.config.election_min_ms / 1000
         answering = {
             p.peer
             for p in self._followers.progress.values()
-            if p.connected and p.acknowledged_at >= limit and self._configuration.latest.get(p.peer) == p.incarnation
+            if p.has_answered and p.acknowledged_at >= limit and self._configuration.latest.get(p.peer) == p.incarnation
         } | {self._context.node_id}
         needed, voters = quorum_of(after), places(after)
         before = self._with_address(change.name, self._configuration.members.get(change.name, RaftMember()))

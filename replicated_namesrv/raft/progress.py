@@ -210,6 +210,7 @@ class Progress:
         "defences",
         "delivered",
         "floor",
+        "has_answered",
         "incarnation",
         "inflight",
         "kept_at",
@@ -255,6 +256,8 @@ class Progress:
         self.match, self.delivered = 0, 0
         self.acknowledged_at = NEVER
         """When this node sent the newest message that the follower has acknowledged."""
+        self.has_answered = False
+        """Whether the follower has answered a message that was sent over the present connection."""
         self.drop_log()
         self.backoff.reset()
         self.become_probe(following, sequence)
@@ -282,6 +285,7 @@ class Progress:
         transfer = self.transfer
         self.become_probe(following, sequence)
         self.backoff.reset()
+        self.has_answered = False
         if transfer is not None:
             transfer.resume()
             self.state, self.transfer = SNAPSHOT, transfer
@@ -303,6 +307,7 @@ class Progress:
         sent_at = self.inflight.answered(sequence)
         if sent_at > self.acknowledged_at:
             self.acknowledged_at = sent_at
+            self.has_answered = True
         return sent_at
 
     def matched(self, log_index: int) -> None:

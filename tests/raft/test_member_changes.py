@@ -11,7 +11,7 @@ from replicated_namesrv.raft.raft_node import RaftNode
 from tests.raft.test_defences import commit
 from tests.raft.test_lost_memory import old_version
 from tests.raft.test_members import add, grow, make, remove
-from tests.support.raft_world import World
+from tests.support.raft_world import Disk, World
 
 
 def cluster(size: int = 3) -> tuple[World, RaftNode]:
@@ -149,8 +149,25 @@ def test_a_voter_whose_connection_was_closed_does_not_answer() -> None:
     cut_off, restarting = followers(world)
     world.isolate(cut_off)
     assert leader.member_changes.refusal(remove(cut_off)) is None
-    world.hosts[restarting].crash()
+    host = world.hosts[restarting]
+    host.crash()
     assert refusal(leader, remove(cut_off)).row == "M10"
+    host.disk = Disk()
+    world.run(0.02)
+    host.start()
+    assert leader.followers.is_connected(restarting)
+    assert refusal(leader, remove(cut_off)).row == "M10", "its new process has answered nothing"
+
+
+def test_a_voter_that_reconnects_with_its_disk_answers_again() -> None:
+    world, leader = cluster()
+    cut_off, restarting = followers(world)
+    world.isolate(cut_off)
+    world.hosts[restarting].crash()
+    world.hosts[restarting].start()
+    assert refusal(leader, remove(cut_off)).row == "M10"
+    world.run_until(lambda: world.leader is not None and world.leader.member_changes.refusal(remove(cut_off)) is None)
+    make(world, remove(cut_off))
 
 
 def test_a_move_that_leaves_no_quorum_until_the_moved_voter_restarts_is_refused() -> None:

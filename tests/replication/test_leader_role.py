@@ -127,6 +127,25 @@ def test_renewals_that_no_heartbeat_has_confirmed_in_time_share_a_read_index(sce
     assert (scene.refusals(), scene.timers) == ([()] * 2, [])
 
 
+@pytest.mark.parametrize("confirms", [True, False])
+def test_a_renewal_that_came_during_a_read_index_waits_no_longer_than_others(scene: Scene, confirms: bool) -> None:
+    """A heartbeat confirms it before that read index comes, or the next one is requested as soon as this one has come."""
+    scene.led()
+    scene.is_patient = True
+    scene.group.confirmed_ms = scene.now_ms - AGE_MAX_MS
+    scene.report("n3", scene.entry(True))
+    assert len(scene.group.reads) == 1
+    scene.group.confirmed_ms = arrived_ms = scene.now_ms
+    scene.report("n2", scene.entry(True))
+    if confirms:
+        scene.group.confirmed_ms += WAIT_MS / 2
+    scene.run_timers()
+    assert (scene.now_ms - arrived_ms, len(scene.group.reads)) == (WAIT_MS, 1)
+    assert scene.refusals() == [()] * confirms
+    scene.confirm()
+    assert len(scene.group.reads) == (not confirms)
+
+
 @pytest.mark.parametrize("confirmed_ago_ms", [math.inf, AGE_MAX_MS])
 def test_renewals_get_a_read_index_at_once_if_heartbeats_confirm_nothing(scene: Scene, confirmed_ago_ms: float) -> None:
     """The only voter has no heartbeats, and on slow links the answers take long."""

@@ -4,8 +4,9 @@ The leader judges a renewal when its LEAD is applied and its state is confirmed 
 three facts: this node was the leader when the renewal arrived, its state includes everything acknowledged before, and no removal
 that it does not know can still take effect. Heartbeats confirm the state without further messages
 (``raft/heartbeat_confirmations.py``). In three cases, the leader requests a read index, which serves all renewals that wait: a
-report is urgent; it has waited for WAIT_MS; or the last confirmation by heartbeats is older than AGE_MAX_MS, because links are
-slow or there is only one voter.
+report is urgent; the oldest one has waited for WAIT_MS; or the last confirmation by heartbeats is older than AGE_MAX_MS, because
+links are slow or there is only one voter. Only one read index is requested at a time. Reports that arrive meanwhile wait for a
+heartbeat or for the next one.
 
     row  registration in the state  removal     group         suspected     the renewal is              test
     R1   none, or another epoch     -           -             -             refused: DIFFERS            test_unknown_epoch
@@ -94,14 +95,17 @@ class Renewals:
 
     def proceed(self) -> None:
         """Wait for heartbeats, or request a read index for the waiting reports."""
-        if self._is_asking or not self._waiting or not self.has_begun:
+        if not self._waiting or not self.has_begun:
             return
         node = self._term.node
-        if self._is_hurried or node.monotonic_ms() - node.consensus.confirmed_ms >= AGE_MAX_MS:
-            self._ask()
+        now_ms = node.monotonic_ms()
+        if self._is_hurried or now_ms - node.consensus.confirmed_ms >= AGE_MAX_MS:
+            if not self._is_asking:
+                self._ask()
         elif not self._is_pausing:
             self._is_pausing = True
-            self._later(WAIT_MS / 1000, self._look)
+            wait_ms = max(0.0, self._waiting[0].arrived_ms + WAIT_MS - now_ms)
+            self._later(wait_ms / 1000, self._look)
 
     def _look(self) -> None:
         """Judge the reports that arrived before the time for which heartbeats confirm the state. Request a read index for the
