@@ -181,7 +181,8 @@ class FrameSeal:
     def of(self, payload: bytes) -> bytes:
         """The MAC of the next frame."""
         mac = self._copy()
-        mac.update(_pack_count(self._count) + payload)  # one call for both takes a fifth less time for short frames
+        mac.update(_pack_count(self._count))
+        mac.update(payload)
         self._count += 1
         return mac.digest()
 

@@ -17,6 +17,8 @@ from json.encoder import encode_basestring_ascii
 from operator import attrgetter
 from typing import Any, cast
 
+import orjson
+
 from replicated_namesrv.routes.broker_group import Registration
 from replicated_namesrv.routes.commands import (
     ChangeWritePerm,
@@ -70,9 +72,9 @@ class Change:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The object of ``data``. Until ``data`` is made, this costs a copy of the names."""
+        """The object of ``data``. Do not change its values."""
         if self._data:
-            return cast(dict[str, Any], json.loads(self._data))
+            return cast(dict[str, Any], orjson.loads(self._data))
         return {name: sorted(value) if isinstance(value, tuple) else value for name, value in self._fields.items()}
 
 

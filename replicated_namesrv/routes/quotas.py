@@ -260,7 +260,7 @@ def _member_growth(tables: Tables, command: RegisterBroker, group: BrokerGroup |
     held = tables.live.get((command.cluster_name, command.broker_addr))
     if (
         held is not None
-        and (held.broker_name, held.broker_id) == (command.broker_name, command.broker_id)
+        and held.broker_name == command.broker_name
         and held.ha_server_addr == command.ha_server_addr
         and command.filter_servers in (None, held.filter_servers)
     ):

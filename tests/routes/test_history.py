@@ -50,6 +50,16 @@ class Watched:
         return None if not changes else json.loads(changes[0].data)
 
 
+def test_fields_are_equal_before_and_after_the_text_is_made() -> None:
+    watched = Watched()
+    watched.state.apply(registration({"b": QUEUES, "a": QUEUES}), 7)
+    watched.history.note(watched.state, registration({"b": QUEUES, "a": QUEUES}), 7)
+    (change,) = watched.history.after(0, 1)
+    before = change.fields
+    assert before == json.loads(change.data) == change.fields
+    assert before["topics"] == ["a", "b"]
+
+
 @pytest.mark.parametrize("character", ["v", "\x01", "\x7f", '"', "\u00e4", "\u4e2d", "\U0001f600"])
 @pytest.mark.parametrize("begin", ["", "\U0001f600"])
 def test_the_limit_counts_the_memory_of_all_texts_read_or_not(character: str, begin: str) -> None:

@@ -198,6 +198,28 @@ def test_no_command_adds_more_than_was_granted(history: list[Command], command: 
     state = RouteInfoManager()
     for time_ms, earlier in enumerate(history):
         state.apply(earlier, time_ms)
+    check_growth(state, command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        register("b", 0, "b:1", version=2, ha="a-longer-address:1"),
+        register("b", 0, "b:1", version=2, filters=("f:1",)),
+        register("b", 0, "b:1", version=2, zone="a-zone"),
+        register("other", 0, "b:1", version=2),
+        register("b", 1, "b:1", version=2),
+    ],
+    ids=["address", "filter-servers", "zone", "name", "id"],
+)
+def test_a_registered_broker_adds_no_more_than_was_granted(command: Command) -> None:
+    state = RouteInfoManager()
+    state.apply(register("b", 0, "b:1"), 1)
+    check_growth(state, command)
+
+
+def check_growth(state: RouteInfoManager, command: Command) -> None:
+    """Apply ``command``, and compare the growth with the needs before."""
     needs = {(need.bound, need.of): need for need in state.needs(command) if isinstance(need, Need)}
     before = used_by_place(state)
     state.apply(command, 99)

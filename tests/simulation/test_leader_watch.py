@@ -19,6 +19,16 @@ def run_with_deaf_leader(off: str | None, heals_after_s: float) -> RunResult:
     return simulation.run()
 
 
+def test_a_cluster_that_is_not_founded_yet_needs_no_leader() -> None:
+    """Founding needs all nodes. Two of them have promised to found the cluster, so they know its founders."""
+    simulation = Simulation(Scenario(1, duration_s=9, faults=()), build_raft, declared_drift)
+    first, *others = [machine.name for machine in simulation.machines]
+    simulation.network.cut([(name, first) for name in others], hold=False)
+    simulation.world.after(8 * SECOND, simulation.network.heal)
+    result = simulation.run()
+    assert result.violation is None, result.text
+
+
 def test_others_elect_in_the_place_of_a_leader_that_hears_nobody() -> None:
     result = run_with_deaf_leader(None, heals_after_s=8)
     assert result.violation is None, result.text
