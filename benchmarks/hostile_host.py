@@ -8,8 +8,8 @@ permits, the attackers get only the processor time that the nodes leave, and the
 client process is not a delay of a node.
 
 Each client sends a request every few milliseconds and waits for its answer: route queries, renewals of its own broker, and small
-KV writes, at all nodes in turn. Even without an attack a renewal waits for up to 25 ms: the leader collects the renewals of this
-time. Either a heartbeat confirms them, or one question to a majority (``liveness/renewals.py``).
+KV writes, at all nodes in turn. Even without an attack a renewal waits for about 10 ms: the leader collects the renewals of this
+time, and then asks a majority (``liveness/renewals.py``).
 """
 
 import argparse

@@ -31,8 +31,8 @@ from replicated_namesrv.replication.liveness.liveness_context import Term
 from replicated_namesrv.replication.liveness.removals import Removals
 from replicated_namesrv.replication.liveness.silence import Suspicions
 
-WAIT_MS = 25.0
-"""Time that reports wait for a heartbeat to confirm the state. Copies of a change do not wait."""
+WAIT_MS = 10.0
+"""Time that the oldest waiting report waits for a heartbeat to confirm the state. Copies of a change do not wait."""
 AGE_MAX_MS = 100.0
 """If the last confirmation is older than this, reports do not wait for the next one. Two heartbeats by default."""
 MARGIN_MS = 1.0
