@@ -3,7 +3,8 @@
 The leader knows the progress of all members, so its answer is shown if it answers. Otherwise an answer that names a leader is
 preferred, then one of a higher term. A change is requested from the leader until it is made or refused. If the leader transfers
 leadership, the next leader gets the request. ``add``, ``promote`` and ``replace`` then wait until the node votes. ``add`` of an
-observer waits until it has the log. If that takes too long, the command ends. The same command, run again, continues to wait.
+observer waits until it has the log. If that takes too long, the command ends. The same command, run again, continues to wait; if
+everything has been done meanwhile, it says so.
 """
 
 import argparse
@@ -131,8 +132,7 @@ class _Change:
             elif action == "add":
                 rows = self._add(*operands, observer=observer)
             elif action == "promote":
-                self._request("promote", operands[0])
-                rows = self._wait_for(operands[0], "voter")
+                rows = self._promote(operands[0])
             else:
                 rows = self._request(action, operands[0], *operands[1:])
         except (AdminRefusedError, SettingError, _UnfinishedError) as error:
@@ -242,15 +242,23 @@ class _Change:
     def _row(self, name: str) -> dict[str, Any] | None:
         return {row["nodeId"]: row for row in self._rows()}.get(name)
 
-    def _add(self, name: str, address: str, *, observer: bool, may_vote: bool = False) -> list[dict[str, Any]]:
-        """Add a node, unless an earlier command has added it at this address and it does not vote yet. ``may_vote``: a node that
-        already votes is not added again either."""
-        row, found_as = self._row(name), {"observer" if observer else "learner", *(("voter", "leader") if may_vote else ())}
-        if row is not None and _is_at(row, address) and row["role"] in found_as:
+    def _add(self, name: str, address: str, *, observer: bool) -> list[dict[str, Any]]:
+        """Add a node, unless it is a member of this kind at this address already, and wait for it."""
+        row, kinds = self._row(name), ("observer",) if observer else ("learner", "voter", "leader")
+        if row is not None and _is_at(row, address) and row["role"] in kinds:
             self._tell(f"{name} is a member at {address} already: {row['role']}")
         else:
             self._request("add", name, address, observer=observer)
         return self._wait_for(name, "observer" if observer else "voter")
+
+    def _promote(self, name: str) -> list[dict[str, Any]]:
+        """Promote an observer, unless that has been done, and wait until it votes."""
+        row = self._row(name)
+        if row is not None and row["role"] != "observer":
+            self._tell(f"{name} is no observer: {row['role']}")
+        else:
+            self._request("promote", name)
+        return self._wait_for(name, "voter")
 
     def _replace(self, old: str, new: str, address: str) -> list[dict[str, Any]]:
         """Raises SettingError before anything is changed if ``old`` cannot be replaced by ``new``."""
@@ -259,11 +267,14 @@ class _Change:
                 f"{old} cannot be replaced by a node of the same name; give another name, or start {old} with --join, its old "
                 "address and an empty disk"
             )
-        names = [row["nodeId"] for row in self._rows()]
-        if old not in names:
-            raise SettingError(f"{old} is not a member; give one of {', '.join(names)}")
+        rows = {row["nodeId"]: row for row in self._rows()}
+        if old not in rows:
+            if new not in rows or not _is_at(rows[new], address):
+                raise SettingError(f"{old} is not a member; give one of {', '.join(rows)}")
+            self._tell(f"{old} is not a member (any more)")
+            return self._add(new, address, observer=False)
         try:
-            self._add(new, address, observer=False, may_vote=True)
+            self._add(new, address, observer=False)
         except _UnfinishedError as error:
             raise _UnfinishedError(f"{error}. {old} was not removed; repeat the command to continue") from None
         try:

@@ -16,8 +16,9 @@ Without this command, the node would read files in DIR that are older than the b
 
 No file is deleted. The command refuses, and changes nothing, if data would be lost. There are two cases. First, the given files
 disagree about a key or a shared setting, and --prefer names no winner. Second, DIR has a value of a key or of a shared setting
-that no given file has: with ``--to cp`` in kvConfig.json or runtime.properties, with ``--to ap`` in a CP log of a higher revision
-than the backup. After a crash, run the command again: it completes the work.
+that no given file has: with ``--to cp`` in kvConfig.json, runtime.properties or a CP log; with ``--to ap`` in a CP log of a higher
+revision than the backup or, if DIR has no CP log because it was switched already, in kvConfig.json (with --prefer, it is
+replaced). After a crash, run the command again: it completes the work.
 """
 
 import argparse
@@ -32,12 +33,14 @@ from replicated_namesrv.cli.kv_import import entries_of, is_backup
 from replicated_namesrv.compat.kv_file import read_kv_file, write_kv_file
 from replicated_namesrv.errors import BodyError, NamesrvError, SettingError, StorageError
 from replicated_namesrv.files import give_to_owner, is_held, sync_folder, write_atomically
-from replicated_namesrv.raft.raft_errors import RaftError
+from replicated_namesrv.raft.file_storage import LOCK
+from replicated_namesrv.raft.identity import IDENTITY
+from replicated_namesrv.raft.raft_errors import IdentityError, RaftError
 from replicated_namesrv.raft.recovery import check_unused, recover
 from replicated_namesrv.replication.cluster_restore import RestorableMachine
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.encoding import RouteFormatError
-from replicated_namesrv.routes.state import RouteSettings
+from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from replicated_namesrv.settings import ROWS, RUN_TIME_FILE
 from replicated_namesrv.wire.properties import load_properties, store_properties
 
@@ -98,6 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
     directory: Path = arguments.directory
     if not directory.is_dir():
         raise SettingError(f"{directory} is not a folder; give the dataDir of a stopped node")
+    if (directory / LOCK).exists() and (directory / IDENTITY).exists():
+        raise SettingError(f"{directory} is the log of a node; give the folder that contains it, the dataDir of the node")
     sides = [_side(file) for file in arguments.backup]
     winner = _winner(arguments, sides)
     conflicts = _disagreements(sides, winner, arguments.prefer is not None)
@@ -107,10 +112,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.to == "cp":
         _check_kv_file(own, sides)
         _check_shared_settings(directory / RUN_TIME_FILE, sides)
+        _check_earlier_log(directory / RAFT, sides)
     else:
         _check_log(directory / RAFT, winner, arguments.backup[sides.index(winner)])
+        was_switched = not (directory / RAFT).is_dir() and _has_log(directory)
+        if was_switched and arguments.prefer is None:
+            _check_switched(own, winner)
         conflicts += _conflicts([own, winner], winner) if kv_file.exists() else []
-    if arguments.to == "ap" and not any(directory.glob(f"{RAFT}*")):
+    if arguments.to == "ap" and not _has_log(directory):
         print(f"warning: {directory} has no folder {RAFT}; check that it is the dataDir of a node with mode=cp", file=sys.stderr)
     steps = _Steps(directory, kv_file, arguments.to, winner)
     if not arguments.dry_run:
@@ -262,22 +271,70 @@ def _run_time(file: Path) -> dict[str, str]:
         raise StorageError(f"{file}: {cause}; nothing was changed") from None
 
 
+def _has_log(directory: Path) -> bool:
+    """Whether the folder contains a CP log, or one that a switch has set aside."""
+    return any(path.is_dir() for path in directory.glob(f"{RAFT}*") if path.name == RAFT or ".before-" in path.name)
+
+
+def _check_switched(own: Side, backup: Side) -> None:
+    """Check that the kvConfig.json of a folder that was switched to AP already has nothing that the backup lacks. Raises
+    DisagreementError."""
+    known = set(backup.table.items())
+    if newer := sorted(key for key, value in own.table.items() if (key, value) not in known):
+        listed = ", ".join(f"{namespace}/{key}" for namespace, key in newer[:SHOWN_MAX])
+        raise DisagreementError(
+            f"nothing was changed: this folder was switched to ap already, and {own.name} has values that {backup.name} does not "
+            f"have: {listed}; to replace it nevertheless, repeat the command with --prefer {backup.name}"
+        )
+
+
+def _check_earlier_log(directory: Path, sides: list[Side]) -> None:
+    """Check that each KV entry and each changed shared setting of a CP log on this disk is in one of the files. Raises
+    DisagreementError, StorageError."""
+    remedy = f"if this log is of an earlier cluster and not needed, rename {directory} first"
+    try:
+        state = _state_on(directory)[1]
+    except StorageError as error:
+        raise StorageError(f"{error}; {remedy}") from None
+    known = {item for side in sides for item in side.table.items()}
+    names = [f"{'/'.join(key)}" for key, value in sorted(_entries(state.kv_table()).items()) if (key, value) not in known]
+    default = _shown(RouteSettings())
+    for name, value in _shown(state.settings).items():
+        if value != default[name] and all(side.settings is None or side.settings[name] != value for side in sides):
+            names.append(f"setting {name}")
+    if names:
+        raise DisagreementError(
+            f"nothing was changed: {directory}, the log of a node with mode=cp, has values that no given file has: "
+            f"{', '.join(names[:SHOWN_MAX])}; give a backup of that cluster, or {remedy}"
+        )
+
+
+def _state_on(directory: Path) -> tuple[str | None, RouteInfoManager]:
+    """The cluster and the state on a disk; no cluster and an empty state if the node never was part of one. Raises
+    StorageError."""
+    machine = RouteStateMachine()
+    if not directory.is_dir():
+        return None, machine.state
+    try:
+        return recover(directory, RestorableMachine(machine)).cluster, machine.state
+    except IdentityError:
+        return None, RouteStateMachine().state
+    except (RaftError, RouteFormatError, OSError) as error:
+        raise StorageError(f"nothing was changed: {directory}: {error}") from None
+
+
 def _check_log(directory: Path, backup: Side, file: Path) -> None:
     """Check that the log on this disk has no KV entry and no shared setting newer than the backup. Raises DisagreementError,
     StorageError."""
-    if not directory.is_dir():
+    head = check_file(file)
+    cluster, state = _state_on(directory)
+    if cluster is None:
         return
-    head, machine = check_file(file), RouteStateMachine()
-    try:
-        found = recover(directory, RestorableMachine(machine))
-    except (RaftError, RouteFormatError, OSError) as error:
-        raise StorageError(f"nothing was changed: {directory}: {error}") from None
-    if head.fields.get("clusterId") != found.cluster:
+    if head.fields.get("clusterId") != cluster:
         raise DisagreementError(
-            f"nothing was changed: {file} is of cluster {head.fields.get('clusterId')}, and {directory} of {found.cluster}; give "
-            "a backup of this cluster"
+            f"nothing was changed: {file} is of cluster {head.fields.get('clusterId')}, and {directory} of {cluster}; give a "
+            "backup of this cluster"
         )
-    state = machine.state
     disk = Side(str(directory), _entries(state.kv_table()), _shown(state.settings))
     if state.revision > head.revision and (newer := _conflicts([disk, backup], backup)):
         raise DisagreementError(

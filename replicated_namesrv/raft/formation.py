@@ -6,13 +6,14 @@ sets of founders have a data directory in common, at most one of them can be com
 beside an existing one.
 
 ``next_step`` decides by the first row that matches what peers have said in greetings since this process started; "ours" are
-the founders that we have promised, or founded with:
+the founders that we have promised, or founded with. Only configured peers can be founders. A hint names other peers, too: they
+count in row F1 only.
 
 | row | we are   | peers                                              | outcome              | reason                            |
 |-----|----------|----------------------------------------------------|----------------------|-----------------------------------|
 | F1  | blank    | one is a member                                    | member, its founders | join as a learner                 |
 | F12 | blank    | we join a cluster                                  | wait                 | we never found a new cluster      |
-| F2  | blank    | not all have greeted                               | wait                 | one may be a member               |
+| F2  | blank    | not all configured ones have greeted               | wait                 | one may be a member               |
 | F3  | blank    | one has promised with other data directories       | wait; problem        | a disk was lost while founding    |
 | F4  | blank    | all are blank, or have promised the same nodes     | promise              |                                   |
 | F5  | promised | one is a member of ours                            | member, ours         | all have promised                 |
@@ -38,7 +39,7 @@ from replicated_namesrv.raft.identity import BLANK, MEMBER, PROMISED, Identity
 from replicated_namesrv.raft.raft_messages import Greeting
 
 ROWS = tuple(f"F{number}" for number in range(1, 13))
-REMEDY = "remove the data directories of all nodes; nothing had been stored yet"
+REMEDY = "if the cluster was never formed, nothing is stored yet: remove the data directories of all nodes. Otherwise keep them"
 
 
 Greetings = Mapping[str, Greeting]
@@ -74,6 +75,7 @@ def _step_of_blank(
             return FormationStep("F1", MEMBER, dict(greeting.founders))
     if joins:
         return FormationStep("F12")
+    greetings = {peer: greeting for peer, greeting in greetings.items() if peer in members}
     if 1 + len(greetings) < promises_needed:
         return FormationStep("F2")
     founders = dict.fromkeys(members, 0) | {peer: greeting.source for peer, greeting in greetings.items()}
@@ -88,6 +90,8 @@ def _step_of_promised(identity: Identity, greetings: Greetings, promises_needed:
     ours = identity.founders
     promised, problem = 1, None
     for peer, greeting in greetings.items():
+        if peer not in ours:
+            continue
         agrees = greeting.state != BLANK and dict(greeting.founders) == ours
         if greeting.state == MEMBER and agrees:
             return FormationStep("F5", MEMBER, ours)

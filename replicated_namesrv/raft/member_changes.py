@@ -12,7 +12,7 @@ writes a MEMBERS entry.
 | M5  | other   | the name is not a member                             | list the members                             |
 | M6  | any     | a limit or a malformed field                         | named in the refusal                         |
 | M7  | promote | it is not an observer                                | nothing to do                                |
-| M8  | promote | it lags                                              | wait                                         |
+| M8  | promote | it lags, or does not answer                          | wait, or start it                            |
 | M9  | remove  | it is the last voter                                 | add another one first                        |
 | M10 | any     | fewer voters answer than the quorum after the change | bring voters back, or remove those that are gone |
 | M11 | remove  | it leads                                             | leadership is transferred; ask the next leader |
@@ -227,18 +227,24 @@ class MemberChanges:
             return f"no other node reaches {name} at {member.host}:{member.port}, the address {where}; {remedy}"
         return None
 
+    def _contact_limit(self) -> float:
+        """A member that has acknowledged nothing sent since then does not answer. CheckQuorum allows the same time."""
+        return self._now() - self._context.config.election_min_ms / 1000
+
     def _lag(self, name: str) -> str | None:
         progress = self._followers.progress.get(name)
         if progress is None or not progress.connected:
             return f"{name} is not connected to the leader; start it, or correct its address with move"
         lag, most = self._log.last_index - progress.match, self._context.config.apply_entries_max
-        return None if lag <= most else f"{name} lags {lag} entries behind the leader; wait until it lags at most {most}"
+        if lag > most:
+            return f"{name} lags {lag} entries behind the leader; wait until it lags at most {most}"
+        is_silent = progress.acknowledged_at < self._contact_limit()
+        return f"{name} does not answer the leader; see why its process or its links do not work" if is_silent else None
 
     def _too_few(self, change: MemberChange, after: Members) -> str | None:
-        # the time that CheckQuorum allows: without a quorum after the change, this leader would step down, and none could be
-        # elected. A voter whose connection was closed counts again when it has answered over a new one: it may have lost its
-        # disk, and then it needs a quorum to join.
-        limit = self._now() - self._context.config.election_min_ms / 1000
+        # Without a quorum after the change, this leader would step down, and none could be elected. A voter whose connection was
+        # closed counts again when it has answered over a new one: it may have lost its disk, and then it needs a quorum to join.
+        limit = self._contact_limit()
         answering = {
             p.peer
             for p in self._followers.progress.values()
@@ -253,7 +259,7 @@ class MemberChanges:
             return None
         silent = ", ".join(sorted(voters - answering - ({change.name} if moves else set())))
         until = f", until {change.name} is started at its new address," if moves else ""
-        return f"after this change{until} {needed} of {len(voters)} voters would be needed, and {silent} does not answer now"
+        return f"after this change{until} {needed} of {len(voters)} voters would be needed, and {silent} does not answer now; start it, or remove it first"
 
     # The outcome
 

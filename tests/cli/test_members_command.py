@@ -151,9 +151,12 @@ async def test_grow_to_five_remove_the_leader_and_replace_a_dead_node(tmp_path: 
         assert replaced.code == 0, replaced
         assert sorted(rows((await nodes.members("list")).out)) == sorted(nodes.running)
 
-        again = await nodes.members("add", "n6", nodes.peer["n6"])
-        assert again.code == 1
-        assert "n6 is a member already" in again.err
+        for repeated in (("add", "n6", nodes.peer["n6"]), ("promote", "n6"), ("replace", dead, "n6", nodes.peer["n6"])):
+            again = await nodes.members(*repeated)
+            assert (again.code, "n6" in again.err) == (0, True), again
+        elsewhere = await nodes.members("add", "n6", nodes.peer[dead])
+        assert elsewhere.code == 1
+        assert "n6 is a member already" in elsewhere.err
 
 
 @pytest.mark.slow

@@ -93,6 +93,42 @@ async def test_a_log_with_newer_entries_than_the_backup_is_refused(tmp_path: Pat
     assert not (data / "raft").exists()
     async with operated(tmp_path, 1, "ap") as nodes:
         assert nodes.nodes[0].service.state.kv_get("N", "k") == "two"
+    older = await run("switch", "--to", "ap", str(data), "--backup", str(early))
+    assert older.code == 1
+    assert f"was switched to ap already, and {data / 'kvConfig.json'} has values that {early} does not have: N/k" in older.err
+    for repeated in (("--backup", str(late)), ("--backup", str(early), "--prefer", str(early))):
+        assert (await run("switch", "--to", "ap", str(data), *repeated)).code == 0
+    assert read_kv_file(data / "kvConfig.json") == {"N": {"k": "one"}}
+
+
+async def test_the_log_of_a_cp_node_with_values_that_no_backup_has_is_not_set_aside(tmp_path: Path) -> None:
+    """The command was typed in the wrong direction, or again after the cluster had served."""
+    data, early, late = tmp_path / "n1", tmp_path / "early", tmp_path / "late"
+    async with operated(tmp_path, 1) as cluster:
+        port = cluster.admin_ports[0]
+        assert (await http(port, "/v1/kv/N/k", "PUT", b"one")).status == 200
+        assert (await run("backup", str(early), "-a", cluster.admin)).code == 0
+        assert (await http(port, "/v1/kv/N/k", "PUT", b"two")).status == 200
+        assert (await http(port, "/v1/config", "POST", b'{"orderMessageEnable": "true"}')).status == 200
+        assert (await run("backup", str(late), "-a", cluster.admin)).code == 0
+    refused = await run("switch", "--to", "cp", str(data), "--backup", str(early))
+    assert (refused.code, (data / "raft").is_dir()) == (1, True)
+    assert "has values that no given file has: N/k, setting orderMessageEnable; give a backup of that cluster" in refused.err
+    done = await run("switch", "--to", "cp", str(data), "--backup", str(late))
+    assert (done.code, (data / "raft.before-cp").is_dir()) == (0, True), done
+
+
+async def test_the_folder_of_a_log_is_no_data_directory(tmp_path: Path) -> None:
+    file = backup_file(tmp_path / "backup", {"k": "v"}, mode="cp")
+    async with operated(tmp_path, 1):
+        pass
+    log = tmp_path / "n1" / "raft"
+    before = sorted(path.name for path in log.iterdir())
+    for mode in ("ap", "cp"):
+        refused = await run("switch", "--to", mode, str(log), "--backup", file)
+        assert "is the log of a node; give the folder that contains it" in refused.err
+        assert refused.code != 0
+    assert sorted(path.name for path in log.iterdir()) == before
 
 
 async def test_the_folder_of_an_independent_node_that_runs_is_refused(tmp_path: Path) -> None:

@@ -122,5 +122,15 @@ def test_row(row: str) -> None:
     assert CASES[row]().row == row
 
 
+@pytest.mark.parametrize("stranger", [greeting(4), greeting(4, PROMISED, OTHERS), greeting(4, MEMBER, OTHERS)])
+def test_nodes_that_are_not_configured_found_nothing(stranger: Greeting) -> None:
+    """A hint named them, and they greet, for example blank nodes that join."""
+    assert step(PROMISED, d=stranger).row == "F9"
+    assert step(PROMISED, b=greeting(2, PROMISED, OURS), d=stranger).row == "F9"
+    assert step(BLANK, b=greeting(2), d=stranger).row == ("F1" if stranger.state == MEMBER else "F2")
+    found = step(BLANK, b=greeting(2), c=greeting(3), d=greeting(4))
+    assert (found.row, found.founders) == ("F4", OURS)
+
+
 def test_fewer_promises_are_needed_without_the_defence() -> None:
     assert next_step(identity(BLANK), MEMBERS, {"b": greeting(2)}, 2).founders == {"a": 1, "b": 2, "c": 0}

@@ -130,6 +130,18 @@ def test_every_row_has_a_test() -> None:
     assert tuple(CASES) == ROWS
 
 
+def test_an_observer_that_does_not_answer_is_not_promoted() -> None:
+    """Its connection stays open, and it has the whole log."""
+    world, leader = cluster()
+    grow(world, "n4", observer=True)
+    promotion = MemberChange("promote", "n4")
+    assert leader.member_changes.refusal(promotion) is None
+    world.isolate("n4")
+    world.run((leader.config.election_min_ms + 50) / 1000)
+    found = refusal(leader, promotion)
+    assert (found.row, "n4 does not answer" in found.reason) == ("M8", True)
+
+
 @pytest.mark.parametrize("row", ROWS)
 def test_row(row: str) -> None:
     assert CASES[row]().row == row
