@@ -49,6 +49,8 @@ WITHOUT_STORY = {
     "copies P3": "test_the_next_is_let_through_if_the_first_does_not_come",
     "members M3": "row_m3",
     "departures N7": "test_removed_node",
+    "departures N8": "test_unreported_registration",
+    "departures U5": "test_104_waits_for_an_unreported_registration",
     "renewals R1": "test_unknown_epoch",
     "renewals R3": "test_changed_group",
     "silence W1": "test_silence_before_an_accepted_renewal_is_not_recorded",

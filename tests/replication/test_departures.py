@@ -5,7 +5,7 @@ import math
 import pytest
 
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
-from replicated_namesrv.replication.liveness.departures import LOOK_AGAIN_MS, NODE_SILENCE_MS, Departures
+from replicated_namesrv.replication.liveness.departures import LOOK_AGAIN_MS, NODE_SILENCE_MS, UNREPORTED_MS, Departures
 from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
     ALONE,
@@ -324,6 +324,7 @@ def test_a_broker_that_came_back_is_no_longer_checked() -> None:
 def test_a_node_is_ahead_of_the_leader() -> None:
     """A node reports a broker and its end before the leader has applied the registration."""
     leader = Leader()
+    leader.departures.lead_applied(EPOCH - 1)
     leader.lists(n1=(), n2=(), n3=())
     lease, leader.lease = leader.lease, None
     leader.report("n2", entry(HELD))
@@ -419,6 +420,22 @@ def test_removed_node() -> None:
     assert not leader.is_gone()
     leader.run(250 + LOOK_AGAIN_MS)
     assert leader.is_gone()
+
+
+@pytest.mark.parametrize("state", [HELD, RELEASED, LOST, None])
+def test_unreported_registration(state: int | None) -> None:
+    """All connections of an earlier process have ended. Then a new process has registered, with the same epoch."""
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=(entry(LOST),))
+    leader.run(2 * GRACE)
+    leader.departures.registered(KEY, EPOCH, leader.now_ms, leader.now_ms)
+    assert not leader.is_gone()
+    if state is not None:
+        leader.report("n2", entry(state))
+    leader.run(UNREPORTED_MS)
+    assert not leader.is_gone()
+    leader.run(250 + LOOK_AGAIN_MS)
+    assert leader.is_gone() == (state in (LOST, None)), "the node that received it reports nothing"
 
 
 def test_node_removed_before_this_term() -> None:
@@ -518,6 +535,22 @@ def test_104_waits_for_lists() -> None:
     assert not leader.departures.can_judge(leader.now_ms)
     leader.lists(n3=())
     assert leader.departures.can_judge(leader.now_ms)
+
+
+@pytest.mark.parametrize("state", [HELD, RELEASED, LOST, None])
+def test_104_waits_for_an_unreported_registration(state: int | None) -> None:
+    """A report about the earlier process is not waited for."""
+    leader = Leader()
+    leader.lists(n1=(), n2=(), n3=())
+    assert not leader.departures.awaits_report(KEY, leader.now_ms)
+    leader.departures.registered(KEY, EPOCH, leader.now_ms, leader.now_ms)
+    assert leader.departures.awaits_report(KEY, leader.now_ms)
+    if state is not None:
+        leader.report("n2", entry(state))
+    leader.run(UNREPORTED_MS)
+    assert leader.departures.awaits_report(KEY, leader.now_ms) == (state in (LOST, None))
+    leader.run(250)
+    assert not leader.departures.awaits_report(KEY, leader.now_ms), "the node that received it may have failed"
 
 
 def test_104_without_a_node() -> None:

@@ -12,6 +12,7 @@ from replicated_namesrv.replication.liveness import removals as removals_module
 from replicated_namesrv.replication.liveness import silence as silence_module
 from replicated_namesrv.replication.liveness.attachments import Attachments
 from replicated_namesrv.replication.liveness.leader_client import LeaderClient
+from replicated_namesrv.replication.liveness.departures import UNREPORTED_MS
 from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
     DIFFERS,
@@ -356,6 +357,28 @@ def test_an_unregistration_is_late_if_a_node_has_a_newer_connection(
         scene.commit()
     assert ("n2", verdict) in scene.decisions()
     assert (scene.machine.state.registration(*KEY) is None) == (verdict == REMOVED)
+
+
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_a_104_is_not_decided_between_a_registration_and_its_report(scene: Scene, is_reported: bool) -> None:
+    """The broker was restarted, and registered at n2. The 104 of its earlier process had to wait for the list of n3."""
+    scene.commit()
+    scene.leading.lead_applied()
+    for member in ("n1", "n2"):
+        scene.report(member, full=True)
+    scene.remove("n2", 4_000)
+    scene.sent.clear()
+    scene.leading.registered(KEY, scene.epoch, "content")
+    scene.report("n3", full=True)
+    scene.leading.tick()
+    assert scene.group.proposed == []
+    if is_reported:
+        scene.report("n2", scene.entry(False, 100))
+        assert scene.decisions() == [("n2", LATE)]
+    else:
+        scene.now_ms += UNREPORTED_MS + 1
+        scene.leading.tick()
+    assert len(scene.group.proposed) == (not is_reported)
 
 
 @pytest.mark.parametrize(("opened_ms", "verdict"), [(500, LATE), (5_000, REMOVED)])

@@ -13,7 +13,7 @@ import pytest
 from replicated_namesrv import replication
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.departures import Departures
-from replicated_namesrv.replication.liveness.leader_messages import NodeReport
+from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, LOST, NodeReport, ReportEntry
 from replicated_namesrv.replication.liveness.silence import Lease
 from replicated_namesrv.routes.commands import BrokerRemoval, UnregisterBrokers
 from replicated_namesrv.simulation.route_cluster import NameServer, SimulatedConnection, Wire
@@ -260,7 +260,7 @@ SCHEDULES: dict[str, Callable[[Cluster], bool]] = {
 
 
 def test_every_rule_has_a_schedule() -> None:
-    assert set(SCHEDULES) | {"all_lists"} == set(LivenessDefences.names())
+    assert set(SCHEDULES) | {"all_lists", "reports_awaited"} == set(LivenessDefences.names())
     design = Path(replication.__file__).with_name("DESIGN.md").read_text(encoding="utf-8")
     assert [name for name in LivenessDefences.names() if f"| `{name}` |" not in design] == []
 
@@ -271,6 +271,16 @@ def test_without_all_lists_a_new_leader_decides_too_early() -> None:
         departures.report("n1", NodeReport(1, 1, 5, True, (), 0), 0, 0)
         assert not departures.is_late(Lease(KEY, 7, 10_000, 0), 0, 0), "n2 may have a newer connection"
         assert departures.can_judge(0) is off
+
+
+def test_without_reports_awaited_a_registration_is_overlooked() -> None:
+    lease, lost = Lease(KEY, 7, 10_000, 0), ReportEntry(KEY, LOST, False, 7, 0, AGE_MAX)
+    for off in (False, True):
+        departures = Departures(("n1",), "n1", 0, 0, LivenessDefences(reports_awaited=not off))
+        departures.report("n1", NodeReport(1, 1, 5, True, (lost,), 0), 0, 0)
+        departures.registered(KEY, 7, 100, 100)
+        assert departures.awaits_report(KEY, 100) is not off
+        assert list(departures.gone(lambda key: lease, 100)) == [lease] * off
 
 
 @pytest.mark.slow

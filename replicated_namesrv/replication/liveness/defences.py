@@ -36,6 +36,8 @@ class LivenessDefences:
     connection."""
     released_connection: bool = True
     """7. A newer connection that a node closed still counts as attached, for the length of the broker's time-out."""
+    reports_awaited: bool = True
+    """6, 7. After a registration, a report about an earlier process is not evidence, until a node reports a connection."""
     all_lists: bool = True
     """7. ``UNREGISTER_BROKER`` (104) is decided when the lists of all nodes have arrived."""
     running_time: bool = True

@@ -22,6 +22,8 @@ broker closed its connection. Otherwise ``silence.py`` decides.
     N6   reporting      none, and its process is younger                T after its process began    test_young_process
     N7   removed from   any                                             T after the removal          test_removed_node
          the cluster
+    N8   any            any, and a registration of the broker is        never                        test_unreported_registration
+                        unreported
 
 Rows N2 and N4: a broker that changes its id gets another epoch. Its connections to other nodes keep the earlier epoch until
 copies of the new registration reach these nodes. Therefore an attached or released connection with an earlier epoch counts. A
@@ -29,6 +31,10 @@ lost connection with an earlier epoch counts like no entry. Rows N1, N4 and N6: 
 registrations. Row N7: the node closes its connections, and their brokers use other nodes from their next registrations on. Rows
 N3 and N4 count from the time at which the leader received the entry. The grace period is ``connectionLossGraceMs``.
 ``attachments.py`` defines a clean close.
+
+A registration that keeps the epoch is *unreported* for up to UNREPORTED_MS after the leader has applied it, until a node reports
+a connection of the broker that has not ended with a clean close. The broker may be a new process, and the reports may be about an
+earlier one. If the epoch changes, reports about the earlier process do not count anyway.
 
 **UNREGISTER_BROKER (104).** A broker sends it over each of its connections. If a broker restarts, a late request of the old
 process must not remove the new process. The epoch does not distinguish the processes: it is the same if both registered the same
@@ -38,6 +44,8 @@ a live broker returns within this time.
     row  lists                                newest connection that counts    outcome                    test
     U1   the list of a node that reported     -                                wait                       test_104_waits_for_lists
          in the last second has not arrived
+    U5   arrived, and a registration of       -                                wait                       test_104_waits_for_an_
+         the broker is unreported                                                                         unreported_registration
     U2   a node has not reported for a        its last report counts like      as below                   test_104_without_a_node,
          second                               any other, if it sent a list       test_a_node_that_became_unheard_...
     U3   arrived                              opened more than ROUND_MS        late: detach only the      test_late_104,
@@ -69,6 +77,8 @@ from replicated_namesrv.replication.marks import Key
 
 NODE_SILENCE_MS = 1_000.0
 """Time without a report after which a node counts as not reporting. Nodes report four times within this time."""
+UNREPORTED_MS = 1_000.0
+"""Time to wait for the report of the node that received a registration. If this node fails, the report never arrives."""
 LOOK_AGAIN_MS = 1_000.0
 """Interval between checks of a broker that closed a connection. Such a broker is also checked whenever it closes another one."""
 
@@ -124,6 +134,8 @@ class Departures:
         """For the registrations that began in this term: their epochs, and the times (``clock_ms``) at which they began."""
         self._restored = (0, 0.0)
         """The epoch of all registrations that were restored from a backup, and the time (``clock_ms``) at which they began."""
+        self._unreported: dict[Key, float] = {}
+        """Brokers with an unreported registration, and the time at which it was applied."""
         self._looks: dict[Key, float] = {}
         """Brokers that closed a connection, each with the time of its next check."""
 
@@ -149,6 +161,8 @@ class Departures:
             words[entry.key] = _word(entry, now_ms, clock_ms)
             if entry.state == LOST:
                 self._looks[entry.key] = now_ms
+            else:
+                self._unreported.pop(entry.key, None)
         if report.is_listed and report.part != MORE:
             known.words, known.is_complete, known.arriving = words, True, None
             self._looks = dict.fromkeys(self._looks, now_ms)
@@ -177,6 +191,9 @@ class Departures:
             self._looks[key] = now_ms
         if epoch >= self._first_epoch and self._registered_ms.get(key, self._restored)[0] != epoch:
             self._registered_ms[key] = (epoch, clock_ms)
+            self._unreported.pop(key, None)
+        else:
+            self._unreported[key] = now_ms
 
     def restored(self, epoch: int, clock_ms: float) -> None:
         """A backup has replaced the state in this term. All its registrations have this epoch."""
@@ -186,6 +203,7 @@ class Departures:
     def forget(self, key: Key, epoch: int) -> None:
         """The registration with this epoch ended. A report about a later one stays: its node has applied that one already."""
         self._registered_ms.pop(key, None)
+        self._unreported.pop(key, None)
         self._looks.pop(key, None)
         for node in self._nodes.values():
             for words in (node.words, node.arriving or {}):
@@ -202,6 +220,16 @@ class Departures:
             return node.is_complete
         return node.is_complete and now_ms - node.heard_ms <= NODE_SILENCE_MS
 
+    def awaits_report(self, key: Key, now_ms: float) -> bool:
+        """Whether a registration of the broker is unreported."""
+        applied_ms = self._unreported.get(key)
+        if applied_ms is None or not self._defences.reports_awaited:
+            return False
+        if now_ms - applied_ms > UNREPORTED_MS:
+            del self._unreported[key]
+            return False
+        return True
+
     # Gone
 
     def gone(self, lease_of: Callable[[Key], Lease | None], now_ms: float) -> Iterator[Lease]:
@@ -213,7 +241,7 @@ class Departures:
             if lease is None or not any(word is not None and word.state == LOST for word in words):
                 del self._looks[key]
                 continue
-            left_ms = self._left_ms(lease, now_ms)
+            left_ms = math.inf if self.awaits_report(key, now_ms) else self._left_ms(lease, now_ms)
             self._looks[key] = min(left_ms, now_ms + LOOK_AGAIN_MS)
             if left_ms <= now_ms:
                 yield lease

@@ -68,8 +68,8 @@ class LeaderRole:
         self._admission = Admission(lambda key: node.machine.marks.get(key))
         self._registered_lately: dict[Key, float] = {}
         self._early: dict[Asker, tuple[BrokerRemoval, ChangeOrigin | None, float]] = {}
-        """``UNREGISTER_BROKER`` (104) removals that wait until LEAD is applied and the nodes' lists have arrived
-        (``Departures.can_judge``). The float is a time of ``clock_ms``: connections opened after it belong to another process."""
+        """``UNREGISTER_BROKER`` (104) removals that wait until LEAD is applied and the nodes' reports have arrived
+        (``Departures.can_judge``, ``Departures.awaits_report``). The float is a time of ``clock_ms``: connections opened after it belong to another process."""
         self._unregistering: set[Asker] = set()
         """Senders of the ``UNREGISTER_BROKER`` (104) removals that are in progress."""
         self._is_claimed = False
@@ -152,6 +152,8 @@ class LeaderRole:
             return
         known = tuple(entry for entry in report.entries if self._may_be_registered(entry))
         taken = self.departures.report(peer, report._replace(entries=known), self._now_ms(), self._clock_ms())
+        if self._early:
+            self._unregister_early()
         if report.is_full:
             self._renewals.repeated(peer)
         if not report.is_listed:
@@ -210,13 +212,17 @@ class LeaderRole:
         self._send(asker.node, Decision(asker.session, asker.number, verdict))
 
     def _unregister_early(self) -> None:
-        """Decide the waiting ``UNREGISTER_BROKER`` (104) removals. They continue to wait if LEAD is not applied yet or the list
-        of a node is missing."""
-        if self.silence is None or not self._early or not self.departures.can_judge(self._now_ms()):
+        """Decide the waiting ``UNREGISTER_BROKER`` (104) removals. They continue to wait if LEAD is not applied yet, the list of a
+        node is missing, or a registration of the broker is unreported."""
+        now = self._now_ms()
+        if self.silence is None or not self._early or not self.departures.can_judge(now):
             return
         early, self._early = self._early, {}
         for asker, (removal, origin, since_ms) in early.items():
-            self._unregister(asker, removal, origin, since_ms)
+            if self.departures.awaits_report((removal.cluster_name, removal.broker_addr), now):
+                self._early[asker] = removal, origin, since_ms
+            else:
+                self._unregister(asker, removal, origin, since_ms)
 
     def _unregister(self, asker: Asker, removal: BrokerRemoval, origin: ChangeOrigin | None, since_ms: float) -> None:
         """Remove a broker for the node that asked. Repeated inquiries start no second proposal."""
