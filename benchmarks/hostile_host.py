@@ -45,7 +45,7 @@ PAUSE_S = 0.02
 TOPIC = "topic-0000001"
 REGISTERED_TOPICS = 20_000
 RECEIVE_BYTES = 1 << 16
-NICENESS = 5
+NICENESS = 19
 """Niceness of the attackers' processes."""
 
 
