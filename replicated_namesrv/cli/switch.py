@@ -16,8 +16,8 @@ Without this command, the node would read files in DIR that are older than the b
 
 No file is deleted. The command refuses, and changes nothing, if data would be lost. There are two cases. First, the given files
 disagree about a key or a shared setting, and --prefer names no winner. Second, DIR has a value of a key or of a shared setting
-that no given file has: with ``--to cp`` in kvConfig.json, runtime.properties or a CP log; with ``--to ap`` in a CP log of a higher
-revision than the backup or, if DIR has no CP log because it was switched already, in kvConfig.json (with --prefer, it is
+that no given file has: with ``--to cp`` in kvConfig.json, runtime.properties or a CP log; with ``--to ap`` in a CP log of a
+higher revision than the backup or, if DIR has no CP log because it was switched already, in kvConfig.json (with --prefer, it is
 replaced). After a crash, run the command again: it completes the work.
 """
 

@@ -11,8 +11,8 @@ from replicated_namesrv.replication.command_kinds import EXPIRE
 from replicated_namesrv.replication.liveness import removals as removals_module
 from replicated_namesrv.replication.liveness import silence as silence_module
 from replicated_namesrv.replication.liveness.attachments import Attachments
-from replicated_namesrv.replication.liveness.leader_client import LeaderClient
 from replicated_namesrv.replication.liveness.departures import UNREPORTED_MS
+from replicated_namesrv.replication.liveness.leader_client import LeaderClient
 from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
     DIFFERS,

@@ -69,7 +69,8 @@ class LeaderRole:
         self._registered_lately: dict[Key, float] = {}
         self._early: dict[Asker, tuple[BrokerRemoval, ChangeOrigin | None, float]] = {}
         """``UNREGISTER_BROKER`` (104) removals that wait until LEAD is applied and the nodes' reports have arrived
-        (``Departures.can_judge``, ``Departures.awaits_report``). The float is a time of ``clock_ms``: connections opened after it belong to another process."""
+        (``Departures.can_judge``, ``Departures.awaits_report``). The float is a time of ``clock_ms``: connections opened after it
+        belong to another process."""
         self._unregistering: set[Asker] = set()
         """Senders of the ``UNREGISTER_BROKER`` (104) removals that are in progress."""
         self._is_claimed = False
@@ -212,8 +213,8 @@ class LeaderRole:
         self._send(asker.node, Decision(asker.session, asker.number, verdict))
 
     def _unregister_early(self) -> None:
-        """Decide the waiting ``UNREGISTER_BROKER`` (104) removals. They continue to wait if LEAD is not applied yet, the list of a
-        node is missing, or a registration of the broker is unreported."""
+        """Decide the waiting ``UNREGISTER_BROKER`` (104) removals. They continue to wait if LEAD is not applied yet, the list of
+        a node is missing, or a registration of the broker is unreported."""
         now = self._now_ms()
         if self.silence is None or not self._early or not self.departures.can_judge(now):
             return

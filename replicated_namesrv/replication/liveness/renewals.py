@@ -73,8 +73,8 @@ class Renewals:
         self._unrecorded: list[Reported] = []
         """Reports that were judged, but whose answers wait until some contacts are recorded."""
         self._is_asking = self._is_pausing = self._is_hurried = False
-        """Three flags: a read index is requested; a timer runs until the look at the confirmed time; a waiting report needs a read
-        index."""
+        """Three flags: a read index is requested; a timer runs until the look at the confirmed time; a waiting report needs a
+        read index."""
 
     def put(self, reported: Reported, is_hurried: bool) -> None:
         """Judge this report. ``is_hurried``: do not wait for heartbeats."""
