@@ -260,8 +260,8 @@ class MemberChanges:
         silent = ", ".join(sorted(voters - answering - ({change.name} if moves else set())))
         until = f", until {change.name} is started at its new address," if moves else ""
         return (
-            f"after this change{until} {needed} of {len(voters)} voters would be needed, and {silent} does not answer now; start it, "
-            "or remove it first"
+            f"after this change{until} {needed} of {len(voters)} voters would be needed, and {silent} does not answer now; "
+            "start it, or remove it first"
         )
 
     # The outcome
