@@ -1,9 +1,9 @@
 """TurnShares: how much of the event loop's time one address can use.
 
-All work for an address counts as its debt. The debt shrinks by an eighth of the time that passes. When it reaches ``SHARE_NS``,
+All work for an address counts as its debt. The debt shrinks by a quarter of the time that passes. When it reaches ``SHARE_NS``,
 further frames, HTTP requests, registrations and answers that are not ready at once wait, in order, until the debt is paid. So
-while other addresses cause work, one address uses at most about an eighth of the loop, even with many connections and requests:
-after a millisecond of work it waits for seven to eight ms. The rest of the time is for other addresses, for peers and for timers.
+while other addresses cause work, one address uses at most about a quarter of the loop, even with many connections and requests:
+after a millisecond of work it waits for three to four ms. The rest of the time is for other addresses, for peers and for timers.
 Because the address waits, the process also sleeps from time to time. The kernel's scheduler wakes such a process sooner than one
 that always runs, so requests of other hosts wait for a shorter time.
 
@@ -18,7 +18,7 @@ first.
     a command on all nodes of a cluster                       estimated (``consensus.CommandProposer``)
 
 Work that has begun is not interrupted. A registration whose evaluation takes 100 ms is evaluated in slices, and then the address
-waits for up to 800 ms. An address waits for at most ``LIGHT_PART`` times ``DEBT_MAX_NS``. Then one waiting item is processed,
+waits for up to 400 ms. An address waits for at most ``LIGHT_PART`` times ``DEBT_MAX_NS``. Then one waiting item is processed,
 even if the address still has a debt. Without this rule, an address with a stream (``/v1/watch``) could wait for ever, because a
 stream never waits and increases the debt all the time. A debt outlives the connections of its address.
 """
@@ -37,9 +37,9 @@ the next turn costs as much as one query."""
 ALONE_AFTER_NS = 1_000_000_000
 """An address is alone after this time without work for another address. An address can use the whole processor only until another
 address sends a request. So only this one request can find the processor fully used."""
-LIGHT_PART = 8
-"""An address that uses at most this part of the loop's time (an eighth) does not wait."""
-DEBT_MAX_NS = 250_000_000
+LIGHT_PART = 4
+"""An address that uses at most this part of the loop's time (a quarter) does not wait."""
+DEBT_MAX_NS = 500_000_000
 """A larger debt is reduced to this, so that no address waits for more than 2 s: several brokers may share one address."""
 PAUSE_MIN_S = 0.001
 """Minimum pause, because timers of uvloop are not more accurate."""

@@ -116,8 +116,8 @@ async def one_name_in_two_clusters(server: Server) -> tuple[int, int, str, list[
 
 
 async def unregistered_without_id(server: Server) -> tuple[int, list[int | None], bool]:
-    """UNREGISTER_BROKER (104) without brokerId: the answer, the route, and whether the live entry stays. RocketMQ answers before it
-    removes the broker."""
+    """UNREGISTER_BROKER (104) without brokerId: the answer, the route, and whether the live entry stays. RocketMQ answers before
+    it removes the broker."""
     await register(server, "no-id", {"N1": 6, "N2": 6}, Version(1, 5))
     place = {"brokerName": "no-id", "brokerAddr": "no-id:1", "clusterName": "A"}
     answer: Answer = await server.ask(Request("no-id", 104, place))
