@@ -227,13 +227,17 @@ def _listed(conflicts: list[dict[str, Any]]) -> str:
 
 def _check_kv_file(own: Side, sides: list[Side]) -> None:
     """Check that every entry of the node's own file is in one of the given files. Raises DisagreementError."""
-    known = {item for side in sides for item in side.table.items()}
-    if missing := sorted(key for key, value in own.table.items() if (key, value) not in known):
-        listed = ", ".join(f"{namespace}/{key}" for namespace, key in missing[:SHOWN_MAX])
+    if missing := _missing(own.table, sides):
         raise DisagreementError(
-            f"nothing was changed: {own.name} has values that no given file has: {listed}; also take a backup of this node, or "
-            f"give its file: --backup {own.name}"
+            f"nothing was changed: {own.name} has values that no given file has: {', '.join(missing[:SHOWN_MAX])}; also take a "
+            f"backup of this node, or give its file: --backup {own.name}"
         )
+
+
+def _missing(table: Table, sides: list[Side]) -> list[str]:
+    """Names of the entries that none of the files has with the same value."""
+    known = {item for side in sides for item in side.table.items()}
+    return [f"{namespace}/{key}" for (namespace, key), value in sorted(table.items()) if ((namespace, key), value) not in known]
 
 
 def _check_stopped(directory: Path) -> None:
@@ -279,12 +283,10 @@ def _has_log(directory: Path) -> bool:
 def _check_switched(own: Side, backup: Side) -> None:
     """Check that the kvConfig.json of a folder that was switched to AP already has nothing that the backup lacks. Raises
     DisagreementError."""
-    known = set(backup.table.items())
-    if newer := sorted(key for key, value in own.table.items() if (key, value) not in known):
-        listed = ", ".join(f"{namespace}/{key}" for namespace, key in newer[:SHOWN_MAX])
+    if newer := _missing(own.table, [backup]):
         raise DisagreementError(
             f"nothing was changed: this folder was switched to ap already, and {own.name} has values that {backup.name} does not "
-            f"have: {listed}; to replace it nevertheless, repeat the command with --prefer {backup.name}"
+            f"have: {', '.join(newer[:SHOWN_MAX])}; to replace it nevertheless, repeat the command with --prefer {backup.name}"
         )
 
 
@@ -296,8 +298,7 @@ def _check_earlier_log(directory: Path, sides: list[Side]) -> None:
         state = _state_on(directory)[1]
     except StorageError as error:
         raise StorageError(f"{error}; {remedy}") from None
-    known = {item for side in sides for item in side.table.items()}
-    names = [f"{'/'.join(key)}" for key, value in sorted(_entries(state.kv_table()).items()) if (key, value) not in known]
+    names = _missing(_entries(state.kv_table()), sides)
     default = _shown(RouteSettings())
     for name, value in _shown(state.settings).items():
         if value != default[name] and all(side.settings is None or side.settings[name] != value for side in sides):
@@ -318,7 +319,7 @@ def _state_on(directory: Path) -> tuple[str | None, RouteInfoManager]:
     try:
         return recover(directory, RestorableMachine(machine)).cluster, machine.state
     except IdentityError:
-        return None, RouteStateMachine().state
+        return None, machine.state
     except (RaftError, RouteFormatError, OSError) as error:
         raise StorageError(f"nothing was changed: {directory}: {error}") from None
 

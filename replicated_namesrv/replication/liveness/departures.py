@@ -222,13 +222,7 @@ class Departures:
 
     def awaits_report(self, key: Key, now_ms: float) -> bool:
         """Whether a registration of the broker is unreported."""
-        applied_ms = self._unreported.get(key)
-        if applied_ms is None or not self._defences.reports_awaited:
-            return False
-        if now_ms - applied_ms > UNREPORTED_MS:
-            del self._unreported[key]
-            return False
-        return True
+        return self._defences.reports_awaited and now_ms - self._unreported.get(key, -math.inf) <= UNREPORTED_MS
 
     # Gone
 
