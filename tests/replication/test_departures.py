@@ -523,7 +523,10 @@ def test_a_registration_that_ended_is_forgotten() -> None:
     leader.departures.registered(KEY, EPOCH + 1, 0, 0)
     leader.lists(n1=(), n2=(), n3=(entry(HELD, opened_ms=0),))
     assert leader.is_late(-1)
+    leader.departures.registered(KEY, EPOCH + 1, leader.now_ms, 0)
+    assert leader.departures.awaits_report(KEY, leader.now_ms)
     leader.departures.forget(KEY, EPOCH)
+    assert not leader.departures.awaits_report(KEY, leader.now_ms)
     assert not leader.is_late(-1)
     assert leader.departures._registered_ms == {}
 

@@ -191,7 +191,6 @@ class Departures:
             self._looks[key] = now_ms
         if epoch >= self._first_epoch and self._registered_ms.get(key, self._restored)[0] != epoch:
             self._registered_ms[key] = (epoch, clock_ms)
-            self._unreported.pop(key, None)
         else:
             self._unreported[key] = now_ms
 
