@@ -12,11 +12,11 @@ from aiohttp import web
 from replicated_namesrv import __version__
 from replicated_namesrv.access.identities import shown
 from replicated_namesrv.admin.access import ORIGIN
-from replicated_namesrv.admin.context import CONTEXT, AdminContext
+from replicated_namesrv.admin.context import CONTEXT, AdminContext, AdminService
 from replicated_namesrv.admin.json_views import state_for
 from replicated_namesrv.admin.paging import is_number
 from replicated_namesrv.admin.responses import json_error, json_response
-from replicated_namesrv.errors import BodyError, NamesrvError, OutcomeUnknownError, UnavailableError
+from replicated_namesrv.errors import BodyError, NamesrvError, OutcomeUnknownError, SettingError, UnavailableError
 from replicated_namesrv.routes import backup as backups
 from replicated_namesrv.routes.encoding import RouteFormatError
 from replicated_namesrv.routes.quotas import Quotas
@@ -31,6 +31,8 @@ DRAIN_S, DRAIN_S_MAX = 10, 300
 PEERS_WAIT_S, PEERS_LOOK_S = 3.0, 0.05
 """How long a drain waits for the first address message of another node. Nodes send one a second, so a node that has just
 started knows no other node for about a second."""
+REPLACE_WAIT_S = 30.0
+"""How long a replacement waits until the new node votes."""
 TOLD_S = 0.5
 """How long a drain waits after its announcement. Nodes notify each other of a drain at once. Thus if all nodes are drained at the
 same time, each of them learns that no other one serves."""
@@ -185,30 +187,63 @@ async def _announce(request: web.Request) -> None:
 
 _NAME = re.compile(r"(?!\.{1,2}$)[^\s,=]+")
 """Names that ``join=NAME=HOST:PORT,…`` and the path of a request can contain. URLs lose the segments ``.`` and ``..``."""
-MEMBER_ACTIONS = ("add", "remove", "promote", "move")
+MEMBER_ACTIONS = ("add", "remove", "promote", "move", "replace")
 
 
 async def change_member(request: web.Request) -> web.Response:
-    """``POST /v1/members/{node}/{action}``: add (``?address=HOST:PORT``, ``&observer=true``), remove, promote or move
-    (``?address=HOST:PORT``) a member. The leader decides."""
+    """``POST /v1/members/{node}/{action}``: add (``?address=HOST:PORT``, ``&observer=true``), remove, promote, move
+    (``?address=HOST:PORT``) or replace (``?by=NODE&address=HOST:PORT``) a member. The leader decides."""
     context, action, name = request.app[CONTEXT], request.match_info["action"], request.match_info["node"]
     if action not in MEMBER_ACTIONS:
         raise BodyError(f"{action[:40]!r} is not an action; give one of {', '.join(MEMBER_ACTIONS)}")
-    if action == "add" and not (_NAME.fullmatch(name) and name.isprintable()):
+    for parameter, takers in (("address", ("add", "move", "replace")), ("by", ("replace",))):
+        if (parameter in request.query) != (action in takers):
+            raise BodyError(f"{action} {'needs' if action in takers else 'takes no'} {parameter}")
+    given, new = request.query.get("address"), request.query.get("by")
+    added = name if action == "add" else new
+    if added is not None and not (_NAME.fullmatch(added) and added.isprintable()):
         raise BodyError(
-            f"{name[:40]!r} cannot be in join=NAME=HOST:PORT,… or in a path; give a name without blanks, control characters, "
+            f"{added[:40]!r} cannot be in join=NAME=HOST:PORT,… or in a path; give a name without blanks, control characters, "
             "',' and '='"
         )
-    given = request.query.get("address")
-    if (given is not None) != (action in ("add", "move")):
-        raise BodyError(f"{action} {'needs' if given is None else 'takes no'} address")
     address = None if given is None else parse_address("address", given)
     observer = request.query.get("observer", "false")
     if observer not in ("true", "false") or ("observer" in request.query and action != "add"):
         raise BodyError(f"observer={observer[:40]} with {action}: give true or false, and only with add")
     await _announce(request)
-    await context.service.change_member(action, name, address, observer == "true")
+    if new is None or address is None:
+        await context.service.change_member(action, name, address, observer == "true")
+    else:
+        await _replace(context.service, name, new, address)
     return json_response({"changed": True, "members": context.service.members()})
+
+
+async def _replace(service: AdminService, old: str, new: str, address: tuple[str, int]) -> None:
+    """Add ``new``, wait until it votes, and remove ``old``. Steps that were taken before are left out, so the request can be
+    repeated. Raises SettingError, UnavailableError, OutcomeUnknownError."""
+
+    def rows() -> dict[object, dict[str, object]]:
+        return {row["nodeId"]: row for row in service.members()}
+
+    found, shown_address = rows(), "{}:{}".format(f"[{address[0]}]" if ":" in address[0] else address[0], address[1])
+    is_added = new in found and found[new]["peerAddress"] == shown_address and found[new]["role"] != "observer"
+    if old == new:
+        raise SettingError(f"{old} cannot be replaced by a node of the same name; give another name as by")
+    if old not in found and not is_added:
+        raise SettingError(f"{old} is not a member; give one of {', '.join(map(str, found))}")
+    if not is_added:
+        await service.change_member("add", new, address, False)
+    give_up_at = time.monotonic() + REPLACE_WAIT_S
+    while rows().get(new, {}).get("role") not in ("voter", "leader"):
+        if time.monotonic() >= give_up_at:
+            row = rows().get(new, {"role": "not a member", "lag": None})
+            raise UnavailableError(
+                f"{new} was added and does not vote yet ({row['role']}, lag {row['lag']}), so {old} was not removed; start {new} "
+                "if it does not run, and repeat the request"
+            )
+        await asyncio.sleep(PEERS_LOOK_S)
+    if old in rows():
+        await service.change_member("remove", old, None, False)
 
 
 async def drain(request: web.Request) -> web.Response:

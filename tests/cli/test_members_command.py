@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nodes import http
+from tests.support.nodes import HttpAnswer, http
 from tests.support.operated import Output, run
 from tests.support.ports import free_port
 from tests.support.replicated_processes import eventually
@@ -238,25 +239,55 @@ async def test_mistakes_change_nothing_and_a_late_replacement_is_continued(tmp_p
         other = await nodes.members("replace", "n3", "n5", nodes.peer["n5"])
         assert other.code == 1, other
         assert "n3 is not a member; give one of n1, n2, n4" in other.err
+        await replaced_over_http(nodes)
 
         port = int(nodes.admin[await nodes.leader()].split(":")[1])
-        if port == int(nodes.admin["n4"].split(":")[1]):
+        if port == int(nodes.admin["n3"].split(":")[1]):
             every = ";".join(nodes.admin[name] for name in nodes.running)
             moved = await run("leader", "transfer", "n1", "--admin", every)
             assert moved.code == 0, moved
             port = int(nodes.admin["n1"].split(":")[1])
-        replacing = asyncio.ensure_future(nodes.members("replace", "n4", "n5", nodes.peer["n5"]))
+        replacing = asyncio.ensure_future(nodes.members("replace", "n3", "n5", nodes.peer["n5"]))
 
         async def is_removed_by_another_operator() -> bool:
             listed = (await http(port, "/v1/members")).json["members"]
             is_added = any(row["nodeId"] == "n5" for row in listed)
-            return is_added and (await http(port, "/v1/members/n4/remove", "POST")).status == 200
+            return is_added and (await http(port, "/v1/members/n3/remove", "POST")).status == 200
 
-        await eventually(is_removed_by_another_operator, "the removal of n4 while n5 is a learner")
+        await eventually(is_removed_by_another_operator, "the removal of n3 while n5 is a learner")
         await nodes.start("n5")
         done = await replacing
         assert done.code == 0, done
-        assert "n4 was removed by another command" in done.err
+        assert "n3 was removed by another command" in done.err
+
+
+async def replaced_over_http(nodes: Processes) -> None:
+    """n3, whose disk is empty, replaces n4. Mistakes are refused before, and the same request is done already after."""
+
+    async def post(old: str, query: str) -> HttpAnswer:
+        leader = await nodes.leader()
+        return await http(int(nodes.admin[leader].split(":")[1]), f"/v1/members/{old}/replace{query}", "POST")
+
+    n3, n4 = f"?by=n3&address={nodes.peer['n3']}", f"?by=n4&address={nodes.peer['n4']}"
+    for old, query, text in (
+        ("n4", "", "replace needs address"),
+        ("n4", f"?address={nodes.peer['n3']}", "replace needs by"),
+        ("n4", n4, "n4 cannot be replaced by a node of the same name"),
+        ("n9", n3, "n9 is not a member; give one of n1, n2, n4"),
+        ("n4", f"?by=a%20b&address={nodes.peer['n3']}", "give a name without blanks"),
+    ):
+        refused = await post(old, query)
+        assert (refused.status, text in refused.json["error"]) == (400, True), refused.text
+    await nodes.kill("n3")
+    shutil.rmtree(nodes.folder / "n3")
+    await nodes.start("n3", joins=True)
+
+    async def is_done(old: str, query: str) -> bool:
+        return (await post(old, query)).status == 200
+
+    await eventually(lambda: is_done("n4", n3), "n4 is replaced by n3")
+    assert sorted(rows((await nodes.members("list")).out)) == ["n1", "n2", "n3"]
+    assert (await post("n4", n3)).status == 200, "a repeated replacement is done already"
 
 
 @pytest.mark.slow
