@@ -241,7 +241,7 @@ class Settings:
     peers: str = setting(
         "", OWN, "The nodes that form a new cluster (cp), this one included: name=host:port,name=host:port,… in any order."
     )
-    join: str = setting("", OWN, "name=host:port,… of some members of a running cluster (cp), instead of peers.")
+    join: str = setting("", OWN, "[name=]host:port,… of some members of a running cluster (cp), instead of peers.")
     peer_listen: str = setting("", OWN, "HOST:PORT on which this node listens for its peers (cp); empty: its address in peers.")
     peer_dial: str = setting(
         "",

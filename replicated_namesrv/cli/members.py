@@ -46,7 +46,7 @@ ADDRESSES_MAX = 64
 _EXAMPLES = """\
   namesrv members list
   namesrv members add n4 10.0.0.4:9896              after n4 was started on an empty disk:
-      namesrv serve --mode cp --node-id n4 --join n1=10.0.0.1:9896,… --set peerListen=10.0.0.4:9896
+      namesrv serve --mode cp --node-id n4 --join 10.0.0.1:9896,… --set peerListen=10.0.0.4:9896
   namesrv members add n5 10.0.1.5:9896 --observer   no vote: it serves reads, and its loss does not affect the others
   namesrv members promote n5                        the observer becomes a voter
   namesrv members remove n2                         also the leader, which transfers leadership first

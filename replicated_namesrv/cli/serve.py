@@ -70,7 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ours.add_argument("--listen", metavar="HOST:PORT", help="address for brokers and clients; port 0 picks a free port")
     ours.add_argument("--admin", metavar="HOST:PORT|off", help="address of the admin port (adminListen)")
     ours.add_argument("--data-dir", metavar="DIR", help="folder for everything that the node writes (dataDir)")
-    ours.add_argument("--join", metavar="NAME=HOST:PORT,…", help="join a running cluster with an empty disk (join)")
+    ours.add_argument(
+        "--join", metavar="HOST:PORT,…", help="join a running cluster with an empty disk: peer addresses of some members (join)"
+    )
     ours.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting; repeatable")
 
 

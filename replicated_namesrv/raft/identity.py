@@ -15,6 +15,16 @@ MEMBERS_VERSION = 2
 directory."""
 
 
+def is_member_on(storage: Storage) -> bool:
+    """Whether the node of this directory has been part of a cluster. True for a damaged file: ``Identity`` reports the damage."""
+    if IDENTITY not in storage.list_names():
+        return False
+    try:
+        return bool(json.loads(storage.read(IDENTITY).rsplit(b"\n", 2)[0])["state"] == MEMBER)
+    except (ValueError, KeyError, TypeError):
+        return True
+
+
 class Identity:
     """The file with the identity of a data directory. It is replaced atomically and synced on every change.
 

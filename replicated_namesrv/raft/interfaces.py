@@ -207,6 +207,9 @@ ReadOutcome = ReadReady | Rejected
 class Observer:
     """Events of a node. Override the ones you need. Called inside entry points: do not call back."""
 
+    def waiting(self, reason: str) -> None:
+        """The node cannot open its log yet."""
+
     def role_changed(self, role: str, term: int) -> None:
         """``role``: leader, candidate, follower, learner, observer or removed."""
 

@@ -61,6 +61,12 @@ class Tls:
             raise TransportError(f"TLS files {files.certificate}, {files.key}, {files.authority}: {error}") from None
         self._seen, self._newest_server, self.client = seen, server, client
 
+    def nameless_client(self) -> ssl.SSLContext:
+        """A context for a server whose certificate may have any name. Its authority is checked."""
+        context = self._load(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        return context
+
     def check(self, node_id: str) -> None:
         """Make a handshake of ``node_id`` with itself, in memory. ssl.SSLError: its peers would refuse its certificate, too."""
         client_side, server_side = (ssl.MemoryBIO(), ssl.MemoryBIO()), (ssl.MemoryBIO(), ssl.MemoryBIO())

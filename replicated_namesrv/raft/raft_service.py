@@ -19,16 +19,21 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import TypeVar
 
+from replicated_namesrv.host_look_up import HostLookUp
 from replicated_namesrv.raft.file_storage import FileStorage
+from replicated_namesrv.raft.identity import is_member_on
 from replicated_namesrv.raft.interfaces import FOREVER, Observer, Outcome, ReadOutcome, StateMachine, Work
 from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import TransportError
 from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.raft.raft_node import RaftNode
-from replicated_namesrv.raft.transport import PeerTransport, TransportSettings
+from replicated_namesrv.raft.transport import PeerTransport, TransportSettings, name_at
 
 logger = logging.getLogger(__name__)
+
+NAMES_PAUSE_SECONDS = 1.0
+"""Pause before addresses without a name are asked again."""
 T = TypeVar("T")
 TIMER_SECONDS = 0.001
 """The resolution of the loop's timers. A timer may fire earlier by this time. Then ``tick`` would find nothing to do yet, and a
@@ -101,7 +106,7 @@ class RaftService:
         self._joins, self._dial = joins, dial or {}
         self._group_version = 0
         self.settings, self._directory = settings, data_directory
-        self._machine, self._config, self._observer = state_machine, config or RaftConfig(), observer
+        self._machine, self._config, self._observer = state_machine, config or RaftConfig(), observer or Observer()
         if settings.frame_bytes_max < self._config.message_bytes_max:
             raise TransportError(
                 f"frame_bytes_max is {settings.frame_bytes_max} but messages may have {self._config.message_bytes_max} bytes: "
@@ -130,6 +135,11 @@ class RaftService:
         and TransportError if the address cannot be bound."""
         self.loop = asyncio.get_running_loop()
         self.storage = FileStorage(self._directory)
+        try:
+            await self._learn_names()
+        except BaseException:
+            self.storage.close()
+            raise
         authenticated = self.settings.secret is not None or self.transport.tls is not None
         self._config = replace(
             self._config,
@@ -154,6 +164,31 @@ class RaftService:
         self._running = True
         self._follow_members()
         self.kick()
+
+    async def _learn_names(self) -> None:
+        """Ask the nodes at the addresses without a name for their names, until one answers. A node whose log names its members
+        asks once. With no name at all, a blank node would count as a cluster of its own."""
+        unnamed = {address: HostLookUp() for address in self.settings.unnamed}
+        while unnamed:
+            asked = (name_at(self.settings, *address, look_up) for address, look_up in unnamed.items())
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            found = {name: address for name, address in zip(answers, unnamed, strict=True) if isinstance(name, str)}
+            contacts = {**found, **self._advertised}
+            if len(contacts) > 1 or is_member_on(self.storage):
+                self._advertised, addresses = contacts, {**found, **self.settings.addresses}
+                self.settings = replace(self.settings, addresses=addresses)
+                self.transport.set_peers(addresses)
+                return
+            reasons = [
+                f"{host}:{port}: it is named {answer}, too; choose another nodeId"
+                if isinstance(answer, str)
+                else f"{host}:{port}: {answer or type(answer).__name__}"
+                for (host, port), answer in zip(unnamed, answers, strict=True)
+            ]
+            self._observer.waiting(
+                f"no node of the cluster told its name ({', '.join(reasons)}); correct join, or start a member"
+            )
+            await asyncio.sleep(NAMES_PAUSE_SECONDS)
 
     def _follow_members(self) -> None:
         """Connect with the present peers, at the address in ``dial``, else in log or hint, else in the settings."""

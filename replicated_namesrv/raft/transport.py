@@ -22,6 +22,9 @@
 - Limits: bytes of a frame (small before authentication), time for a hello, bytes waiting for a slow reader, connections not
   yet authenticated, also those whose TLS handshake is in progress.
 
+A node that joins a cluster may know addresses of members without their names. It connects to each and names no receiver, to learn
+the name (H10, ``name_at``). Then it dials the member by this name, and only that connection proves the name.
+
 The acceptor of a connection decides by the first row that matches. H1 and H3 to H8 increment ``PeerTransport.refused_count``:
 
 | row | the connection                                        | outcome            | reason                                    |
@@ -36,6 +39,8 @@ The acceptor of a connection decides by the first row that matches. H1 and H3 to
 | H6  | has a proof by neither ``secret`` nor one of          | close              | another secret, or a recorded hello       |
 |     | ``accepted_secrets``                                  |                    |                                           |
 | H7  | has a certificate that does not name the sender       | close              | one node cannot use another one's name    |
+| H10 | names no receiver                                     | send our name,     | the dialler knows an address only         |
+|     |                                                       | close              |                                           |
 | H8  | is of a stranger, and strangers are not accepted; or  | refuse, say why    | a removed node; two processes of one name |
 |     | of a second process while the first one is connected  |                    |                                           |
 | H9  | is anything else                                      | accept             | it replaces the sender's former one       |
@@ -107,6 +112,8 @@ REFUSAL_REPEAT_SECONDS = 10.0
 """Interval in which the same refusal is logged only once."""
 REFUSED = b"REFUSED "
 """First bytes of the frame that a refused dialler gets instead of a proof. The reason follows."""
+NAMED = b"NAMED "
+"""First bytes of the frame with the acceptor's name, for a dialler that named no receiver."""
 LIVE_SECONDS = 2.0
 """After each message, a connection counts as in contact for this time (row H8). A node sends an introduction every few
 heartbeats."""
@@ -126,6 +133,8 @@ UNACKNOWLEDGED_MS_MAX = 3_000
 """TCP closes a connection when sent bytes are unacknowledged for this long. After a cut, a new connection is faster than TCP's
 retries."""
 UNAUTHENTICATED_MAX = 64
+NO_NAME = ""
+"""Receiver in a hello that asks for the acceptor's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +153,8 @@ class TransportSettings:
     accepted_secrets: tuple[bytes, ...] = ()
     """Other secrets that a dialler may use, while the secret of a cluster is replaced. The connection then uses the secret of the
     dialler."""
+    unnamed: tuple[tuple[str, int], ...] = ()
+    """Addresses of members that a joining node contacts first, and whose names it does not know."""
 
 
 def is_loopback(host: str) -> bool:
@@ -338,7 +349,7 @@ class _Accepted(_Frames):
         source, target, cluster = unpack_names(frame[NONCE_BYTES + MAC_BYTES :], 3)  # H3
         if cluster != settings.cluster_id:  # H4
             raise MalformedError(f"{source!r} belongs to cluster {cluster!r}, this is {settings.cluster_id!r}")
-        if target != settings.node_id:  # H5
+        if target not in (settings.node_id, NO_NAME):  # H5
             raise MalformedError(f"hello from {source!r} to {target!r}: this is {settings.node_id!r}")
         names = source, target, cluster
         for secret in (settings.secret or b"", *settings.accepted_secrets):
@@ -347,13 +358,14 @@ class _Accepted(_Frames):
         else:  # H6
             raise MalformedError(f"{source} does not know the shared secret")
         self._check_certificate(source)  # H7
+        if target == NO_NAME:  # H10
+            self._answer_and_close(NAMED + settings.node_id.encode())
+            return
         if nonce.startswith((PROCESS_MARK, SEALING_MARK)):
             self.process = nonce[len(PROCESS_MARK) :][:PROCESS_BYTES]
         if (reason := self._refusal(source)) is not None:  # H8
             self.owner.refused(f"connection closed: {reason}")
-            self.send_frame(REFUSED + reason.encode())
-            if self.transport is not None:
-                self.transport.close()  # ``close``, not ``abort``, so that the frame is sent before the connection ends
+            self._answer_and_close(REFUSED + reason.encode())
             return
         self.send_frame(proof(secret, b"accept", self._nonce, nonce, *names))  # H9
         if self._timer:
@@ -368,6 +380,11 @@ class _Accepted(_Frames):
             older.abort()
         if source in self.owner.peers:
             self.owner.peers[source].has_come.set()
+
+    def _answer_and_close(self, frame: bytes) -> None:
+        self.send_frame(frame)
+        if self.transport is not None:
+            self.transport.close()  # ``close``, not ``abort``, so that the frame is sent before the connection ends
 
     def _refusal(self, source: str) -> str | None:
         """The reason to refuse, if ``source`` is not a member, or another live process speaks for it.
@@ -485,6 +502,39 @@ class _Dialled(_Frames):
             self.ready.exception()
         if not self.closed.done():
             self.closed.set_result(None)
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> bytes:
+    """Raises OSError, or TransportError: it is too long for the hello, or the connection was closed."""
+    try:
+        (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        if length > HELLO_BYTES_MAX:
+            raise TransportError("it speaks another protocol")
+        return await reader.readexactly(length)
+    except asyncio.IncompleteReadError:
+        raise TransportError("it closed the connection: the secret or clusterId differs (see its log), or it is older") from None
+
+
+async def name_at(settings: TransportSettings, host: str, port: int, look_up: HostLookUp) -> str:
+    """The name of the node that listens for peers at an address. Raises OSError, TransportError, TimeoutError, ValueError."""
+    context = Tls(settings.tls).nameless_client() if settings.tls else None
+    hosts = await look_up.addresses(host, DIAL_SECONDS)
+    async with asyncio.timeout(DIAL_SECONDS):
+        reader, writer = await asyncio.open_connection(hosts[0], port, ssl=context)
+        try:
+            challenge = await _read_frame(reader)
+            if len(challenge) != len(MAGIC) + NONCE_BYTES or not challenge.startswith(MAGIC):
+                raise TransportError("it speaks another protocol or version")
+            names, nonce = (settings.node_id, NO_NAME, settings.cluster_id), secrets.token_bytes(NONCE_BYTES)
+            proven = proof(settings.secret or b"", b"dial", challenge[len(MAGIC) :], nonce, *names)
+            hello = nonce + proven + pack_names(*names)
+            writer.write(LENGTH.pack(len(hello)) + hello)
+            answer = await _read_frame(reader)
+        finally:
+            writer.close()
+    if not answer.startswith(NAMED):
+        raise TransportError(answer.removeprefix(REFUSED).decode(errors="replace"))
+    return answer[len(NAMED) :].decode(errors="replace")
 
 
 @dataclass

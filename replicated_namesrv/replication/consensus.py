@@ -256,6 +256,14 @@ class RaftConsensus(Observer):
         except (RaftError, OSError, ValueError) as error:
             raise StorageError(f"cannot take part in the cluster: {error}") from error
 
+    def waiting(self, reason: str) -> None:
+        self._wait_because(reason, logging.WARNING)
+
+    def _wait_because(self, reason: str, level: int) -> None:
+        if reason != self.waits_for:
+            self.waits_for = reason
+            log.log(level, "not caught up with a majority yet: %s", reason)
+
     async def catch_up(self) -> float:
         """Wait until this node has caught up with a majority, which a read index confirms. Returns the time, by ``now_ms``, at
         which this node requested that read index. Raises StorageError."""
@@ -267,10 +275,7 @@ class RaftConsensus(Observer):
                 return asked_ms
             if self._raft.node.failed is not None:
                 raise StorageError(f"cannot take part in the cluster: {self._raft.node.failed}")
-            if outcome.reason != self.waits_for:
-                self.waits_for = outcome.reason
-                level = logging.INFO if self.removed is None else logging.ERROR
-                log.log(level, "not caught up with a majority yet: %s", self.waits_for)
+            self._wait_because(outcome.reason, logging.INFO if self.removed is None else logging.ERROR)
             await asyncio.sleep(CATCH_UP_PAUSE_S)
 
     async def hand_over(self) -> None:

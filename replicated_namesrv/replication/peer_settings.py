@@ -35,18 +35,25 @@ def parse_peers(key: str, text: str) -> dict[str, tuple[str, int]]:
     return found
 
 
+def parse_join(text: str) -> tuple[dict[str, tuple[str, int]], tuple[tuple[str, int], ...]]:
+    """``[name=]host:port,…``: the addresses by name, and those without a name. Raises SettingError."""
+    parts = [part.strip() for part in text.split(",")]
+    unnamed = dict.fromkeys(parse_address("join", part) for part in parts if part and "=" not in part)
+    return parse_peers("join", ",".join(part for part in parts if "=" in part)), tuple(unnamed)
+
+
 def known_members(settings: Settings) -> dict[str, tuple[str, int]]:
-    """The members in the settings, this node included, by name. Raises SettingError."""
+    """The members that the settings name, this node included. Raises SettingError."""
     if not settings.join:
         return parse_peers("peers", settings.peers)
     if settings.peers:
         raise SettingError(f"join={settings.join} and peers={settings.peers} are both given; a node that joins needs join only")
     if not settings.peer_listen:
         raise SettingError("join is given and peerListen is empty; give the HOST:PORT at which the members reach this node")
-    known = parse_peers("join", settings.join)
+    known, unnamed = parse_join(settings.join)
     known.pop(settings.node_id, None)
-    if not known:
-        raise SettingError(f"join={settings.join} names no other node; give some members, for example n1=10.0.0.1:9896")
+    if not known and not unnamed:
+        raise SettingError(f"join={settings.join} has no other node; give some members, for example 10.0.0.1:9896")
     return {**known, settings.node_id: parse_address("peerListen", settings.peer_listen)}
 
 
@@ -80,7 +87,8 @@ def transport_settings(settings: Settings) -> TransportSettings:
             f"the peer port listens on {listen[0]}, which is not loopback, and peerSecretFile is not set; set it to a file with "
             "the same content on every node, or set certificates (peerTlsKeyPath, peerTlsCertPath, peerTlsTrustCertPath)"
         )
-    found = TransportSettings(settings.node_id, settings.cluster_id, {**peers, **dial}, listen, secret, tls)
+    unnamed = parse_join(settings.join)[1]
+    found = TransportSettings(settings.node_id, settings.cluster_id, {**peers, **dial}, listen, secret, tls, unnamed=unnamed)
     return found if other is None else replace(found, accepted_secrets=(other,))
 
 

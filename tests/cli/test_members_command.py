@@ -43,14 +43,16 @@ class Processes:
         file.chmod(0o600)
         return file
 
-    async def start(self, name: str, *more: str, joins: bool = False, secret: Path | None = None) -> None:
+    async def start(
+        self, name: str, *more: str, joins: bool = False, secret: Path | None = None, contacts: str | None = None
+    ) -> None:
         """``more``: settings of this process. ``joins``: whether a founder starts with ``join``. ``secret``: None means that of
-        the other nodes."""
+        the other nodes. ``contacts``: the value of ``join``; None: the founders."""
         founders = ",".join(f"{founder}={self.peer[founder]}" for founder in NAMES[:3])
         where = (
             ["--set", f"peers={founders}"]
             if name in NAMES[:3] and not joins
-            else ["--join", founders, "--set", f"peerListen={self.bound.get(name, self.peer[name])}"]
+            else ["--join", contacts or founders, "--set", f"peerListen={self.bound.get(name, self.peer[name])}"]
         )
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = await asyncio.create_subprocess_exec(
@@ -259,6 +261,42 @@ async def test_mistakes_change_nothing_and_a_late_replacement_is_continued(tmp_p
         done = await replacing
         assert done.code == 0, done
         assert "n3 was removed by another command" in done.err
+
+
+@pytest.mark.slow
+async def test_a_node_joins_through_addresses_without_names(tmp_path: Path) -> None:
+    async with founded(tmp_path) as nodes:
+        nobody = f"127.0.0.1:{free_port()}"
+        await nodes.start("n4", contacts=nobody)
+        port = int(nodes.admin["n4"].split(":")[1])
+
+        async def says_so() -> bool:
+            with contextlib.suppress(OSError):  # it does not listen yet
+                return f"no node of the cluster told its name ({nobody}: " in (await http(port, "/readyz?verbose")).text
+            return False
+
+        await eventually(says_so, "the reason why n4 does not serve")
+        assert not (tmp_path / "n4" / "raft" / "identity").exists(), "it must not take part before it knows a member"
+        await nodes.kill("n4")
+        await nodes.start("n4", contacts=f"{nobody},{nodes.peer['n2']}")
+        added = await nodes.members("add", "n4", nodes.peer["n4"], "--json")
+        assert added.code == 0, added
+
+        gone = await nodes.members("remove", "n2")
+        assert gone.code == 0, gone
+        await nodes.kill("n2")
+        await nodes.kill("n4")
+        await nodes.start("n4", contacts=f"{nobody},{nodes.peer['n2']}")
+
+        async def is_back() -> bool:
+            with contextlib.suppress(OSError):
+                return (await http(port, "/readyz")).status == 200
+            return False
+
+        await eventually(is_back, "n4 serves although no address in join answers: its log names the members")
+        await nodes.start("n5", contacts=nodes.peer["n1"])
+        added = await nodes.members("add", "n5", nodes.peer["n5"], "--observer")
+        assert added.code == 0, added
 
 
 async def replaced_over_http(nodes: Processes) -> None:

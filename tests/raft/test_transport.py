@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from replicated_namesrv.host_look_up import HostLookUp
 from replicated_namesrv.raft import transport
 from replicated_namesrv.raft.peer_tls import TlsFiles
 from replicated_namesrv.raft.raft_errors import TransportError
@@ -27,6 +28,7 @@ from replicated_namesrv.raft.transport import (
     SEALING_MARK,
     PeerTransport,
     TransportSettings,
+    name_at,
     pack_names,
     proof,
 )
@@ -166,6 +168,39 @@ def test_a_name_outside_the_cluster_is_turned_away() -> None:
         addresses = {**other.addresses, "z": other.addresses["b"]}
         async with started(good, replace(other, node_id="z", addresses=addresses)) as (a, _):
             await until(lambda: any("z is not a member" in w for w in a.warnings), "the refusal of z")
+
+    asyncio.run(scenario())
+
+
+async def name_of(peer: Peer, asking: TransportSettings) -> str:
+    return await name_at(asking, "127.0.0.1", peer.transport.port, HostLookUp())
+
+
+def test_a_node_tells_its_name_only_to_a_peer() -> None:
+    async def scenario() -> None:
+        good, other = pair_of_settings()
+        stranger = replace(other, node_id="z")
+        async with started(good) as (a,):
+            assert await name_of(a, stranger) == "a"
+            assert not a.warnings
+            for wrong in (replace(stranger, secret=b"another secret"), replace(stranger, cluster_id="d")):
+                with pytest.raises(TransportError, match="secret or clusterId differs"):
+                    await name_of(a, wrong)
+            assert [("secret" in text, "cluster" in text) for text in a.warnings] == [(True, False), (False, True)]
+            assert not a.transport.accepted
+            assert not a.transport.unauthenticated
+
+    asyncio.run(scenario())
+
+
+def test_a_node_with_tls_tells_its_name_to_a_peer_of_its_authority(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
+        good, other = pair_of_settings(secret=None)
+        async with started(replace(good, tls=ours.files("a"))) as (a,):
+            assert await name_of(a, replace(other, node_id="z", tls=ours.files("z"))) == "a"
+            with pytest.raises(ssl.SSLError):
+                await name_of(a, replace(other, node_id="y", tls=theirs.files("y")))
 
     asyncio.run(scenario())
 
@@ -776,6 +811,7 @@ HANDSHAKE_ROWS = {
     "H5": test_a_name_outside_the_cluster_is_turned_away,
     "H6": test_a_recorded_hello_does_not_fit_another_connection,
     "H7": test_tls_turns_away,
+    "H10": test_a_node_tells_its_name_only_to_a_peer,
     "H8": test_a_second_process_of_a_node_is_turned_away_and_both_sides_say_so,
     "H9": test_a_newer_connection_replaces_the_older,
     "D1": test_the_dialler_judges_the_acceptor,
@@ -793,5 +829,5 @@ HANDSHAKE_ROWS = {
 
 
 def test_every_row_of_the_handshake_has_a_test() -> None:
-    rows = re.findall(r"^\| ([HDF]\d) +\|", transport.__doc__ or "", flags=re.MULTILINE)
+    rows = re.findall(r"^\| ([HDF]\d+) +\|", transport.__doc__ or "", flags=re.MULTILINE)
     assert rows == list(HANDSHAKE_ROWS)
