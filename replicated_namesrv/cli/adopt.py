@@ -18,14 +18,13 @@ COMMAND that does the opposite.
 
 import argparse
 import asyncio
-import shlex
 import sys
 import time
 from collections.abc import Sized
 from pathlib import Path
 from typing import Any
 
-from replicated_namesrv.cli.admin import admin_of, given_addresses, reason_of
+from replicated_namesrv.cli.admin import admin_of, given_addresses
 from replicated_namesrv.cli.client import (
     BAD,
     FOUND,
@@ -45,6 +44,7 @@ from replicated_namesrv.cli.diff import (
     known_namespaces,
     print_comparison,
 )
+from replicated_namesrv.cli.operator_script import ScriptError, address_values, filled, run_script, words_of
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import config_request, list_kv_request, read_config, read_kv_table
 from replicated_namesrv.compat.kv_file import KVTable, write_kv_file
@@ -57,8 +57,6 @@ HELP = "replace RocketMQ's own name servers by ours one at a time, or go back"
 
 WITHIN_S = 180
 LOOK_PAUSE_S = 0.5
-END_S = 5.0
-"""Time that a script of --swap has to end after SIGTERM."""
 DIFFERENCES_SHOWN = 10
 OURS, JAVA, SILENT = "ours", "rocketmq", "no answer"
 _PER_MACHINE = ("rocketmqHome", "kvConfigPath", "configStorePath", "listenPort", "bindAddress")
@@ -102,7 +100,7 @@ async def _run(servers: NameServers, arguments: argparse.Namespace) -> int:
     """Raises SettingError, StorageError."""
     try:
         return await _adopt(servers, arguments)
-    except AdoptError as error:
+    except (AdoptError, ScriptError) as error:
         print(f"namesrv adopt: {error}", file=sys.stderr)
         return BAD
 
@@ -113,8 +111,8 @@ async def _adopt(servers: NameServers, arguments: argparse.Namespace) -> int:
         raise SettingError("adopt compares each server with the others and was given one: give all with -n 'host:port;host:port'")
     if unknown := [address for address in arguments.only if address not in servers.addresses]:
         raise SettingError(f"--only {unknown[0]}: not in the list of -n ({', '.join(servers.addresses)})")
-    if arguments.swap is not None and not _words(arguments.swap):
-        raise SettingError("--swap: give a command")
+    if arguments.swap is not None:
+        words_of("--swap", arguments.swap)
     configs = await _configs(servers)
     comparison = await _compare(servers, arguments)
     unlisted = await _unlisted(servers, arguments, configs)
@@ -223,7 +221,7 @@ async def _save(
 
 
 async def _swap(servers: NameServers, arguments: argparse.Namespace, address: str) -> dict[str, Any]:
-    """Swap one server. Raises AdoptError."""
+    """Swap one server. Raises AdoptError, ScriptError."""
     before = await _compare(servers, arguments)
     if before.differs or before.unreachable:
         if not arguments.json:
@@ -234,7 +232,8 @@ async def _swap(servers: NameServers, arguments: argparse.Namespace, address: st
         )
     kind = _kind((await _configs(servers)).get(address))
     started = time.monotonic()
-    await _run_command(arguments, address)
+    words = filled(words_of("--swap", arguments.swap), address_values(address))
+    await run_script("--swap", address, words, arguments.within)
     progress = ProgressLine()
     waits_for = "the new server to answer"
     while time.monotonic() - started < arguments.within:
@@ -273,50 +272,6 @@ def _missing(comparison: Comparison) -> str:
         "settings": comparison.settings,
     }
     return "equal answers: " + ", ".join(f"{len(table)} {kind} differ" for kind, table in parts.items() if table)
-
-
-def _words(command: str) -> list[str]:
-    """Raises SettingError."""
-    try:
-        return shlex.split(command)
-    except ValueError as cause:
-        raise SettingError(f"--swap {command}: {cause}; quote it as for a shell") from None
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Terminate a process; kill it if it does not end."""
-    process.terminate()
-    try:
-        async with asyncio.timeout(END_S):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-
-
-async def _run_command(arguments: argparse.Namespace, address: str) -> None:
-    """Raises AdoptError."""
-    host, _, port = address.rpartition(":")
-    words = [
-        word.replace("{host}", host.strip("[]")).replace("{port}", port).replace("{address}", address)
-        for word in _words(arguments.swap)
-    ]
-    try:
-        process = await asyncio.create_subprocess_exec(*words, stdout=sys.stderr)
-        async with asyncio.timeout(arguments.within):
-            code = await process.wait()
-    except TimeoutError:  # a subclass of OSError, so it comes first
-        await _end(process)
-        raise AdoptError(
-            f"{address}: the command of --swap did not end within {arguments.within} s, and was stopped: {shlex.join(words)}; "
-            "whether the server was replaced is unknown: see which one runs, and repeat the command when all servers answer"
-        ) from None
-    except OSError as cause:
-        raise AdoptError(f"{address} was not swapped: {words[0]}: {reason_of(cause)}") from None
-    if code:
-        raise AdoptError(
-            f"{address}: the command of --swap ended with {code}: {shlex.join(words)}; the other servers were not touched"
-        )
 
 
 def _report(

@@ -109,8 +109,15 @@ def _list(admin: Admin, addresses: tuple[str, ...], as_json: bool) -> int:
     return GOOD
 
 
-class _UnfinishedError(Exception):
+class UnfinishedError(Exception):
     """The change was not finished. The text says why, and what to do."""
+
+
+def change_members(admin: Admin, addresses: tuple[str, ...], within_s: int, action: str, *operands: str) -> list[dict[str, Any]]:
+    """``namesrv members ACTION OPERANDS``. Returns the members. ``addresses``: admin addresses of members. Raises
+    AdminRefusedError, SettingError, UnfinishedError."""
+    arguments = argparse.Namespace(action=action, operands=operands, observer=False, within=within_s, json=False)
+    return _Change(admin, addresses, arguments).make()
 
 
 class _Change:
@@ -123,23 +130,24 @@ class _Change:
         self._told = ""
 
     def run(self) -> int:
-        action, operands, observer = self._arguments.action, self._arguments.operands, self._arguments.observer
         try:
-            for text in operands[len(_OPERANDS[action]) - 1 :] if action in ("add", "move", "replace") else ():
-                parse_address("HOST:PORT", text)
-            if action == "replace":
-                rows = self._replace(*operands)
-            elif action == "add":
-                rows = self._add(*operands, observer=observer)
-            elif action == "promote":
-                rows = self._promote(operands[0])
-            else:
-                rows = self._request(action, operands[0], *operands[1:])
-        except (AdminRefusedError, SettingError, _UnfinishedError) as error:
+            rows = self.make()
+        except (AdminRefusedError, SettingError, UnfinishedError) as error:
             print(str(error), file=sys.stderr)
-            return UNKNOWN if isinstance(error, _UnfinishedError) else BAD
+            return UNKNOWN if isinstance(error, UnfinishedError) else BAD
         self._report(rows)
         return GOOD
+
+    def make(self) -> list[dict[str, Any]]:
+        """Make the change. Returns the members. Raises AdminRefusedError, SettingError, UnfinishedError."""
+        action, operands, observer = self._arguments.action, self._arguments.operands, self._arguments.observer
+        for text in operands[len(_OPERANDS[action]) - 1 :] if action in ("add", "move", "replace") else ():
+            parse_address("HOST:PORT", text)
+        if action == "replace":
+            return self._replace(*operands)
+        if action == "add":
+            return self._add(*operands, observer=observer)
+        return self._promote(operands[0]) if action == "promote" else self._request(action, operands[0], *operands[1:])
 
     def _report(self, rows: list[dict[str, Any]]) -> None:
         voters = sum(row["role"] in ("voter", "leader") for row in rows)
@@ -164,7 +172,7 @@ class _Change:
 
     def _pause(self, remedy: str) -> None:
         if time.monotonic() >= self._deadline:
-            raise _UnfinishedError(f"not finished within {self._arguments.within} s: {remedy}")
+            raise UnfinishedError(f"not finished within {self._arguments.within} s: {remedy}")
         time.sleep(LOOK_PAUSE_S)
 
     def _leader(self) -> str:
@@ -275,8 +283,8 @@ class _Change:
             return self._add(new, address, observer=False)
         try:
             self._add(new, address, observer=False)
-        except _UnfinishedError as error:
-            raise _UnfinishedError(f"{error}. {old} was not removed; repeat the command to continue") from None
+        except UnfinishedError as error:
+            raise UnfinishedError(f"{error}. {old} was not removed; repeat the command to continue") from None
         try:
             return self._request("remove", old)
         except AdminRefusedError:
@@ -291,7 +299,7 @@ class _Change:
             rows = self._rows()
             row = {row["nodeId"]: row for row in rows}.get(name)
             if row is None:
-                raise _UnfinishedError(f"{name} was removed by another command meanwhile; see 'namesrv members list'")
+                raise UnfinishedError(f"{name} was removed by another command meanwhile; see 'namesrv members list'")
             has_log = row["connected"] and row["matchIndex"] and row["lag"] <= LAG_MAX
             if row["role"] in (role, "leader") and (role != "observer" or has_log):
                 return rows

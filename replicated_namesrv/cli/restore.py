@@ -91,7 +91,7 @@ def _restore(arguments: argparse.Namespace) -> int:
     admin = admin_of(arguments)
     addresses = admin_addresses(arguments, admin)
     if arguments.merge and (independent := _independent(admin, addresses)):
-        return _merge(arguments, admin, independent)
+        return _merge_and_report(arguments, admin, independent)
     failure: Exception | None = None
     for address in addresses:
         try:
@@ -104,7 +104,7 @@ def _restore(arguments: argparse.Namespace) -> int:
             continue
         except (AdminRefusedError, AdminUnknownError) as error:
             if arguments.merge and isinstance(error, AdminRefusedError) and error.status == CONFLICT:
-                return _merge(arguments, admin, (address,))
+                return _merge_and_report(arguments, admin, (address,))
             print(str(error), file=sys.stderr)
             return BAD if error.definite else UNKNOWN
         _report(arguments, head, answer["revision"])
@@ -149,9 +149,21 @@ class _Merge(NamedTuple):
     facts: dict[str, Any]
 
 
-def _merge(arguments: argparse.Namespace, admin: Admin, addresses: tuple[str, ...]) -> int:
-    """Plan the changes of all nodes, then make them. Raises ConflictError before the first change, and the errors of ``ask``."""
-    backup = state_in(arguments.file)
+def _merge_and_report(arguments: argparse.Namespace, admin: Admin, addresses: tuple[str, ...]) -> int:
+    """Raises the errors of ``merge``."""
+    merged = merge(admin, addresses, arguments.file)
+    if arguments.json:
+        print_json({"file": str(arguments.file), "merged": merged})
+    else:
+        for facts in merged:
+            _print_merged(facts)
+    return GOOD
+
+
+def merge(admin: Admin, addresses: tuple[str, ...], file: Path) -> list[dict[str, Any]]:
+    """Add the KV config and the shared settings of a backup to each node. Returns what was added at each. All changes are planned
+    before the first one is made. Raises ConflictError before the first change, and the errors of ``ask``."""
+    backup = state_in(file)
     plans = [_plan(address, backup, state_at(admin, address)) for address in addresses]
     progress = ProgressLine()
     try:
@@ -170,12 +182,7 @@ def _merge(arguments: argparse.Namespace, admin: Admin, addresses: tuple[str, ..
                 admin.ask(plan.address, "/v1/config", "POST", orjson.dumps(plan.settings))
     finally:
         progress.clear()
-    if arguments.json:
-        print_json({"file": str(arguments.file), "merged": [plan.facts for plan in plans]})
-    else:
-        for plan in plans:
-            _print_merged(plan.facts)
-    return GOOD
+    return [plan.facts for plan in plans]
 
 
 def _plan(address: str, backup: RouteInfoManager, present: RouteInfoManager) -> _Merge:

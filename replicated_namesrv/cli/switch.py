@@ -14,6 +14,8 @@ Without this command, the node would read files in DIR that are older than the b
           runtime.properties
     ap    raft                              raft.before-ap                a later CP cluster must not continue it
 
+With ``--walk COMMAND`` the command switches running nodes instead, one at a time (``switch_walk.py``).
+
 No file is deleted. The command refuses, and changes nothing, if data would be lost. There are two cases. First, the given files
 disagree about a key or a shared setting, and --prefer names no winner. Second, DIR has a value of a key or of a shared setting
 that no given file has: with ``--to cp`` in kvConfig.json, runtime.properties or a CP log; with ``--to ap`` in a CP log of a
@@ -25,13 +27,26 @@ import argparse
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from replicated_namesrv.cli.backup import check_file, state_in
-from replicated_namesrv.cli.client import print_json
-from replicated_namesrv.cli.kv_import import entries_of, is_backup
+from replicated_namesrv.cli.backup import check_file
+from replicated_namesrv.cli.client import add_client_arguments, print_json
+from replicated_namesrv.cli.switch_sides import (
+    SHARED,
+    SHOWN_MAX,
+    DisagreementError,
+    Side,
+    conflict_text,
+    conflicts_of,
+    disagreements,
+    entries_in,
+    listed,
+    missing_names,
+    shown_settings,
+    side_of,
+)
+from replicated_namesrv.cli.switch_walk import add_walk_arguments, run_walk
 from replicated_namesrv.compat.kv_file import read_kv_file, write_kv_file
-from replicated_namesrv.errors import BodyError, NamesrvError, SettingError, StorageError
+from replicated_namesrv.errors import BodyError, SettingError, StorageError
 from replicated_namesrv.files import give_to_owner, is_held, sync_folder, write_atomically
 from replicated_namesrv.raft.file_storage import LOCK
 from replicated_namesrv.raft.identity import IDENTITY
@@ -41,15 +56,13 @@ from replicated_namesrv.replication.cluster_restore import RestorableMachine
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.encoding import RouteFormatError
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
-from replicated_namesrv.settings import ROWS, RUN_TIME_FILE
+from replicated_namesrv.settings import RUN_TIME_FILE
 from replicated_namesrv.wire.properties import load_properties, store_properties
 
 HELP = "prepare a stopped node's data directory for the other mode"
 
 GOOD = 0
-SHOWN_MAX, VALUE_CHARACTERS_MAX = 20, 60
 KV_FILE, RAFT = "kvConfig.json", "raft"
-SHARED = {row.name: row for row in ROWS.values() if row.replicated}
 
 _EXAMPLES = """\
 examples:
@@ -58,56 +71,64 @@ examples:
   namesrv switch --to cp /var/lib/namesrv --backup kvConfig.json             RocketMQ's own name server has no backup
   namesrv switch --to cp DIR --backup n1.backup n2.backup --prefer n1.backup           they differ: the values of n1 are kept
   namesrv switch --to ap DIR --backup namesrv.backup --dry-run               only say what would be done
+  namesrv switch --to cp --walk './to-cp.sh {host} {setting} {backups}' --save backups -n '10.0.0.1:9876;10.0.0.2:9876' \\
+      --peers n1=10.0.0.1:9896,n2=10.0.0.2:9896
+  namesrv switch --to ap --walk './to-ap.sh {host} {backups}' --save backups -n '10.0.0.1:9876;10.0.0.2:9876'
 
-Take the backups, stop all nodes, run the command on each, change mode= in its settings, and start it. A new CP cluster then needs
-'namesrv restore --merge FILE', with the preferred file. docs/operations.md has both ways step by step.
+With DIR: take the backups, stop all nodes, run the command on each, change mode= in its settings, and start it. A new CP cluster
+then needs 'namesrv restore --merge FILE', with the preferred file.
 
-exit codes: 0 done; 1 refused, nothing was changed; 2 usage
+With --walk, the nodes are switched one at a time while the others serve. COMMAND runs on this machine, without a shell. It has to
+stop the node on {host}, run 'namesrv switch --to MODE DIR --backup …' there with the files {backups} (the first one wins:
+--prefer), set mode= and, with --to cp, {setting} (peers=… or join=…), and start the node. {port} and {address} are those of -n.
+Change no KV config and no settings meanwhile.
+
+docs/operations.md has all ways step by step.
+
+exit codes: 0 done; 1 refused, nothing was changed; with --walk also: a node was not switched, or the answers differ; 2 usage
 """
-
-Key = tuple[str, str]
-Table = dict[Key, str]
-
-
-class DisagreementError(NamesrvError):
-    """The command was refused: data would be lost, the backup is of another cluster, or the directory is in use."""
-
-
-class Side(NamedTuple):
-    """The content of one file."""
-
-    name: str
-    table: Table
-    settings: dict[str, bool] | None
-    """Shared settings in the file. None: such a file contains no settings (kvConfig.json)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.epilog = _EXAMPLES
-    parser.add_argument("directory", metavar="DIR", type=Path, help="the dataDir of a stopped node")
+    parser.add_argument("directory", nargs="?", metavar="DIR", type=Path, help="the dataDir of a stopped node")
     parser.add_argument("--to", required=True, choices=("cp", "ap"), help="the mode in which the node will be started")
     parser.add_argument(
-        "--backup", required=True, nargs="+", type=Path, metavar="FILE", help="files of 'namesrv backup', or kvConfig.json files"
+        "--backup", nargs="+", default=[], type=Path, metavar="FILE", help="files of 'namesrv backup', or kvConfig.json files"
     )
-    parser.add_argument("--prefer", type=Path, metavar="FILE", help="the one of them whose values are kept if they differ")
+    parser.add_argument(
+        "--prefer",
+        type=Path,
+        metavar="FILE",
+        help="the one of them whose values are kept if they differ; with --walk: the name server (an address of -n)",
+    )
     parser.add_argument("--kv-file", type=Path, metavar="FILE", help=f"kvConfigPath of the node (default: {KV_FILE} in DIR)")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_walk_arguments(parser)
+    add_client_arguments(parser, "", "")
+    parser.epilog = _EXAMPLES
+    parser.set_defaults(usage_error=parser.error)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code."""
+    if arguments.walk is not None:
+        for given, name in ((arguments.directory, "DIR"), (arguments.backup, "--backup"), (arguments.kv_file, "--kv-file")):
+            if given:
+                arguments.usage_error(f"{name} and --walk are both given; --walk takes the backups itself, and COMMAND knows DIR")
+        return run_walk(arguments)
+    if arguments.directory is None or not arguments.backup:
+        arguments.usage_error("give DIR and --backup FILE for a stopped node, or --walk COMMAND for running nodes")
     directory: Path = arguments.directory
     if not directory.is_dir():
         raise SettingError(f"{directory} is not a folder; give the dataDir of a stopped node")
     if (directory / LOCK).exists() and (directory / IDENTITY).exists():
         raise SettingError(f"{directory} is the log of a node; give the folder that contains it, the dataDir of the node")
-    sides = [_side(file) for file in arguments.backup]
+    sides = [side_of(file) for file in arguments.backup]
     winner = _winner(arguments, sides)
-    conflicts = _disagreements(sides, winner, arguments.prefer is not None)
+    conflicts = disagreements(sides, winner, arguments.prefer is not None)
     kv_file: Path = arguments.kv_file or directory / KV_FILE
-    own = Side(str(kv_file), _entries(read_kv_file(kv_file)), None)
+    own = Side(str(kv_file), entries_in(read_kv_file(kv_file)), None)
     _check_stopped(directory)
     if arguments.to == "cp":
         _check_kv_file(own, sides)
@@ -118,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
         was_switched = not (directory / RAFT).is_dir() and _has_log(directory)
         if was_switched and arguments.prefer is None:
             _check_switched(own, winner)
-        conflicts += _conflicts([own, winner], winner) if kv_file.exists() else []
+        conflicts += conflicts_of([own, winner], winner) if kv_file.exists() else []
     if arguments.to == "ap" and not _has_log(directory):
         print(f"warning: {directory} has no folder {RAFT}; check that it is the dataDir of a node with mode=cp", file=sys.stderr)
     steps = _Steps(directory, kv_file, arguments.to, winner)
@@ -137,7 +158,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return GOOD
     for conflict in conflicts:
-        print(_conflict_text(conflict))
+        print(conflict_text(conflict))
     for words in steps.words:
         print(f"{'would: ' if arguments.dry_run else ''}{words}")
     after = ""
@@ -146,23 +167,6 @@ def run(arguments: argparse.Namespace) -> int:
         after = f"; then: namesrv {command} {steps.now_at(Path(winner.name))}"
     print(f"next: set mode={arguments.to}, and start the node{after}")
     return GOOD
-
-
-def _side(file: Path) -> Side:
-    """Raises StorageError."""
-    table = {(namespace, key): value for namespace, key, value in entries_of(file)}
-    if not is_backup(file):
-        return Side(str(file), table, None)
-    check_file(file)
-    return Side(str(file), table, _shown(state_in(file).settings))
-
-
-def _shown(settings: RouteSettings) -> dict[str, bool]:
-    return {name: bool(getattr(settings, row.attribute)) for name, row in SHARED.items()}
-
-
-def _entries(table: Mapping[str, Mapping[str, str | None]]) -> Table:
-    return {(name, key): value for name, entries in table.items() for key, value in entries.items() if value is not None}
 
 
 def _winner(arguments: argparse.Namespace, sides: list[Side]) -> Side:
@@ -175,69 +179,13 @@ def _winner(arguments: argparse.Namespace, sides: list[Side]) -> Side:
     return winner
 
 
-def _disagreements(sides: list[Side], winner: Side, is_chosen: bool) -> list[dict[str, Any]]:
-    """Keys and shared settings that are not the same in all files. Raises DisagreementError if no winner was named."""
-    found = _conflicts(sides, winner)
-    if found and not is_chosen:
-        raise DisagreementError(
-            f"nothing was changed: {_listed(found)}; make the nodes equal while they run ('namesrv diff' compares them, "
-            "'namesrv kv' changes them) and take the backups again, or name with --prefer FILE the one whose values are kept"
-        )
-    return found
-
-
-def _conflicts(sides: list[Side], winner: Side) -> list[dict[str, Any]]:
-    """The entries that differ, each with the value of every file, None where it is missing."""
-    found: list[dict[str, Any]] = []
-    for namespace, key in sorted({key for side in sides for key in side.table}):
-        values = {side.name: side.table.get((namespace, key)) for side in sides}
-        if len(set(values.values())) > 1:
-            found.append({"namespace": namespace, "key": key, "values": values, "winner": winner.name})
-    having = [side for side in sides if side.settings is not None]
-    for name in SHARED if having else ():
-        shown = {side.name: (side.settings or {})[name] for side in having}
-        if len(set(shown.values())) > 1:
-            found.append({"setting": name, "values": shown, "winner": winner.name})
-    return found
-
-
-def _conflict_text(conflict: Mapping[str, Any]) -> str:
-    values = dict(conflict["values"])
-    won = values.pop(conflict["winner"], None)
-    lost = ", ".join(f"{name} had {_value(value)}" for name, value in values.items() if value != won)
-    return f"{_name(conflict)}: {conflict['winner']} wins with {_value(won)}; {lost}"
-
-
-def _value(value: object) -> str:
-    if value is None:
-        return "no such key"
-    text = str(value)
-    return repr(text if len(text) <= VALUE_CHARACTERS_MAX else text[:VALUE_CHARACTERS_MAX] + "…")
-
-
-def _name(conflict: Mapping[str, Any]) -> str:
-    return f"setting {conflict['setting']}" if "setting" in conflict else f"key {conflict['namespace']}/{conflict['key']}"
-
-
-def _listed(conflicts: list[dict[str, Any]]) -> str:
-    names = ", ".join(map(_name, conflicts[:SHOWN_MAX]))
-    more = f" and {len(conflicts) - SHOWN_MAX} more" if len(conflicts) > SHOWN_MAX else ""
-    return f"the files disagree about {names}{more}"
-
-
 def _check_kv_file(own: Side, sides: list[Side]) -> None:
     """Check that every entry of the node's own file is in one of the given files. Raises DisagreementError."""
-    if missing := _missing(own.table, sides):
+    if missing := missing_names(own.table, sides):
         raise DisagreementError(
             f"nothing was changed: {own.name} has values that no given file has: {', '.join(missing[:SHOWN_MAX])}; also take a "
             f"backup of this node, or give its file: --backup {own.name}"
         )
-
-
-def _missing(table: Table, sides: list[Side]) -> list[str]:
-    """Names of the entries that none of the files has with the same value."""
-    known = {item for side in sides for item in side.table.items()}
-    return [f"{namespace}/{key}" for (namespace, key), value in sorted(table.items()) if ((namespace, key), value) not in known]
 
 
 def _check_stopped(directory: Path) -> None:
@@ -283,7 +231,7 @@ def _has_log(directory: Path) -> bool:
 def _check_switched(own: Side, backup: Side) -> None:
     """Check that the kvConfig.json of a folder that was switched to AP already has nothing that the backup lacks. Raises
     DisagreementError."""
-    if newer := _missing(own.table, [backup]):
+    if newer := missing_names(own.table, [backup]):
         raise DisagreementError(
             f"nothing was changed: this folder was switched to ap already, and {own.name} has values that {backup.name} does not "
             f"have: {', '.join(newer[:SHOWN_MAX])}; to replace it nevertheless, repeat the command with --prefer {backup.name}"
@@ -298,9 +246,9 @@ def _check_earlier_log(directory: Path, sides: list[Side]) -> None:
         state = _state_on(directory)[1]
     except StorageError as error:
         raise StorageError(f"{error}; {remedy}") from None
-    names = _missing(_entries(state.kv_table()), sides)
-    default = _shown(RouteSettings())
-    for name, value in _shown(state.settings).items():
+    names = missing_names(entries_in(state.kv_table()), sides)
+    default = shown_settings(RouteSettings())
+    for name, value in shown_settings(state.settings).items():
         if value != default[name] and all(side.settings is None or side.settings[name] != value for side in sides):
             names.append(f"setting {name}")
     if names:
@@ -336,10 +284,10 @@ def _check_log(directory: Path, backup: Side, file: Path) -> None:
             f"nothing was changed: {file} is of cluster {head.fields.get('clusterId')}, and {directory} of {cluster}; give a "
             "backup of this cluster"
         )
-    disk = Side(str(directory), _entries(state.kv_table()), _shown(state.settings))
-    if state.revision > head.revision and (newer := _conflicts([disk, backup], backup)):
+    disk = Side(str(directory), entries_in(state.kv_table()), shown_settings(state.settings))
+    if state.revision > head.revision and (newer := conflicts_of([disk, backup], backup)):
         raise DisagreementError(
-            f"nothing was changed: {directory} has revision {state.revision} and the backup {head.revision}; {_listed(newer)}; "
+            f"nothing was changed: {directory} has revision {state.revision} and the backup {head.revision}; {listed(newer)}; "
             "start the cluster, stop all writes, take a new backup, and stop the cluster again"
         )
 

@@ -162,7 +162,7 @@ async def test_a_port_with_another_protocol_is_named_with_the_option_to_correct(
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("/none", "was not swapped: /none: No such file or directory"),
+        ("/none", "was not changed: /none: No such file or directory"),
         ("sleep 600", "did not end within 1 s, and was stopped: sleep 600; whether the server was replaced is unknown"),
     ],
 )

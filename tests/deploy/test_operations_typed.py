@@ -44,7 +44,8 @@ TYPED = {
     "Restore": NONE,
     "A disk is lost": NONE,
     "A majority fails": NONE,
-    "Switch modes": NONE,
+    "Switch running nodes": NONE,
+    "Switch stopped nodes": NONE,
     "Adopt RocketMQ's name servers": NONE,
     "Change the number of nodes": NONE,
 }
@@ -60,6 +61,23 @@ while kill -0 $pid 2>/dev/null && ! grep -q ' Z ' /proc/$pid/stat; do sleep 0.1;
 exec ip netns exec {prefix}$name systemctl start namesrv
 """
 """The script swap.sh of the page: stops RocketMQ's name server on host ``$1``, and starts ours."""
+
+
+SSH = """\
+#!/bin/bash
+name=n${{1##*.}}
+script=$(printf %s "$2" | sed 's#/etc/namesrv#{folder}/'$name'/etc#g; s#/var/lib/private#{folder}/'$name'/lib#g')
+cd {folder}/$name
+. ./profile
+exec ip netns exec {prefix}$name bash -c "$script"
+"""
+SCP = """\
+#!/bin/bash
+host=${{@: -1}} name=${{@: -1}}
+host=${{host%:}} name=n${{host##*.}}
+cp "${{@:2:$#-2}}" {folder}/$name/
+"""
+"""ssh and scp to another machine."""
 
 
 def blocks(heading: str) -> list[str]:
@@ -208,6 +226,11 @@ class Machines:
         self.configure()
         self.well()
 
+    def write_profile(self, name: str) -> None:
+        """Write the variables of a machine to a file. Scripts that reach the machine use them, as after ssh."""
+        exports = (f"export {variable}={shlex.quote(value)}" for variable, value in self.environment(name).items())
+        (self.folder / name / "profile").write_text("\n".join(exports))
+
     def use_installed(self, name: str) -> None:
         """Let ``namesrv`` on a machine be the one in /opt/namesrv, which is installed with the Python of the tests."""
         program = self.folder / name / "bin" / "namesrv"
@@ -297,6 +320,28 @@ def test_page_of_operations_works_as_typed_after_losses_and_changes(machines: Ma
     assert machines.run("n3", "namesrv kv get ORDER_TOPIC_CONFIG orders") == "broker-0:4\n"
     members_change(machines)
     assert machines.run("n6", "namesrv kv get ORDER_TOPIC_CONFIG orders -n 10.0.0.6:9876") == "broker-0:4\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_running_nodes_are_switched_as_typed(machines: Machines) -> None:
+    machines.start()
+    machines.run("n1", "namesrv kv put ORDER_TOPIC_CONFIG orders broker-0:4")
+    for name in NAMES:
+        machines.write_profile(name)
+    for program, text in (("ssh", SSH), ("scp", SCP)):
+        file = machines.folder / "n1" / "bin" / program
+        file.write_text(text.format(folder=machines.folder, prefix=machines.prefix))
+        file.chmod(0o755)
+    to_cp, replace_peers, to_ap = blocks("Switch running nodes")
+    for line, mode in ((to_ap, "cp -> ap"), (to_cp, "ap -> cp")):
+        told = machines.type(line)
+        assert re.findall(rf"^10\.0\.0\.(\d):9876: {mode} in .*", told, re.MULTILINE) == ["1", "2", "3"], told
+        on_each(machines, "namesrv kv get ORDER_TOPIC_CONFIG orders", r"^broker-0:4$")
+    machines.type(replace_peers)
+    machines.run("n1", "systemctl restart namesrv")
+    machines.well()
+    assert len(re.findall(r"^n\d ", machines.run("n2", "namesrv members list"), re.MULTILINE)) == len(NAMES)
 
 
 @pytest.mark.slow
@@ -407,9 +452,7 @@ def test_rocketmqs_name_servers_are_adopted_as_typed(machines: Machines) -> None
             own = "needWaitForService=true\\nwaitSecondsForService=5\\n"
             machines.run(name, f"printf '{own}' >> /etc/namesrv/namesrv.properties")
             shutil.copytree(machines.folder / "n1" / "start", machines.folder / name / "lib" / "namesrv")
-            # The script reaches the machines with their own variables, as ssh does.
-            exports = (f"export {variable}={shlex.quote(value)}" for variable, value in machines.environment(name).items())
-            (machines.folder / name / "profile").write_text("\n".join(exports))
+            machines.write_profile(name)
         swap = machines.folder / "n1" / "swap.sh"
         swap.write_text(SWAP.format(folder=machines.folder, prefix=machines.prefix))
         swap.chmod(0o755)
@@ -468,7 +511,7 @@ def a_majority_fails(machines: Machines) -> None:
 
 def switched_there_and_back(machines: Machines) -> None:
     """CP, AP, CP, as the page shows it. Files are copied where the page says so."""
-    lines = blocks("Switch modes")
+    lines = blocks("Switch stopped nodes")
     begin = next(number for number, line in enumerate(lines) if "backup namesrv.backup" in line)
     for line in lines[begin:]:
         machines.type(line)

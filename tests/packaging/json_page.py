@@ -211,6 +211,18 @@ STUDY_OUTLOOK = record(
     waves=many(record(seed=COUNT, runs=COUNT, hours=NUMBER)),
 )
 
+SWITCH = {
+    "to": one_of("cp", "ap"),
+    "winner": TEXT,
+    "conflicts": many(
+        either(
+            record(namespace=TEXT, key=TEXT, values=table(maybe(TEXT)), winner=TEXT),
+            record(setting=TEXT, values=table(TRUTH), winner=TEXT),
+        )
+    ),
+}
+"""Fields of both outputs of ``namesrv switch``."""
+
 OUTPUTS: dict[str, JsonOutput] = {
     "route": JsonOutput(
         ("route",),
@@ -389,19 +401,16 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "switch": JsonOutput(
         ("switch",),
-        "the steps that were done; if `done` is false, the steps that would be done",
-        record(
-            to=one_of("cp", "ap"),
-            directory=TEXT,
-            winner=TEXT,
-            conflicts=many(
-                either(
-                    record(namespace=TEXT, key=TEXT, values=table(maybe(TEXT)), winner=TEXT),
-                    record(setting=TEXT, values=table(TRUTH), winner=TEXT),
-                )
+        "the steps that were done; if `done` is false, the steps that would be done. With `--walk`: the nodes that were "
+        "switched, those that are left, and whether all name servers give equal answers",
+        either(
+            record(**SWITCH, directory=TEXT, steps=many(TEXT), done=TRUTH),
+            record(
+                **SWITCH,
+                switched=many(record(address=TEXT, name=TEXT, **{"from": TEXT}, to=TEXT, seconds=NUMBER)),
+                left=many(TEXT),
+                equal=TRUTH,
             ),
-            steps=many(TEXT),
-            done=TRUTH,
         ),
     ),
     "access-check": JsonOutput(

@@ -1,0 +1,25 @@
+#!/bin/sh
+# Switches the node on one machine: switch-node.sh MODE HOST SETTING BACKUP…
+# The COMMAND of 'namesrv switch --walk'. Needs ssh as root. If the node's folder is refused, the node starts in its old mode.
+set -eu
+mode=$1 host=$2 setting=$3
+shift 3
+scp -q "$@" "root@$host:"
+files=$(basename -a "$@" | tr '\n' ' ')
+prefer=
+if [ "$mode" = cp ]; then prefer="--prefer $(basename "$1")"; fi
+ssh "root@$host" "
+  file=/etc/namesrv/namesrv.properties
+  systemctl stop namesrv
+  namesrv switch --to $mode /var/lib/private/namesrv --backup $files $prefer
+  code=\$?
+  if [ \$code = 0 ]; then
+    sed -i 's/^mode=.*/mode=$mode/' \$file
+    if [ $mode = cp ]; then
+      sed -i '/^peers=/d; /^join=/d' \$file
+      echo '$setting' >> \$file
+    fi
+  fi
+  systemctl start --no-block namesrv
+  exit \$code
+"

@@ -1,0 +1,214 @@
+"""``namesrv switch --walk`` on real processes: running nodes go from AP to CP and back, one at a time, while brokers register."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replicated_namesrv.child_process import serve_command, start_process
+from tests.support.nodes import http
+from tests.support.operated import Output
+from tests.support.ports import free_ports
+from tests.support.replicated_processes import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+COUNT = 3
+TOPICS = 5
+
+
+async def run(*arguments: str) -> Output:
+    """``namesrv COMMAND …`` in a process of its own: it runs other programs."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "replicated_namesrv", *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    return Output(process.returncode or 0, out.decode(), err.decode())
+
+
+class Nodes:
+    """Three AP nodes with their plan, and the brokers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.plan = folder, folder / "plan.json"
+        self._first: list[subprocess.Popen[bytes]] = []
+        ports = free_ports(3 * COUNT)
+        self.addresses = [f"127.0.0.1:{port}" for port in ports[:COUNT]]
+        self.admin = [f"127.0.0.1:{port}" for port in ports[COUNT : 2 * COUNT]]
+        self.peers = ",".join(f"n{number + 1}=127.0.0.1:{port}" for number, port in enumerate(ports[2 * COUNT :]))
+        self.script = shlex.join([sys.executable, str(Path(__file__).with_name("switch_one.py")), str(self.plan)])
+
+    @property
+    def names(self) -> str:
+        return ";".join(self.addresses)
+
+    def port(self, number: int) -> int:
+        """Admin port of a node."""
+        return int(self.admin[number].rpartition(":")[2])
+
+    def start(self) -> None:
+        """Start all nodes in AP."""
+        plan: dict[str, dict[str, Any]] = {}
+        for number, (address, admin) in enumerate(zip(self.addresses, self.admin, strict=True)):
+            name, data, log = f"n{number + 1}", self.folder / f"n{number + 1}", self.folder / f"n{number + 1}.log"
+            own = ["needWaitForService=true", "waitSecondsForService=3", "electionTimeoutMs=1000", "fenceAfterMs=4000"]
+            peer = self.peers.split(",")[number].partition("=")[2]
+            serve = serve_command(name, address, admin, data, "ap", [*own, f"peerListen={peer}"])
+            serve = [word for word in serve if word not in ("--mode", "ap")]
+            process = start_process([*serve, "--mode", "ap"], log)
+            self._first.append(process)
+            plan[address] = {
+                "pid": process.pid, "data": str(data), "log": str(log), "serve": serve, "words": ["--mode", "ap"],
+            }  # fmt: skip  # items grouped by line
+        self.plan.write_text(json.dumps(plan))
+
+    def kill(self) -> None:
+        """Kill all nodes. The script has started some of them."""
+        for node in json.loads(self.plan.read_text()).values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(node["pid"], signal.SIGKILL)
+        for process in self._first:
+            process.wait()
+
+    async def walk(self, to: str, *more: str, peers: bool = True) -> Output:
+        """``{setting}`` is left out of the command with ``--to ap``, where it is empty."""
+        setting = "{setting}" if to == "cp" else "''"
+        return await run(
+            "switch", "--to", to, "--walk", f"{self.script} {to} {{address}} {setting} {{backups}}", "-n", self.names,
+            "--save", str(self.folder / "backups"), "--admin", ";".join(self.admin), "--within", "60",
+            *(["--peers", self.peers] if to == "cp" and peers else []), *more,
+        )  # fmt: skip  # items grouped by line
+
+    async def value(self, number: int, key: str) -> str | None:
+        """The value of a key of namespace N at one node."""
+        rows = (await http(self.port(number), "/v1/kv?namespace=N")).json["entries"]
+        return {row["key"]: row["value"] for row in rows}.get(key)
+
+    async def modes(self) -> list[str]:
+        return [(await http(self.port(number), "/v1/status")).json["mode"] for number in range(COUNT)]
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Nodes]:
+    """Nodes and brokers. At the end, all brokers were registered everywhere, or the test fails."""
+    nodes = Nodes(folder)
+    nodes.start()
+    brokers: asyncio.subprocess.Process | None = None
+    try:
+        await eventually(nodes.modes, "all nodes answer")
+        brokers = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "replicated_namesrv", "broker", "--brokers", "2", "--topics", str(TOPICS),
+            "--period-ms", "1000", "-n", nodes.names, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip  # items grouped by line
+
+        async def registered() -> bool:
+            return (await run("diff", "-n", nodes.names, "--admin", ";".join(nodes.admin))).code == 0 and bool(
+                (await http(nodes.port(0), "/v1/brokers")).json["brokers"]
+            )
+
+        await eventually(registered, "the brokers are registered everywhere")
+        yield nodes
+    finally:
+        if brokers is not None:
+            brokers.kill()
+            await brokers.wait()
+        nodes.kill()
+
+
+class Look:
+    """A client that asks the next server when one refuses, as RocketMQ's clients do when their connection is closed."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self.looks, self.in_vain, self.ends = 0, list[str](), False
+
+    async def run(self) -> None:
+        while not self.ends:
+            problems = []
+            for address in self._nodes.addresses:
+                shown = await run("route", f"topic-{self.looks % TOPICS}", "-n", address, "--json", "--timeout-ms", "2000")
+                if shown.code == 0 and len(json.loads(shown.out)["brokers"]) == 2:
+                    break
+                problems.append(f"{address}: {shown.out[:200]} {shown.err[:200]}")
+            else:
+                self.in_vain.append("; ".join(problems))
+            self.looks += 1
+
+
+async def test_running_nodes_are_switched_to_cp_and_back(tmp_path: Path) -> None:
+    async with running(tmp_path) as nodes:
+        for number in range(COUNT):
+            assert (await http(nodes.port(number), "/v1/kv/N/k", "PUT", b"v")).status == 200
+        assert (await http(nodes.port(0), "/v1/kv/N/only", "PUT", b"n1")).status == 200
+        refused = await nodes.walk("cp")
+        assert (refused.code, "the files disagree about key N/only" in refused.err) == (1, True), refused
+        usage = await nodes.walk("cp", peers=False)
+        assert (usage.code, "--peers has 0 nodes; give one for each address of -n" in usage.err) == (2, True), usage
+        planned = await nodes.walk("cp", "--prefer", nodes.addresses[0], "--dry-run", "--json")
+        assert json.loads(planned.out)["left"] == nodes.addresses, planned
+        assert await nodes.modes() == ["ap"] * COUNT
+
+        look = Look(nodes)
+        looking = asyncio.ensure_future(look.run())
+        done = await nodes.walk("cp", "--prefer", nodes.addresses[0], "--json")
+        assert done.code == 0, done
+        found = json.loads(done.out)
+        assert ([row["name"] for row in found["switched"]], found["equal"]) == (["n1", "n2", "n3"], True)
+        assert [row["key"] for row in found["conflicts"]] == ["only"]
+        listed = (await http(nodes.port(1), "/v1/members")).json["members"]
+        assert sorted(row["nodeId"] for row in listed if row["role"] in ("voter", "leader")) == ["n1", "n2", "n3"]
+        for number in range(COUNT):
+            assert await nodes.value(number, "only") == "n1"
+        again = await nodes.walk("cp")
+        assert (again.code, "equal: " in again.out) == (0, True), again
+
+        back = await nodes.walk("ap")
+        assert back.code == 0, back
+        assert await nodes.modes() == ["ap"] * COUNT
+        assert [line for line in back.out.splitlines() if "cp -> ap" in line and "the same brokers" in line] == [
+            line for line in back.out.splitlines() if line.startswith("127.")
+        ]
+        look.ends = True
+        await looking
+        for number in range(COUNT):
+            assert await nodes.value(number, "only") == "n1"
+        assert look.looks > COUNT
+        assert not look.in_vain
+
+
+async def test_a_node_with_a_newer_value_is_not_switched_and_the_walk_continues_later(tmp_path: Path) -> None:
+    """An operator changes a key of n2 alone, after the backups. Its value must not be lost."""
+    async with running(tmp_path) as nodes:
+        script = nodes.script
+        late = tmp_path / "late.sh"
+        url = f"http://127.0.0.1:{nodes.port(1)}/v1/kv/N/late"
+        put = f"import urllib.request as r; r.urlopen(r.Request('{url}', b'v', method='PUT'))"
+        late.write_text(f'#!/bin/sh -e\n{shlex.join([sys.executable, "-c", put])}\nexec {script} "$@"\n')
+        late.chmod(0o755)
+        nodes.script = str(late)
+        stopped = await nodes.walk("cp")
+        assert stopped.code == 1, stopped
+        assert "has values that no given file has: N/late" in stopped.err
+        assert f"{nodes.addresses[1]}: the command of --walk ended with 1" in stopped.err
+        await eventually(nodes.modes, "all nodes answer")
+        assert await nodes.modes() == ["cp", "ap", "ap"]
+        assert await nodes.value(1, "late") == "v"
+
+        nodes.script = script
+        refused = await nodes.walk("cp")
+        assert (refused.code, "key N/late" in refused.err) == (1, True), refused
+        for number in (0, 2):
+            assert (await http(nodes.port(number), "/v1/kv/N/late", "PUT", b"v")).status == 200
+        done = await nodes.walk("cp")
+        assert done.code == 0, done
+        assert await nodes.modes() == ["cp"] * COUNT
+        assert await nodes.value(2, "late") == "v"
