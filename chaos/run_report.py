@@ -32,7 +32,7 @@ _COMPARED = (
     ("silent death until removed, mean", "silent_removed_s", "s"),
     ("removals of live brokers, also cut off", "live_removed", ""),
     ("sends to a broker that is gone or read-only", "misrouted", ""),
-    ("messages doubled: queues that two consumers would read", "queues_doubled", "%"),
+    ("messages doubled: queues that several consumers would read", "queues_doubled", "%"),
     ("messages waiting: queues that no consumer would read", "queues_orphaned", "%"),
     ("longest wait for a success", "longest_gap_s", "s"),
     ("all equal after the last fault", "convergence_s", "s"),

@@ -10,6 +10,7 @@ that cuts links: ``silent`` or ``held``.
 import dataclasses
 import difflib
 import hashlib
+import json
 import random
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,8 @@ from replicated_namesrv.chaos.scenario import (
 )
 from replicated_namesrv.errors import SettingError
 
+PLAN_TEXTS = ("title", "question", "timers")
+"""Keys of a plan that only its page shows. They can be corrected while the study runs."""
 READ_LEVELS = ("linearizable", "lease", "stale")
 CUTS = (Effect.SILENT.value, Effect.HELD.value)
 SEEDS_MAX = 1_000
@@ -232,8 +235,13 @@ def load_study(path: Path, name: str | None = None) -> StudyPlan:
 
 
 def plan_sha256(path: Path) -> str:
-    """The checksum by which a study recognizes its plan."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """The checksum by which a study recognizes its plan. ``PLAN_TEXTS`` and comments do not count. Raises SettingError."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as cause:
+        raise SettingError(f"study {path}: cannot be read: {cause}") from cause
+    settings = {name: value for name, value in content.items() if name not in PLAN_TEXTS}
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _check(plan: StudyPlan) -> None:

@@ -501,7 +501,7 @@ _SCENARIO_METRICS = {
     "route_fresh_reads": "look-ups that are fresh", "equal_probes": "probes answered alike by all",
     "harvest": "right brokers in the answer", "ghosts": "dead brokers in the answer",
     "failover_yield_in_time": "answered in time, fail-over clients", "pinned_yield_in_time": "answered in time, pinned clients",
-    "failover_unavailable_longest": "longest time without a success, fail-over clients (s)",
+    "failover_unavailable_longest": "longest time without a successful request, fail-over clients (s)",
 }  # fmt: skip  # items grouped by line
 
 

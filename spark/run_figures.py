@@ -46,15 +46,17 @@ _OF_HISTORIES = {
     "monotonic_reads": Metric("M10", "reads of an older value than their client had read before", "reads", True),
     "monotonic_writes": Metric("M10", "reads that show a writer's writes out of order", "reads", True),
     "writes_follow_reads": Metric("M10", "reads that show an effect without its cause", "reads", True),
-    "lost_writes": Metric("M19", "keys whose final reads miss an acknowledged write", "keys", True),
-    "resurrected": Metric("M19", "keys whose final reads show a value that an acknowledged delete had removed", "keys", True),
+    "lost_writes": Metric("M19", "keys per run whose final reads miss an acknowledged write", "keys", True),
+    "resurrected": Metric(
+        "M19", "keys per run whose final reads show a value that an acknowledged delete had removed", "keys", True
+    ),
 }
 """Figures of both kinds of history: the key-value store and the registrations. Delta (M7) and Gamma (M8) are the least shift and
 the least widening of operations that make a history atomic (DESIGN.md)."""
 
-_WHO = {
-    FAILOVER: "of clients that fail over", PINNED: "of clients that know one node",
-    EACH: "of writes that go to each node", PROBE: "of the probe",
+_REQUESTS = {
+    FAILOVER: "requests of fail-over clients", PINNED: "requests of pinned clients",
+    EACH: "writes to each node", PROBE: "requests of the probe",
 }  # fmt: skip  # items grouped by line
 
 ROUTES = "route_"
@@ -80,13 +82,13 @@ CATALOGUE = {
     **_OF_HISTORIES,
     **{ROUTES + name: _of_routes(metric) for name, metric in _OF_HISTORIES.items() if name not in NOT_OF_ROUTES},
     "equal_probes": Metric("M3", "probes to which all nodes that answered gave the same answer", "share", False),
-    "harvest": Metric("M11", "brokers that should be in an answer and were", "share", False),
+    "harvest": Metric("M11", "share of the serving brokers that the answer contained", "share", False),
     "yield": Metric("M12", "operations that were answered", "share", False),
     "yield_in_time": Metric("M12", "operations that were answered within their deadline", "share", False),
     **{
-        f"{access}_{name}": Metric("M12", f"{title}, {who}", "share", False)
+        f"{access}_{name}": Metric("M12", f"{requests} that were {title}", "share", False)
         for name, title in (("yield", "answered"), ("yield_in_time", "answered within their deadline"))
-        for access, who in _WHO.items()
+        for access, requests in _REQUESTS.items()
     },
     "ghosts": Metric("M13", "brokers in an answer that were dead", "share", True),
     "divergence_area": Metric("M14", "certain divergence of the nodes' answers, integrated over time", "s", True),
@@ -98,7 +100,9 @@ CATALOGUE = {
     "episodes_uncertain": Metric("M14", "episodes in which nodes possibly differed, and never for certain", "episodes", True),
     "convergence": Metric("M15", "from the repair of the last link until the last certain difference ended", "s", True),
     "agreement": Metric("M15", "from the repair of the last link until the nodes certainly agreed", "s", True),
-    "not_converged": Metric("M15", "runs whose nodes differed to the end, of those that differed", "share", True),
+    "not_converged": Metric(
+        "M15", "share of the runs with a certain difference whose nodes still differed at the end", "share", True
+    ),
     "detection_median": Metric("M16", "from a broker's death until a node drops it for good, median", "s", True),
     "detection_p90": Metric("M16", "from a broker's death until a node drops it for good, 90th percentile", "s", True),
     "undetected": Metric("M16", "deaths that a node had not noticed when the observation ended", "share", True),
@@ -107,11 +111,11 @@ CATALOGUE = {
     "mistake_duration": Metric("M16", "from a mistaken drop until the broker is listed again, mean", "s", True),
     "mistake_recurrence": Metric("M16", "between two mistakes of a node about one broker, mean", "s", False),
     **{
-        f"{access}_{name}": Metric("M17", f"{title} {_WHO[access]}, for the worst {worst}", "s", True)
-        for access, worst in ((FAILOVER, "client"), (PINNED, "kind of operation and node"))
+        f"{access}_{name}": Metric("M17", f"{title}, for the worst {worst} of a run", "s", True)
+        for access, worst in ((FAILOVER, "fail-over client"), (PINNED, "node and kind of operation of the pinned clients"))
         for name, title in (
-            ("unavailable_longest", "longest time without a success"),
-            ("unavailable_total", "time in gaps longer than an operation's deadline,"),
+            ("unavailable_longest", "longest time without a successful request"),
+            ("unavailable_total", "time in gaps longer than an operation's deadline"),
         )
     },
     "leaderless": Metric("M18", "time in which no node considered itself leader", "s", True),

@@ -19,9 +19,9 @@ _INTERVAL_MS = 250
 """The observer's interval in chaos runs."""
 _SHORT_TITLES = {
     "divergence_share": "nodes certainly differ\n(% of the time)",
-    "harvest": "living brokers in answers,\nduring the fault (%)",
+    "harvest": "serving brokers in answers,\nduring the fault (%)",
     "failover_yield_in_time": "fail-over clients answered\nin time, in the fault (%)",
-    "failover_unavailable_longest": "longest time without a\nsuccess, fail-over (s)",
+    "failover_unavailable_longest": "longest time without a\nsuccessful request (s)",
     "misrouted": "messages to a dead broker,\nduring the fault (%)",
 }
 
@@ -104,7 +104,7 @@ def detection(data: StudyData) -> Figure | None:
             times = found[arm]
             if times:
                 steps = [(0.0, 1.0), *Survival(times).steps]
-                label = f"{arm} ({len(times)} deaths seen by a node)"
+                label = f"{arm} ({len(times)} pairs of a death and a node)"
                 xs, ys = zip(*steps, strict=True)
                 axis.plot(xs, [100 * y for y in ys], dash, color=colour, label=label, drawstyle="steps-post")
         axis.set(
@@ -116,18 +116,23 @@ def detection(data: StudyData) -> Figure | None:
         axis.legend(fontsize=8)
 
     return _painted(
-        "detection", "How soon nodes notice a broker that died silently", "Kaplan-Meier estimates.", (7.5, 4.0), 1, paint
+        "detection",
+        "How soon nodes notice a dead broker whose connections stay open",
+        "Kaplan-Meier estimates.",
+        (7.5, 4.0),
+        1,
+        paint,
     )
 
 
 GAPS = (
-    ("failover_unavailable_longest", "clients that fail over"),
-    ("pinned_unavailable_longest", "clients that know one node"),
+    ("failover_unavailable_longest", "fail-over clients"),
+    ("pinned_unavailable_longest", "pinned clients (they know one node)"),
 )
 
 
 def gaps(data: StudyData) -> Figure:
-    """The longest time without a success in each run, by kind of client."""
+    """The longest time without a successful request in each run, by kind of client."""
 
     def paint(axes: list[Axes]) -> None:
         looks = _look(data.plan.arms)
@@ -142,9 +147,11 @@ def gaps(data: StudyData) -> Figure:
             axis.set_xticks(range(len(data.plan.arms)), data.plan.arms, rotation=20, ha="right", fontsize=8)
             axis.set_title(title)
             axis.set_ylim(0, None)
-        axes[0].set_ylabel("longest time without a success in a run (s)")
+        axes[0].set_ylabel("longest time without\na successful request in a run (s)")
 
-    return _painted("gaps", "Longest time without a success", "A point is a run, a line the mean.", (9.5, 4.0), 2, paint)
+    return _painted(
+        "gaps", "Longest time without a successful request", "A point is a run, a line the mean.", (9.5, 4.0), 2, paint
+    )
 
 
 def resolution(data: StudyData) -> Figure:
@@ -163,7 +170,9 @@ def resolution(data: StudyData) -> Figure:
         axis.set_xscale("log")
         axis.set_xticks(intervals, [f"{interval / 1000:g}" for interval in intervals])
         axis.minorticks_off()
-        axis.set(xlabel="time between two looks at a node (s)", ylabel="nodes certainly differ (% of the time)", ylim=(0, None))
+        axis.set(
+            xlabel="time between two questions to a node (s)", ylabel="nodes certainly differ (% of the time)", ylim=(0, None)
+        )
         axis.legend(fontsize=8)
 
     return _painted("resolution", "Divergence by resolution", "Means over runs.", (6.5, 3.6), 1, paint)

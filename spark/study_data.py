@@ -54,6 +54,8 @@ class PlanFacts(NamedTuple):
     question: str
     timers: str
     arms: tuple[str, ...]
+    modes: tuple[str, ...]
+    """The mode of each arm: ap, cp, or a foreign name server with its version."""
     scenarios: tuple[str, ...]
     factors: tuple[tuple[str, tuple[str, ...]], ...]
     keys: frozenset[str]

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from textwrap import fill
+from typing import NamedTuple
 
 from replicated_namesrv.files import write_atomically
 from replicated_namesrv.spark import study_charts, study_decision
 from replicated_namesrv.spark.charts import Figure
 from replicated_namesrv.spark.study_data import BlockKey, StudyData, Where, described, number
-from replicated_namesrv.spark.study_results import FIGURES, PRIMARY_FIGURES, StudyFigure
+from replicated_namesrv.spark.study_results import COARSER, FIGURES, PRIMARY_FIGURES, StudyFigure
 from replicated_namesrv.spark.summary import REPLICATES_MIN, holm
 from replicated_namesrv.spark.survival import Survival
 
@@ -55,7 +56,7 @@ def page(data: StudyData, others: Sequence[str] = ()) -> str:
         *_resolution(data),
         *_made(data),
         *_changes(data),
-        *_threats(data),
+        *_threats(data, others),
         *_sources(data, others),
     ]
     return "\n\n".join(_wrapped(section) for section in sections) + "\n"
@@ -75,28 +76,80 @@ def write_page(folder: Path, data: StudyData) -> Path:
 def _head(data: StudyData) -> str:
     plan, done = data.plan, len(data.runs)
     counted = len(data.runs_of(plan.arms[0]))
-    stopped = "" if done == len(plan.keys) else " It was stopped because its time was up, not because of its results."
+    stopped = "" if done == len(plan.keys) else " The study was stopped because its time was up, not because of its results."
     seeds = f"{data.seeds} seed{'s' * (data.seeds != 1)}"
+    same = (
+        "number of name servers, seed, kind of cut and level of each factor"
+        if plan.factors
+        else "number of name servers, seed and kind of cut"
+    )
+    with_values = "In tables of differences and of the levels of a factor" if plan.factors else "In tables of differences"
+    reading = "\n".join(
+        _bullet(text)
+        for text in (
+            f"Brackets contain 95 % intervals. If a figure covers at least {REPLICATES_MIN} scenarios, the scenarios are the "
+            "replicates from which its interval is computed. If it covers fewer scenarios, the seeds are the replicates. With "
+            f"fewer than {REPLICATES_MIN} replicates there is no interval.",
+            f"A cell has a mean, and its interval if there is one. {with_values}, a mean without an interval is followed by the "
+            "values in parentheses, or by their range.",
+            "*In all n* means that all n runs, or pairs of runs, have this value. Then, with 95 % confidence, at most about 3/n "
+            "of further ones have another value (rule of three).",
+            "A dash means that there is no value.",
+            "Differences of shares are in percentage points.",
+        )
+    )
     return f"""# {plan.title}
 
 This page is for people who choose between AP and CP. {plan.question}
 
-**{done} of the {len(plan.keys)} runs of the study are done.**{stopped} The compared systems are called *arms*: RocketMQ's own
-name server (`java`), AP, and CP with each read level. A *block* is one run of each arm with the same scenario, size, seed and
-kind of cut ([silent or held](#the-primary-figures-by-scenario-size-and-kind-of-cut)). The figures cover the {counted} blocks
-that are complete, with {seeds}. A run counts even if it broke a promise or if its verdict is unknown ([what was
-made](#what-was-made-and-which-promises-were-broken)).
+**{done} of the {len(plan.keys)} runs of the study are done.**{stopped}
 
-How to read the numbers: brackets contain 95 % intervals. For figures over at least {REPLICATES_MIN} scenarios, the scenarios are
-the replicates of the interval; for figures over fewer scenarios, the seeds are. With fewer than {REPLICATES_MIN} replicates there
-is no interval: a cell then has the mean, sometimes followed by the values or their range in parentheses. A dash means that there
-is no value. If all n values are equal, at most about 3/n of further runs have another value (rule of three, 95 % confidence).
-Differences of shares are in percentage points. `namesrv study publish` computes the results on this page from the
-[data](#data-and-how-to-repeat-the-study)."""
+{_arms(data)}
+
+A *block* has one run of each arm. All its runs have the same scenario, {same} ([silent or
+held](#the-primary-figures-by-scenario-size-and-kind-of-cut)). The figures cover the {counted} complete blocks, with {seeds}. A
+*promise* is a property that a mode guarantees. Checks test the promises after each run. The *verdict* of a run says whether it
+kept them ([verdicts](#{MADE})). All runs of complete blocks count, whatever their verdict is.
+
+How to read the numbers:
+
+{reading}
+
+`namesrv study publish` computes the results on this page from the [data](#data-and-how-to-repeat-the-study)."""
+
+
+def _arms(data: StudyData) -> str:
+    """What the compared systems are."""
+    modes = dict(zip(data.plan.arms, data.plan.modes, strict=True))
+    texts = [f"The study compares {len(modes)} system{'s' * (len(modes) != 1)}, called *arms*."]
+    for arm, mode in modes.items():
+        product, _, version = mode.partition(":")
+        if product in OTHER_PRODUCTS:
+            texts.append(f"`{arm}` is {OTHER_PRODUCTS[product]} (version {version}).")
+        elif mode == "ap":
+            texts.append(f"`{arm}` is this project's name server in AP mode: each node works alone.")
+    if own := [f"`{arm}`" for arm, mode in modes.items() if mode == "cp"]:
+        names = " and ".join([*([", ".join(own[:-1])] if own[1:] else []), own[-1]])
+        texts.append(
+            f"{names} {'are' if own[1:] else 'is'} this project's name server in CP mode: the nodes replicate with Raft."
+        )
+        if all(arm.startswith("cp-") for arm, mode in modes.items() if mode == "cp"):
+            texts.append(f"The last part of {'each' if own[1:] else 'its'} name is the [read level](../consistency.md#levels).")
+    return " ".join(texts)
+
+
+OTHER_PRODUCTS = {"java": "RocketMQ's own name server", "rust": "the name server of rocketmq-rust"}
+MADE = "runs-verdicts-and-broken-promises"
+"""The place of the section on verdicts in the page."""
+
+
+def _has_decision(data: StudyData) -> bool:
+    """Whether the page has the section on the choice of a mode."""
+    return {AP, CP} <= set(data.plan.arms) and not data.plan.factors
 
 
 def _answer(data: StudyData) -> Iterable[str]:
-    if not {AP, CP} <= set(data.plan.arms) or data.plan.factors:
+    if not _has_decision(data):
         return
     yield "## When should I choose CP?"
     decision = _decision(data)
@@ -109,42 +162,55 @@ def _answer(data: StudyData) -> Iterable[str]:
     answer = (
         "**Choose AP: under these faults, its answers lacked no more brokers than those of CP.**"
         if inputs.wrong <= 0
-        else f"**Choose CP if one broker that is missing from one answer is worse for you than one client that waits for {cost}. "
-        "Otherwise choose AP.**"
+        else f"**Compare two costs: an answer that lacks one living broker, and a wait of one client for {cost}. If the missing "
+        "broker costs you more, choose CP. Otherwise choose AP.**"
     )
     yield (
-        f"{answer} This is the answer for faults during {name} and a round trip of 10 ms between the nodes. The table has "
-        "other frequencies and round trips. A cell is the waiting time that costs a client as much as one missing broker"
-        + (", with its 95 % interval." if decision.resamples else "; there are too few scenarios for intervals.")
+        f"{answer} This holds if a fault is present for {name} in total and the round trip between the nodes is 10 ms. The table "
+        "has other frequencies and round trips. Each cell is a threshold: a time that a client waits. At this waiting time, AP "
+        "and CP cost the same in the model. If a missing broker costs you more than this wait, choose CP. "
+        + (
+            "The brackets contain the 95 % interval of the threshold."
+            if decision.resamples
+            else "There are too few scenarios for intervals."
+        )
     )
     yield _table(
         ["time with a fault", *(f"round trip {one} ms" for one in study_decision.ROUND_TRIPS_MS)], study_decision.table(decision)
     )
     yield f"![Frequency of faults, round trip and cost of a missing broker]({data.plan.name}/decision.svg)"
-    wrong, unanswered = (number(100 * value) for value in (inputs.wrong, inputs.unanswered))
+    wrong, unanswered, slower = (number(value) for value in (100 * inputs.wrong, 100 * inputs.unanswered, 1000 * inputs.slower_s))
     left_out = f" ({decision.pairs_left_out} pairs lack an input)" if decision.pairs_left_out else ""
     yield (
-        f"The table is computed by a model from three measured inputs. They are means over {len(decision.scenarios)} scenarios "
-        f"with a fault and {decision.pairs} pairs of runs{left_out}, for CP with linearizable reads:"
+        "The thresholds are computed by a model (`spark/study_decision.py`) from three measured inputs. The inputs are means "
+        f"over {len(decision.scenarios)} scenarios with a fault and {decision.pairs} pairs of runs{left_out}, for CP with "
+        "linearizable reads:"
     )
     yield "\n".join(
         _bullet(text)
         for text in (
-            "Missing brokers: a fault raises the share of living brokers that are missing from answers. It raises this share by "
+            "*missing*: a fault raises the share of living brokers that are missing from answers. It raises this share by "
             f"{wrong} percentage points more in AP than in CP.",
-            "Requests without an answer: a fault raises the share of requests that are not answered in time. It raises this "
-            f"share by {unanswered} percentage points more in CP than in AP. Only clients that fail over to other nodes count.",
-            f"Look-ups: before the fault, their median latency is {number(1000 * inputs.slower_s)} ms higher in CP than in AP. "
-            "All processes of a run share two cores. With a machine for each process, the difference would be smaller.",
+            "*unanswered*: a fault raises the share of requests that are not answered in time. It raises this share by "
+            f"{unanswered} percentage points more in CP than in AP. Only requests of fail-over clients count: clients that ask "
+            "the next node if one does not answer.",
+            f"*slower*: before the fault, the median latency of look-ups is {slower} ms higher in CP than in AP. All processes "
+            "of a run share two cores. With a machine for each process, the difference would be smaller.",
         )
     )
     yield (
-        f"The model is in `spark/study_decision.py`. It counts a request without an answer as {study_decision.DEADLINE_S:g} "
-        "s, the time-out of RocketMQ's client. It adds one round trip to each linearizable look-up, although a node that does "
-        "not lead needs two. The runs of this study had no delay between sites. The model assumes that a long fault "
-        "behaves like the short ones that were measured. An election takes as long in a short fault as in a long one, so this "
-        "assumption is unfavourable to CP. The model leaves out that clients cache routes for 30 s, which makes a slow look-up "
-        "cheaper."
+        f"`threshold = ((slower + round trip) / share of time with a fault + unanswered × {study_decision.DEADLINE_S:g} s) / "  # noqa: RUF001 - a formula
+        "missing`"
+    )
+    yield (
+        f"A request without an answer counts as {study_decision.DEADLINE_S:g} s, the time-out of RocketMQ's client. Each "
+        "linearizable look-up counts with one round trip, although a node that does not lead needs two. The runs of this study "
+        "had no delay between sites. The model assumes that a long fault behaves like the short ones that were measured. The "
+        "duration of an election does not depend on the length of the fault. In a long fault, the election is therefore a "
+        "smaller share of the fault. The model uses the larger share of the short faults, so it overestimates this cost of CP. "
+        "Clients cache routes for 30 s, so few messages wait for a look-up. The model ignores this, so it overestimates the "
+        "cost of slow and unanswered look-ups. A client can also use an answer that lacks a broker for 30 s. Include this in "
+        "your cost of a missing broker."
     )
     yield from _settings(data)
 
@@ -155,9 +221,10 @@ def _settings(data: StudyData) -> Iterable[str]:
     if not levels:
         return
     yield (
-        "**Which settings in CP?** `readConsistency` decides how fresh an answer is and what it costs. A node that answers a "
-        "lease or stale read without asking others adds no round trip, so the column for 0 ms applies. The table shows what each "
-        "level costs and returns."
+        "**Which settings in CP?** `readConsistency` decides how fresh an answer is and what it costs "
+        "([levels](../consistency.md#levels)). A stale read needs no round trip. A lease read needs none at a leader with a "
+        "valid lease; at other nodes, it costs as much as a linearizable read. For reads without a round trip, use the column "
+        "*round trip 0 ms* of the table above. The next table shows what each level costs and returns."
     )
     yield _arms_table(
         data,
@@ -185,12 +252,18 @@ def _has_level(level: str) -> Where:
 def _clients(data: StudyData) -> Iterable[str]:
     yield "## What clients see"
     yield (
-        "The table has the five primary figures, which were chosen before the runs were made. Rows that begin with *answered* "
-        "are shares of requests. The means include the scenario `no-fault`, in which brokers die and return. So they show a "
-        "smaller effect of a fault than the scenarios with a fault do. Answers *certainly* differed if the recorded answers of "
-        "the nodes prove it. Messages are simulated: a client that caches routes chooses a broker for each message, but sends "
-        "nothing."
+        "The table has the five primary figures, which were chosen before the runs were made. *During the fault* is the phase "
+        "of a run in which its faults are active. *Fail-over clients* ask the next node if one does not answer. *Pinned "
+        "clients* know one node only. The deadline of a request is the client's time-out for one node (1.5 s by default). "
+        "Answers *certainly* differed if the recorded answers of the nodes prove it. Messages are simulated: a client that "
+        "caches routes chooses a broker for each message, but sends nothing."
     )
+    if study_decision.BASELINE in data.plan.scenarios:
+        yield (
+            f"The means include the scenario `{study_decision.BASELINE}`. It injects no fault into name servers or links, but "
+            "its brokers stop, die and return. There, *during the fault* is the same phase of the run, without a fault. "
+            "Therefore these means show a smaller effect of faults than a mean over only the scenarios with a fault."
+        )
     yield _arms_table(data, PRIMARY_FIGURES)
     pairs = [pair for pair in COMPARED if set(pair) <= set(data.plan.arms)]
     families = [pairs[:1], pairs[1:]] if pairs[:1] == [COMPARED[0]] else [pairs]
@@ -207,22 +280,32 @@ def _clients(data: StudyData) -> Iterable[str]:
     )
     yield "### Effects on messages"
     yield (
-        "A route decides which consumer reads which queue. The shares of queues are computed from the answers that all nodes "
-        "gave at the same moment. They assume one consumer for each node, with RocketMQ's `AllocateMessageQueueAveragely`. A "
-        "consumer whose node did not answer has the view of the first node that did, because it keeps its routes or "
-        "asks another node. So in CP these shares are smaller by construction, because a node without a majority stops "
-        "answering. The first row leaves out the messages of the second row, so these rows belong together."
+        "The first row is a share of the messages for which the client knew a broker. The second row counts the other messages. "
+        "Compare the arms by both rows."
+    )
+    yield (
+        "The last two rows are shares of queues. A route decides which consumer reads which queue. The shares are computed from "
+        "probes, which ask all nodes at the same time. They assume one consumer for each node, with RocketMQ's "
+        "`AllocateMessageQueueAveragely`. If a node did not answer, the computation gives its consumer the answer of the first "
+        "answering node, in order of node names. The reason: a real consumer keeps its old routes or asks another node. In CP, a "
+        "node without a majority stops answering. Its consumer then has the same route as another consumer. Therefore this rule "
+        "alone makes both shares smaller in CP."
     )
     yield _arms_table(data, [_BY_COLUMN[column] for column in MESSAGES])
     yield "### Gaps by kind of client"
-    yield f"![Longest time without a success]({data.plan.name}/gaps.svg)"
+    yield f"![Longest time without a successful request]({data.plan.name}/gaps.svg)"
     yield (
-        "A point is a run, and a line is the mean. A gap is the longest time without a success. For clients that fail over, the "
-        "chart shows the gap of the worst client in the run. For clients that know one node, it shows the gap of the worst "
-        "combination of node and kind of operation. A client that knows one node waits until this node serves again. In "
-        "scenarios that cut off a site, a client of this site may reach no other node."
+        "A point is a run, and a line is the mean. A *gap* is the longest time without a successful request. For fail-over "
+        "clients, the chart shows the gap of the worst client in the run. For pinned clients, it shows the gap of the worst "
+        "combination of node and kind of operation. A pinned client waits until its node serves again. If a scenario cuts off a "
+        "site, even a fail-over client of this site can be unable to reach another node."
     )
     yield "### Recovery"
+    yield (
+        "The first row is the share of dead brokers in the answers. The next two rows cover only runs with a certain difference "
+        "since the fault began. The end of the last fault counts as the repair of the last link. A time of 0 s means that the "
+        "difference ended before the repair. The last two rows exist only in CP. Each newly elected leader has a new term."
+    )
     yield _arms_table(data, [_BY_COLUMN[column] for column in RECOVERY])
 
 
@@ -258,8 +341,8 @@ def _slices(data: StudyData) -> Iterable[str]:
     yield (
         "Within a scenario, the seeds are the replicates. `namesrv chaos list` explains the names of the scenarios. A cut is "
         "*silent* if the bytes are dropped, and *held* if they wait until the fault ends. Scenarios that cut no link are in "
-        "neither of the rows for cuts. If no look-up of a run was answered during the fault, this run has no value for brokers "
-        "in answers, so a cell can have fewer runs than blocks."
+        "neither of the rows for cuts. If no look-up of a run was answered during the fault, this run has no value for the share "
+        "of the serving brokers. So a cell can have fewer runs than blocks."
     )
     parts: list[tuple[str, Where]] = [(name, _in("scenario", name)) for name in data.plan.scenarios]
     parts += [(f"{size} nodes", _in("nodes", size)) for size in sorted(_all(data, "nodes"))]
@@ -293,16 +376,17 @@ def _detection(data: StudyData) -> Iterable[str]:
     rows = []
     for arm, times in found.items():
         curve = Survival(times)
-        quantiles = [curve.quantile(at) for at in (0.5, 0.9)] if times else [None, None]
-        texts = ["-" if value is None else f"{number(value)}" for value in quantiles]
+        quantiles = [curve.quantile(at) for at in (0.5, 0.9)]
+        texts = ["not reached" if value is None else f"{number(value)}" for value in quantiles] if times else ["-", "-"]
         rows.append([arm, str(len(times)), str(sum(not seen for _, seen in times)), *texts])
-    yield _table(["arm", "pairs of a silent death and a node", "still listed at the end", "median", "90 %"], rows)
+    yield _table(["arm", "pairs of a death and a node", "still listed in the last answer", "median", "90 %"], rows)
     yield (
-        "Times are multiples of the broker's time-out (3 s, in some scenarios 5 s). They begin with the silent death of a "
-        "broker. They end with the first answer of a node that lacks this broker, if no later answer contains it. The quantiles "
-        "are Kaplan-Meier estimates; a dash means that the observation ended before the quantile. A node is asked every 0.25 s, "
-        "and some nodes do not answer during a fault, so a time is an upper bound. The deaths of one run are not independent. "
-        "Brokers whose connections closed are left out."
+        "The figures cover deaths in which a broker dies and its connections stay open. Deaths in which the broker's "
+        "connections closed are left out, because a node notices these at once. A pair is a death and a node that listed the "
+        "broker then. Each time begins at the death. It ends with the node's first answer after its last answer that listed the "
+        "broker. Times are multiples of the broker's time-out. The quantiles are Kaplan-Meier estimates. *Not reached* means "
+        "that the observation ended before the quantile. A node is asked every 0.25 s, and some nodes do not answer during a "
+        "fault, so a time is an upper bound. The deaths of one run are not independent."
     )
 
 
@@ -320,8 +404,9 @@ def _levels(data: StudyData) -> Iterable[str]:
             ],
         )
     yield (
-        "All processes of a run share two cores, so compare latencies between columns, not with other machines. A KV put "
-        "goes to every name server in turn, and each of these requests counts as one put."
+        "*Final reads* are those of the last phase of a run: when the clients have stopped, every key is read from every node. "
+        "All processes of a run share two cores, so compare latencies between columns, not with other machines. A KV put goes "
+        "to every name server in turn, and each of these requests counts as one put."
     )
 
 
@@ -330,19 +415,39 @@ VISIBLE_SHARES = (0.5, 0.9, 0.99)
 
 def _resolution(data: StudyData) -> Iterable[str]:
     yield "## Does divergence depend on the resolution?"
-    yield f"![Certain divergence by the time between two looks]({data.plan.name}/resolution.svg)"
-    yield (
+    yield f"![Certain divergence by the time between two questions]({data.plan.name}/resolution.svg)"
+    yield _coarser(data) + (
         "The nodes were asked every 0.25 s. The first point of each line uses all answers; the others use only every second, "
-        "fourth or eighth answer. Certain divergence is a lower bound, so it falls with longer intervals. If two nodes change "
-        "between the same two questions, a short difference between them is possible but not certain."
+        "fourth or eighth answer. *Certain divergence* is the time for which the answers prove a difference. With longer "
+        "intervals there are fewer answers, so they prove less. If a figure rises nevertheless, the remaining answers show a "
+        "difference that all answers together do not confirm. If two nodes change within the same interval, they may have "
+        "differed for a short time within it. The answers cannot prove this."
     )
     figures = [_BY_COLUMN[name] for name in ("divergence_share", "divergence_share_possible")]
     yield _arms_table(data, figures)
 
 
+def _coarser(data: StudyData) -> str:
+    """How much certain divergence changes with the longest interval."""
+    every = f"divergence_share_every_{COARSER[-1]}"
+    pairs = {
+        arm: (fmean(data.values(arm, "divergence_share").values()), fmean(coarse.values()))
+        for arm in data.plan.arms
+        if (coarse := data.values(arm, every))
+    }
+    if not pairs:
+        return ""
+    greatest = number(100 * max(abs(fine - coarse) for fine, coarse in pairs.values()))
+    changes = ", ".join(f"{arm} {number(100 * fine)} and {number(100 * coarse)} %" for arm, (fine, coarse) in pairs.items())
+    return (
+        f"By at most {greatest} percentage points, if the nodes are asked every {COARSER[-1] / 4:g} s instead of every 0.25 s. "
+        f"The certain divergence with 0.25 s and with {COARSER[-1] / 4:g} s: {changes}. "
+    )
+
+
 def _made(data: StudyData) -> Iterable[str]:
     """Attempts, verdicts, load and broken promises of each arm."""
-    yield "## What was made, and which promises were broken"
+    yield "## Runs, verdicts and broken promises"
     rows, broken = [], []
     for arm in data.plan.arms:
         own = [row for row in data.runs.values() if row["arm"] == arm]
@@ -351,7 +456,7 @@ def _made(data: StudyData) -> Iterable[str]:
         slow = sorted(float(row["slowdown"]) for row in own if row["slowdown"])
         operations = [int(row["operations"]) for row in own if row["operations"]]
         violated = [row for row in own if row["violated"]]
-        broken += [f"`{row['run']}`: {row['violated'].replace(';', ', ')}{_repaired(row)}" for row in violated]
+        broken += [f"`{row['run']}`: {row['violated'].replace(';', ', ')}" for row in violated]
         rows.append(
             [
                 *(arm, str(attempts), str(len(own)), *map(str, counts), str(len(violated))),
@@ -362,52 +467,89 @@ def _made(data: StudyData) -> Iterable[str]:
     head = ("arm", "attempts", "runs", "verdict unknown", "failed", "broke a promise", "slowdown: median, greatest", "operations")
     yield _table(head, rows)
     yield (
-        "A *failed* attempt made no complete trace, and is repeated at most twice. No other run is repeated: the figures do not "
-        "depend on a verdict. A run is judged when it is made, and again, with the present checks, by "
-        "`namesrv study publish --judge-again`. A verdict is unknown if too little "
-        "happened or the machine was too busy to judge times. The promises are those of the mode and, in CP, of the read level. "
-        "In runs.csv, `verdict` and `reason` also cover promises that stale reads do not make. "
-        "Slowdown is the time in which processes ran or waited for a core, divided by the time in which they ran, in the worst "
-        "phase of a run after its start. *Operations* is the mean number of clients' operations in a run. A client sends nothing "
-        "while it waits for an answer, so a run with slow answers has fewer operations. A list below names each run "
-        "that broke a promise, and the promise."
+        "An attempt fails if it makes no complete trace. Then the run is repeated, at most twice. A run is *failed* if all its "
+        "attempts fail. A run with a complete trace is never repeated. So the selection of runs does not depend on their "
+        "verdicts."
+    )
+    yield (
+        "Each run is judged when it ends, by the checks of its version. `namesrv study publish --judge-again` judges all runs "
+        f"again by the present checks. {''.join(_judged(data))}A verdict is unknown if a required check found nothing to judge. "
+        "It is also unknown if the load of the machine was so high that time limits could not be judged. The table counts only "
+        "the promises of the mode and, in CP, of the read level ([checks](../chaos.md#checks)). In runs.csv, the columns "
+        "`verdict` and `reason` apply all promises of CP to every CP run. So they can name promises that stale reads do not "
+        "make."
+    )
+    yield (
+        "*Slowdown* is the time in which the processes of a run ran or waited for a core, divided by the time in which they ran. "
+        "It is measured for each phase of a run. The worst phase counts. The start-up does not count. *Operations* is the mean "
+        "number of clients' operations in a run. A client sends nothing while it waits for an answer, so a run with slow answers "
+        "has fewer operations."
     )
     if broken:
+        yield from _repaired(data)
+        yield "These runs broke a promise:"
         yield "\n".join(_bullet(text) for text in broken[:BROKEN_MAX])
     if len(broken) > BROKEN_MAX:
         yield f"runs.csv names the other {len(broken) - BROKEN_MAX} runs that broke a promise."
 
 
-def _repaired(row: Mapping[str, str]) -> str:
-    """What caused the broken promises of a run, if their causes are known and repaired; otherwise nothing."""
-    causes = [REPAIRED.get((row["commit"], promise)) for promise in row["violated"].split(";")]
-    return "" if None in causes else f" ({'; '.join(cause for cause in causes if cause)})"
+def _judged(data: StudyData) -> Iterable[str]:
+    """Which checks the runs were judged by again."""
+    for commit, checks in JUDGED_AGAIN.items():
+        if any(row["commit"] == commit for row in data.runs.values()):
+            yield f"The runs of commit {commit[:8]} have the verdicts of the checks of commit {checks}. "
 
 
+def _repaired(data: StudyData) -> Iterable[str]:
+    """Causes of broken promises that a later version has repaired."""
+    for (commit, promise), cause in REPAIRED.items():
+        count = sum(row["commit"] == commit and promise in row["violated"].split(";") for row in data.runs.values())
+        if count:
+            yield f"*{promise}*: {cause.meaning} {count} run{'s' * (count > 1)} broke this promise. {cause.repair}"
+
+
+class RepairedCause(NamedTuple):
+    """Why runs of a version broke a promise."""
+
+    meaning: str
+    """The promise as a sentence."""
+    repair: str
+    """The cause and its repair."""
+
+
+OF_STUDY = "fefe8d749d53741fff0705057fc452f7f5b9d3a6"
+"""The version whose runs are published."""
 REPAIRED = {
-    ("fefe8d749d53741fff0705057fc452f7f5b9d3a6", "one state for one revision"): (
-        "a page of `/v1/kv` in the version of this run could show a later change under an earlier revision; repaired in commit "
-        "c2b6b84f"
+    (OF_STUDY, "one state for one revision"): RepairedCause(
+        "two states with the same revision number must be equal.",
+        "The cause was a defect in the paged answers of `GET /v1/kv`: such a page could contain a later change than its revision "
+        "number says. Commit c2b6b84f repaired it.",
     ),
 }
-"""Version and promise -> why runs of this version broke the promise, and the repair. Only causes that a later version has
-repaired."""
+"""Version and promise -> why runs of this version broke the promise. Only causes that a later version has repaired."""
+JUDGED_AGAIN = {OF_STUDY: "9ef01922"}
+"""Version of runs -> the commit whose checks judged them, if they were published with ``--judge-again``."""
 BROKEN_MAX = 10
 EARLIER = (
-    ("divergence_share", "AP 25 %, CP 1.3 %", "differences of less than 0.5 s were left out; now they must be certain"),
-    ("fresh_reads", "AP 59 %, CP 100 %", "a KV put went to one node; now it goes to every node, as in RocketMQ"),
-    ("lost_writes", "AP 2.9, CP 0", "a KV put went to one node"),
-    ("failover_yield_in_time fault", "CP 92 % (all clients together)", "now only clients that fail over"),
-    ("pinned_yield_in_time fault", "CP 92 % (all clients together)", "now only clients that know one node"),
+    (
+        "divergence_share",
+        "AP 25 %, CP 1.3 %",
+        "earlier, differences shorter than 0.5 s did not count; now, only differences that the answers prove count",
+    ),
+    ("fresh_reads", "AP 59 %, CP 100 %", "earlier, a KV put went to one node only; now it goes to every node, as in RocketMQ"),
+    ("lost_writes", "AP 2.9, CP 0", "earlier, a KV put went to one node only"),
+    ("failover_yield_in_time fault", "CP 92 % (all clients together)", "now only fail-over clients count"),
+    ("pinned_yield_in_time fault", "CP 92 % (all clients together)", "now only pinned clients count"),
     (
         "failover_unavailable_longest",
         "2.6 s without a fault",
-        "the probe, a client that pauses by design, counted, too; now the worst client counts",
+        "earlier, the probe counted, too, a client that pauses by design; now the worst fail-over client counts",
     ),
     (
         "convergence",
-        "from the start of the phase `heal`",
-        "now from the recorded repair of the last link, and only if nodes differed",
+        "-",
+        "earlier, the time began with the phase `heal`; now it begins with the recorded repair of the last link, and only runs "
+        "whose nodes differed count",
     ),
 )
 """Figures, what an earlier study of 320 runs published for them, and how the definition changed."""
@@ -431,7 +573,12 @@ def _changes(data: StudyData) -> Iterable[str]:
         )
         rows.append([_title(figure), before, now, change])
     rows.append(
-        ["t-visibility, 99 % of the KV writes", "AP 8.2 s", _visible(data), "8.2 s was the edge of a bin; a put went to one node"]
+        [
+            "t-visibility, 99 % of the KV writes",
+            "AP 8.2 s",
+            _visible(data),
+            "8.2 s was the upper limit of a histogram bin, not a measured value; a put went to one node only",
+        ]
     )
     yield _table(["figure", "earlier", "now", "change"], rows)
 
@@ -441,12 +588,13 @@ def _visible(data: StudyData) -> str:
     return ", ".join(f"{arm} {'not reached' if age is None else f'{number(age)} ms'}" for arm, age in ages.items())
 
 
-def _threats(data: StudyData) -> Iterable[str]:
+def _threats(data: StudyData, others: Sequence[str]) -> Iterable[str]:
     versions, analyses, jobs = (
         {row[name] for row in data.runs.values() if row[name]} for name in ("source_sha256", "analysis_sha256", "jobs")
     )
     scenarios = len(data.plan.scenarios)
     at_a_time = " or ".join(sorted(jobs)) or "an unknown number"
+    charted = " Therefore the chart in *When should I choose CP?* shows the result for each frequency."
     yield "## Threats to validity"
     yield "\n".join(
         _bullet(text)
@@ -454,15 +602,14 @@ def _threats(data: StudyData) -> Iterable[str]:
             "**One machine.** All name servers, brokers and clients ran on one machine with two cores, over loopback and "
             "Toxiproxy. There was no network between sites, and only one clock and one disk.",
             f"**Load.** {at_a_time} run{'s were' if jobs - {'1'} else ' was'} made at a time, and the processes of a run compete "
-            "for the cores ([slowdown](#what-was-made-and-which-promises-were-broken)). Latencies are those of a busy "
+            "for the cores ([slowdown](#runs-verdicts-and-broken-promises)). Latencies are those of a busy "
             "machine. Elections, leases, the brokers' time-outs and the fence (when a node without a majority closes its "
             "connections) use timers, which can expire because of load. The arms use different amounts of CPU time, so load is a "
-            "part of the difference between them. Signs of differences, lost writes and verdicts on linearizability depend less "
-            "on load than times do.",
-            f"**Time scale.** {' '.join(data.plan.timers.split())}",
+            "part of the difference between them. Load affects times most. It has less effect on the sign (plus or minus) of a "
+            "difference, on lost writes and on verdicts on linearizability.",
+            f"**Time scale.** {' '.join(data.plan.timers.split())}{_real_timers(data, others)}",
             f"**Choice of scenarios.** We chose the {scenarios} scenarios. A mean over them holds for these scenarios only. "
-            "How often a fault of each kind occurs in production is unknown. The chart of the decision therefore has the "
-            "frequency as an axis.",
+            f"How often a fault of each kind occurs in production is unknown.{charted if _has_decision(data) else ''}",
             f"**Few replicates.** A sign-flip test over {scenarios} scenarios cannot give a probability below "
             f"{2 / 2**scenarios:.2g}, and each scenario without a difference doubles this. In simulations with six scenarios, "
             "the intervals contain the mean in 93 % of the cases if the values are normally distributed, and in 83 to 90 % if "
@@ -474,14 +621,25 @@ def _threats(data: StudyData) -> Iterable[str]:
             "**Same authors.** AP, CP, the workload and the checks are by the same authors. RocketMQ's own name server is "
             "the control: AP is meant to behave like it.",
             "**Observation.** Java and AP nodes are observed over RocketMQ's protocol, with several requests for each "
-            "observation. CP nodes are observed over their admin port, with one request. Removals are taken from the answers, "
-            "not from reports of the nodes. A node that does not answer is left out of the divergence. After a crash, a JVM "
-            "needs some seconds longer to start than our nodes. Therefore Java's nodes seem to differ for less time after "
-            "`kill-leader`: when such a node answers again, brokers have registered already.",
+            "observation. CP nodes are observed over their admin port, with one request. The time at which a node removes a "
+            "broker is taken from the node's answers, not from its reports. Divergence is computed only over the nodes that "
+            "answer. After a crash, a JVM needs some seconds longer to start than our nodes. Therefore Java's nodes seem to "
+            "differ for less time after `kill-leader`: when such a node answers again, brokers have registered already.",
             f"**Versions.** The runs used {len(versions)} version{'s' * (len(versions) != 1)} of the code, and "
             f"{len(analyses)} of the analysis (`source_sha256` and `analysis_sha256` in runs.csv).",
         )
     )
+
+
+def _real_timers(data: StudyData, others: Sequence[str]) -> str:
+    """Which study measures the effect of the short timers."""
+    if data.plan.name != MAIN_STUDY:
+        return ""
+    known = f"Its results: [{REAL_TIMERS}]({REAL_TIMERS}.md)." if REAL_TIMERS in others else "It has no published results yet."
+    return f" The study plan `{REAL_TIMERS}` (chaos/studies/{REAL_TIMERS}.toml) is meant to measure this effect. {known}"
+
+
+REAL_TIMERS = "real-timers"
 
 
 def _sources(data: StudyData, others: Sequence[str]) -> Iterable[str]:
@@ -530,7 +688,7 @@ def _wrapped(section: str) -> str:
     """Wrap the text of a section. Headings, tables, pictures, lists and commands stay unchanged."""
     blocks = []
     for block in section.split("\n\n"):
-        if block.startswith(("#", "|", "!", "    ", "- ")):
+        if block.startswith(("#", "|", "!", "    ", "- ", "`threshold")):
             blocks.append(block)
         else:
             joined = re.sub(r"(?<=\d) (?=%|m?s\b|\[)", "\0", " ".join(block.split()))

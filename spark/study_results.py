@@ -79,7 +79,7 @@ FIGURES = (
         StudyFigure(f"divergence_share_every_{factor}", ALL, f"certain divergence at {factor} times the interval", "share", True)
         for factor in COARSER
     ),
-    StudyFigure("queues_doubled", ALL, "queues that two consumers would read", "share", True),
+    StudyFigure("queues_doubled", ALL, "queues that several consumers would read", "share", True),
     StudyFigure("queues_orphaned", ALL, "queues that no consumer would read", "share", True),
 )
 DETECTION = "detection"

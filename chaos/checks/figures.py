@@ -46,7 +46,7 @@ class Figures:
     """Number of sends to a broker that was gone or had no write permission."""
     elections: int
     queues_doubled: float
-    """Share of queues that two consumers would read at the same time, if each consumer asked another node (``consumers``)."""
+    """Share of queues that several consumers would read at the same time, if each consumer asked another node (``consumers``)."""
     queues_orphaned: float
     """Share of queues that no consumer would read, if each consumer asked another node."""
     harness_stall_s: float

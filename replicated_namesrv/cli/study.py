@@ -187,7 +187,7 @@ def _make(arguments: argparse.Namespace, folder: Path, plan: "StudyPlan", say: C
 
 def _publish(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     from replicated_namesrv.chaos.study_ledger import PLAN_FILE, StudyLedger, open_study
-    from replicated_namesrv.chaos.study_plan import load_study, plan_sha256, study_file
+    from replicated_namesrv.chaos.study_plan import available_studies, load_study, plan_sha256, study_file
 
     if arguments.folder is None and arguments.judge_again:
         raise SettingError("--judge-again: needs the runs; give the folder of the study")
@@ -195,7 +195,10 @@ def _publish(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
         plan, added = load_study(study_file(MAIN_STUDY)), 0
     else:
         plan = open_study(arguments.folder)
-        if plan.name == MAIN_STUDY and plan_sha256(arguments.folder / PLAN_FILE) != plan_sha256(study_file(MAIN_STUDY)):
+        ours = available_studies().get(plan.name)
+        if ours is not None and plan_sha256(arguments.folder / PLAN_FILE) == plan_sha256(ours):
+            plan = load_study(ours)  # its texts may be newer
+        elif plan.name == MAIN_STUDY:
             raise SettingError(f"{arguments.folder}: has another plan than {MAIN_STUDY}; publish it with --to another folder")
         added = _add_results(arguments, plan, StudyLedger(arguments.folder), say)
     from replicated_namesrv.spark.study_data import read_data
@@ -248,6 +251,7 @@ def plan_facts(plan: "StudyPlan") -> "PlanFacts":
         plan.question,
         plan.timers,
         tuple(arm.name for arm in plan.arm),
+        tuple(arm.mode for arm in plan.arm),
         tuple(plan.loaded),
         tuple((factor.name, tuple(level.name for level in factor.level)) for factor in plan.factor),
         frozenset(run.key for run in plan.runs),

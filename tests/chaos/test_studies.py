@@ -205,6 +205,8 @@ def test_a_folder_belongs_to_one_plan_and_one_process(tmp_path: Path) -> None:
     again = open_study(folder)
     assert (again.name, again.runs) == ("small", plan.runs), "the folder has its own copies"
     assert create(folder, path).runs == plan.runs
+    path.write_text("# a comment\n" + path.read_text().replace('title = "', 'title = "Reworded. '))
+    assert create(folder, path).runs == plan.runs, "texts and comments do not make another plan"
     path.write_text(SMALL)
     with pytest.raises(SettingError, match="another plan"):
         create(folder, path)

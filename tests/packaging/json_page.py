@@ -260,7 +260,8 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "kv-import": JsonOutput(
         ("kv import",),
-        "the number of entries that each server accepted, and the first problem",
+        "for each server: the number of entries that it accepted (`entries`), the number of all entries (`of`), and the first "
+        "problem or null",
         many(record(nameServer=TEXT, entries=COUNT, of=COUNT, problem=maybe(TEXT))),
     ),
     "export": JsonOutput(
@@ -275,7 +276,8 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "diff": JsonOutput(
         ("diff",),
-        "what differs, with the answer of each server; null: the server does not have it",
+        "the brokers, topics, KV entries (`keys`) and shared settings that differ, with the answer of each server. The answer "
+        "is null if the server does not have the broker, topic or KV entry",
         record(
             equal=TRUTH,
             compared=many(TEXT),
@@ -289,7 +291,8 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "adopt": JsonOutput(
         ("adopt",),
-        "the kind of each server, and which servers were replaced",
+        "for each server, whether it is RocketMQ's (`rocketmq`), this project's (`ours`) or gives `no answer`; and which "
+        "servers were replaced (`swapped`)",
         record(
             servers=table(one_of("ours", "rocketmq", "no answer")),
             equal=TRUTH,
@@ -305,7 +308,8 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "top": JsonOutput(
         ("top",),
-        "as `status`, with rates per second, and by kind the number of changes since the previous line",
+        "the content of `status`; also rates per second of each node (`rates`), and the number of changes of each kind since "
+        "the previous line (`changes`)",
         deployment({"changes": table(COUNT)}, {"rates": maybe(RATES)}),
         in_lines=True,
     ),
@@ -319,13 +323,14 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "watch": JsonOutput(
         ("watch",),
-        "one event; its further fields are those of [GET /v1/watch](admin-http.md#watching)",
+        "one event: `event`, `id`, `node`, and the fields of the event in [GET /v1/watch](admin-http.md#watching)",
         open_record(event=TEXT, id=maybe(TEXT), node=TEXT),
         in_lines=True,
     ),
     "members": JsonOutput(
         ("members list",),
-        "the members of a cluster; null: not set, or not known (only the leader knows every `matchIndex` and `lag`)",
+        "the members of a cluster. `address` and `zone` are null if they are not set. `matchIndex` and `lag` are null if the "
+        "asked node does not know them; only the leader knows all of them",
         record(
             nodeId=TEXT,
             leader=maybe(TEXT),
@@ -344,12 +349,14 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "drain": JsonOutput(
         ("drain",),
-        "number of connections closed without (`moved`) and with (`cut`) unanswered requests; --undo: only `admin` and `drained`",
+        "`moved`: connections that were closed without unanswered requests. `cut`: connections that were closed with unanswered "
+        "requests. With --undo, the document has only `admin` and `drained`",
         record({"moved": COUNT, "cut": COUNT, "othersServing": many(TEXT)}, admin=TEXT, drained=TRUTH),
     ),
     "backup": JsonOutput(
         ("backup",),
-        "the file, and what its first line says",
+        "name and size of the file, and the fields of its first line: `format`, `version`, `revision`, `mode`, `clusterId`, "
+        "`nodeId`, `timeMs`, `softwareVersion` and others",
         record(
             {"readLevel": TEXT, "stalenessMs": TEXT, "recoveredFromDisk": record(lastIndex=COUNT, lastTerm=COUNT)},
             file=TEXT,
@@ -359,7 +366,8 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "restore": JsonOutput(
         ("restore",),
-        "the revision of the backup, and the new one; after a merge, what was added at each node",
+        "the revision of the backup (`backupRevision`), and the revision of the cluster after the restore. After a merge "
+        "(--merge): for each node, what was added or changed",
         either(
             record(file=TEXT, backupRevision=COUNT, revision=COUNT),
             record(
@@ -401,8 +409,8 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "switch": JsonOutput(
         ("switch",),
-        "the steps that were done; if `done` is false, the steps that would be done. With `--walk`: the nodes that were "
-        "switched, those that are left, and whether all name servers give equal answers",
+        "the steps that were done. If `done` is false, they are the steps that would be done. With `--walk`: the nodes that "
+        "were switched, those that are left, and whether all name servers give equal answers",
         either(
             record(**SWITCH, directory=TEXT, steps=many(TEXT), done=TRUTH),
             record(
@@ -467,7 +475,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "cluster": JsonOutput(
         ("cluster",),
-        "first the nodes, then an event in each line",
+        "the nodes in the first line, then one event per line",
         either(
             record(mode=one_of("ap", "cp"), namesrvAddr=TEXT, nodes=many(CLUSTER_NODE)),
             open_record(event=one_of(*PROCESS_EVENTS)),
@@ -506,7 +514,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "broker": JsonOutput(
         ("broker",),
-        "an event in each line; the last line has the totals",
+        "one event per line; the last line has the totals",
         either(
             record(event={"const": "end"}, registered=COUNT, expected=COUNT, counts=table(COUNT)),
             record(
@@ -529,7 +537,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "simulate": JsonOutput(
         ("simulate",),
-        "a run in each line; the last line has the totals",
+        "one run per line; the last line has the totals",
         either(
             record(
                 summary={"const": True},
@@ -569,7 +577,7 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "chaos-suite": JsonOutput(
         ("chaos suite",),
-        "verdict.json of a run in each line; the last line has the totals",
+        "verdict.json of one run per line; the last line has the totals",
         either(
             record({"folder": TEXT}, **VERDICT_FIELDS),
             record(summary={"const": True}, suite=TEXT, runs=COUNT, valid=COUNT, violated=COUNT, unknown=COUNT),
@@ -583,7 +591,8 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "chaos-sabotage": JsonOutput(
         ("chaos sabotage",),
-        "with --list a sabotage (a deliberate defect) in each line; otherwise one line: whether each was found, and the totals",
+        "with --list: one sabotage (a deliberate defect) per line. Without --list: one document, which says for each sabotage "
+        "whether it was found, and has the totals",
         either(
             open_record(name=TEXT, mode=one_of("ap", "cp"), file=TEXT, old=TEXT, new=TEXT, breaks=TEXT),
             record(
@@ -598,7 +607,8 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "study-plan": JsonOutput(
         ("study plan",),
-        "how many runs of a study are left, and what they cost; `study run` and `study resume` with --dry-run print the same",
+        "the number of runs that are left, and the hours and disk space that they need. `study run` and `study resume` with "
+        "--dry-run print the same",
         STUDY_OUTLOOK,
     ),
     "study-run": JsonOutput(
@@ -622,11 +632,12 @@ HEAD = """# JSON output
 
 <!-- Made by: python -m tests.packaging.json_page -->
 
-This page is for people who write scripts around `namesrv`. With `--json`, each command in the table prints one JSON document to
-stdout, or one in each line where the table says so. Each document has a [JSON schema](https://json-schema.org) (draft 2020-12) in
-the folder [schemas](schemas). Existing fields keep their names and meanings. New fields can be added, so a script should ignore
-fields that it does not know, as the schemas do. The exit code says how the command ended (`namesrv COMMAND --help`). If the
-command failed before it had an answer, stdout is empty and stderr has the reason.
+This page is for people who write scripts around `namesrv`. With `--json`, each command in the table prints JSON to stdout. The
+column *Documents* says whether this is one document, or one document per line. Each document has a
+[JSON schema](https://json-schema.org) (draft 2020-12) in the folder [schemas](schemas). Existing fields keep their names and
+meanings. New fields can be added. The schemas permit additional fields, and a script should ignore fields that it does not know.
+The exit code says how the command ended (`namesrv COMMAND --help`). If the command failed before it had an answer, stdout is
+empty and stderr has the reason.
 
     namesrv status --json | tee status.json | jq .leader
     check-jsonschema --schemafile docs/schemas/status.json status.json

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from replicated_namesrv.chaos import study_plan
 from replicated_namesrv.chaos.study_plan import load_study
 from replicated_namesrv.cli.main import run_command
 from replicated_namesrv.spark.generate import generate
@@ -197,7 +198,9 @@ def test_detection_is_the_first_answer_without_the_broker_after_the_last_with_it
     assert found == {"n1": (2, 25), "n2": (5, 25), "n4": (None, 15), "n5": (12, 25)}
 
 
-FACTS = PlanFacts("p", "t", "q", "timers", ("ap", "cp-linearizable"), ("no-fault", "s1", "s2"), (), frozenset("abc"))
+FACTS = PlanFacts(
+    "p", "t", "q", "timers", ("ap", "cp-linearizable"), ("ap", "cp"), ("no-fault", "s1", "s2"), (), frozenset("abc")
+)
 
 
 def made_data(values: dict[tuple[str, str, int], dict[str, float]], verdict: str = "valid") -> StudyData:
@@ -313,9 +316,9 @@ def test_inputs_of_the_decision_are_means_over_scenarios_of_what_the_fault_adds(
 def test_each_level_of_a_factor_has_its_rows() -> None:
     base = made_data({("ap", "s1", seed): {"harvest fault": seed / 10} for seed in range(1, 5)})
     runs = {run: {**row, "levels": "3 s;x" if row["seed"] < "3" else "6 s;x"} for run, row in base.runs.items()}
-    facts = FACTS._replace(arms=("ap",), factors=(("time-out", ("3 s", "6 s")),))
+    facts = FACTS._replace(arms=("ap",), modes=("ap",), factors=(("time-out", ("3 s", "6 s")),))
     text = page(StudyData(facts, runs, base.figures))
-    rows = [line for line in text.splitlines() if line.startswith("| brokers that should") and " s |" in line]
+    rows = [line for line in text.splitlines() if line.startswith("| share of the serving brokers") and " s |" in line]
     assert [row.rstrip(" |").split(" | ")[1:3] for row in rows] == [["3 s", "15 % (10, 20)"], ["6 s", "35 % (30, 40)"]]
 
 
@@ -350,6 +353,18 @@ def test_publish_from_a_small_recorded_set(study: Path, tmp_path: Path, capsys: 
     with (to / "small" / "runs.csv").open(newline="") as rows:
         assert [row["run"] for row in csv.DictReader(rows) if row["verdict"] == "violated"] == [more["run"]]
     assert "8 of" in capsys.readouterr().out
+
+
+def test_a_study_of_the_product_is_published_with_its_present_texts(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    present = tmp_path / "small.toml"
+    monkeypatch.setattr(study_plan, "available_studies", lambda: {"small": present})
+    for content, title in ((PLAN, "# Reworded"), (PLAN.replace("seeds = 3", "seeds = 4"), "# Small")):
+        present.write_text(content.replace('"Small"', '"Reworded"'))
+        to = tmp_path / title
+        assert run_command("study", ["publish", str(study), "--to", str(to)]) == 0
+        assert (to / "small.md").read_text().splitlines()[0] == title
 
 
 def test_verdicts_of_the_present_checks_are_published(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -389,7 +404,7 @@ def test_data_survive_writing_and_reading(tmp_path: Path) -> None:
     rows = [{"run": "b", "arm": "ap", "scenario": "s1", "nodes": "3", "seed": "1", "cut": "", "levels": "", "verdict": "valid"}]
     write_data(tmp_path, rows, [{"run": "b", "harvest fault": "0.5", "detection": "1.00 2.50+ 3.00"}])
     write_data(tmp_path, [{**rows[0], "run": "a", "seed": "2"}], [{"run": "a", "harvest fault": "1"}])
-    data = read_data(tmp_path, FACTS._replace(arms=("ap",)))
+    data = read_data(tmp_path, FACTS._replace(arms=("ap",), modes=("ap",)))
     assert list(data.runs) == ["a", "b"]
     assert data.values("ap", "harvest fault") == {("s1", "3", "2", "", ""): 1.0, ("s1", "3", "1", "", ""): 0.5}
     assert data.detections("ap") == [(1.0, True), (2.5, False), (3.0, True)]
