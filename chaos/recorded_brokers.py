@@ -190,10 +190,11 @@ class ChaosBroker:
         self.writable = writable
         self._say(self.state)
 
-    async def switch_role(self, broker_id: int) -> None:
-        """Become master (0) or slave of its group."""
+    async def switch_role(self, broker_id: int, epoch: int | None = None) -> None:
+        """Become master (0) or slave of its group. ``epoch``: the controller's number of this master; None: there is no
+        controller, as in 4.9."""
         self._say("stopped")
-        await self.agent.switch_role(broker_id)
+        await self.agent.switch_role(broker_id, epoch)
         self._say("serving")
 
     async def stop(self) -> None:

@@ -359,9 +359,11 @@ class Workload:
         await self.brokers["mortal/0"].die(silent=self._spec.mortal == "silent")
 
     async def _switch(self, after_s: float) -> None:
+        """A broker of 5.x registers as master with the controller's epoch. A name server then refuses late registrations of the
+        earlier master. Versions before 5.0 have no epoch."""
         await asyncio.sleep(after_s)
         await self.brokers["pair/0"].switch_role(2)
-        await self.brokers["pair/1"].switch_role(0)
+        await self.brokers["pair/1"].switch_role(0, 1 if self._version is BrokerVersion.V5_3 else None)
 
     async def _inherit(self, group: str, after_s: float) -> None:
         """The master changes its topics and dies silently, and another broker takes its place. A slow node has not answered the
