@@ -5,7 +5,7 @@ replay of the log known at the start    none
 entry of the term that this node leads  all: notifications of brokers (905), ended registrations
 any other entry                         ended registrations
 
-In all three rows, this node drops its records about the connections and contacts of ended registrations, and closes the
+In all three cases, this node drops its records about the connections and contacts of ended registrations, and closes the
 connections of expired brokers.
 """
 

@@ -3,13 +3,13 @@
 A registration that is a no-op on this node is a renewal: if the leader accepts it, it is answered and not written to the log.
 If it would change something, or the leader refuses the renewal, this node asks the leader whether a copy of it is in progress or
 was already applied. If so, this node catches up and checks again. If not, the leader admits this copy, and this node proposes it.
-So one change that n nodes receive is one entry of the log. The change may have to wait. Therefore its arrival counts as a
+So one change that n nodes receive is one entry of the log. A change may have to wait. Therefore its arrival already counts as a
 contact, like a ``BROKER_HEARTBEAT`` (904), if the broker is registered with this name and id.
 
-The rules of the state refuse some registrations without a change, for example one of a former master (with an older stateVersion
-than the present one), or one with a single topic of an unknown broker. Such a registration is not written to the log. It is
-answered after a read index is confirmed, like a linearizable read. ``UNREGISTER_BROKER`` (104) waits for the registrations that
-came before it over its connection.
+The rules of the state refuse some registrations, which then change nothing. Examples: a former master registers with an older
+stateVersion than the present master has; an unknown broker registers with a single topic. Such a registration is not written to
+the log. It is answered after a read index is confirmed, like a linearizable read. ``UNREGISTER_BROKER`` (104) waits for the
+registrations that came before it over its connection.
 
     row  UNREGISTER_BROKER over a connection                           removes
     D1   whose last registration of the broker has ended               nothing; success. A later registration may be in force

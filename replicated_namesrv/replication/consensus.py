@@ -12,9 +12,8 @@ proposed only when every member can apply it:
     <= version named in every member's greeting   accepted
     otherwise                                     rejected, certainly not applied: upgrade every member first
 
-The newest version applied is part of the state (``RouteStateMachine.command_version``) and survives restarts. Without it a
-restarted node would have to wait for a greeting, which names the version, from every other member before it could propose
-commands that the cluster already uses.
+The newest version applied is part of the state (``RouteStateMachine.command_version``) and survives restarts. Otherwise a
+restarted node could propose commands that the cluster already uses only after a greeting from every other member.
 """
 
 import asyncio

@@ -1,7 +1,10 @@
 """LeaderPreference: when a leader transfers leadership to a node that ``leaderPriority`` prefers. The module also checks the
 settings of elections (``check_elections``).
 
-The first row that matches decides, at most every ``LOOK_MS``:
+The *pause* is the time for which a leader transfers nothing, after its election and after a transfer. It is ``PAUSE_MS`` at
+first. Each transfer doubles the pause of this process, up to ``PAUSE_MS_MAX``. So if the nodes have different lists, or a
+preferred node fails repeatedly, leadership changes less and less often. The first row that matches decides, at most every
+``LOOK_MS``:
 
     row  this node                        a preferred node                      outcome   reason
     P1   does not lead                    -                                     none      only the leader transfers
@@ -9,9 +12,6 @@ The first row that matches decides, at most every ``LOOK_MS``:
     P3   leads                            none is before this node in the list  none      this node is the most preferred one
     P4   leads                            disconnected, no vote, lags, drained  try next  it could not lead, or not for long
     P5   leads                            keeps up                              transfer
-
-Each transfer doubles the pause of this process, up to ``PAUSE_MS_MAX``: if the nodes have different lists, or a preferred node
-fails repeatedly, leadership changes less and less often.
 """
 
 from collections.abc import Container, Mapping, Sequence

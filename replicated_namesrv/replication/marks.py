@@ -3,9 +3,9 @@
 The first line of a snapshot contains them. This module writes and reads that line. It is one JSON array: three numbers, the rows
 of the table of marks, and the rows of the table of unregistrations. With a command version above the first one, the array has two
 more items: the version is the fourth number, and the table of suspicions is the last table. The tables may have as many rows as
-there are brokers. So the line is written and read ROWS_MAX rows at a time. With the first command version its form must not
-change, because earlier versions read and write the same line. The line begins with a blank: ``encoding.load``, which reads it in
-version 0.1, then uses a parser that accepts every text that a name can have."""
+there are brokers. So the line is written and read ROWS_MAX rows at a time. While the command version is the first one, the form
+of the line must not change, because nodes of version 0.1 read and write it, too. These nodes read the line with
+``encoding.load``. The line begins with a blank, so this function uses a parser that accepts every text that a name can have."""
 
 import json
 import re

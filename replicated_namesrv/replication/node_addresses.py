@@ -1,8 +1,8 @@
 """NodeAddresses: where brokers and clients reach each node of the cluster, and whether it serves them.
 
-Every node notifies the others once a second, and at once when this changes. A node from which no message came for ``SILENCE_MS``
-counts as not serving. Messages may be lost, and only the peers' transport authenticates them. So an address is only passed on to
-clients that ask for the list. Nothing in the cluster depends on it.
+Every node sends the others its address, and whether it serves, once a second and at once after a change. A node from which no
+message came for ``SILENCE_MS`` counts as not serving. Messages may be lost, and only the peers' transport authenticates them. So
+an address is only passed on to clients that ask for the list. Nothing in the cluster depends on it.
 """
 
 from collections.abc import Callable, Sequence

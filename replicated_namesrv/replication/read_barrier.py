@@ -2,13 +2,14 @@
 
 A linearizable read waits for a read index that was requested after the read came. All reads that come in the same turn of the
 event loop share one request, so a read costs little. Reads that come later wait for the next request. The node sends the next
-request when the previous one is answered, or, if links are slow, PIPELINE_MS after the previous one. Any node can do this. A
-stale read is answered at once with its age.
+request when the previous one is answered, or, if links are slow, PIPELINE_MS after the previous one. Every node answers reads in
+this way, not only the leader. A stale read is answered at once with its age.
 
-In the tables the first row that matches decides. *Level* is what the request names; *default* is ``readConsistency``. *Stale*
-means: an answer with its age, or StaleReadError if it is older than ``maxStalenessMs``. Each row has one test, named after it, in
-``tests/replication/test_read_barrier.py``, and its branch here is marked with it. A node that was removed from the cluster
-answers no read, before all rows. It stays fenced until it is a member again.
+In the tables the first row that matches decides. *Level* is the read level that the request names, and *default* is the setting
+``readConsistency``. The outcome *stale* is an answer with the age of the state. If the state is older than ``maxStalenessMs``,
+the outcome is StaleReadError instead. Each row has one test with its name in ``tests/replication/test_read_barrier.py``. A
+comment with the name of the row marks its branch in this module. The tables do not hold for a node that was removed from the
+cluster: it answers no read, and stays fenced until it is a member again.
 
 A read arrives:
 
@@ -33,10 +34,11 @@ A read waits:
     W5   fence                                        none   serve-stale  stale             as R5
     W6   fence                                        named  serve-stale  UnavailableError  as R6
 
-A tick comes, or a read index that this node requested is confirmed (*confirmation*): by an answer, or by heartbeats
-(``raft/heartbeat_confirmations.py``), which the next tick notices. *Silence* is the time in which this process ran since the last
-confirmation; after one by heartbeats, it counts from the confirmed time, and one older than ``fenceAfterMs`` is none. *Index
-waits* means: a confirmed read index is not processed yet.
+A tick comes, or there is a *confirmation*. There are two kinds: a read index that this node requested is answered, or heartbeats
+confirm the state for a time (``raft/heartbeat_confirmations.py``). The next tick notices a confirmation by heartbeats. Such a
+confirmation does not count if the confirmed time is more than ``fenceAfterMs`` ago. *Silence* is the time in which this process
+ran since the last confirmation, or since the time that heartbeats confirmed. *Index waits* means: a confirmed read index is not
+processed yet.
 
     row  caught up  fenced  event         silence          outcome   reason
     F1   no         -       tick          -                none      it does not serve yet

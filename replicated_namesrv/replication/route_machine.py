@@ -3,8 +3,8 @@
 Each rule is decided here, from state and command alone, so that all nodes decide alike:
 
 - A registration with an older data version than the stored one is a *late copy* and has no effect, unless the node that received
-  it found that the broker repeats it. A repeated registration contains the revision up to which stored versions may be replaced
-  (``liveness/copies.py``).
+  it found that the broker repeats it (``liveness/copies.py``). A repeated registration contains the revision at which the node
+  received it. It replaces a newer stored version only if that version was committed at this revision or before.
 - A registration with the stored data version but other content is a late copy if it was received before the stored content was
   registered. Otherwise its content is newer: a broker may split a registration into several with the same data version.
 - A registration contains the revision at which it was received. If the broker was unregistered after that, it does not bring the

@@ -11,9 +11,9 @@ such as free disk space, are checked in the same way.
 
 Numbers of objects are limited so that the work of a command is bounded by its size and the topics that it concerns. For objects,
 the needs contain the names of the new objects, not only their number. So an object counts once, even if several commands in
-progress add it: brokers that return at the same time often have the same topics. Each node knows its own grants only. So all
-nodes together can add up to the bound times the number of members (usually at most ``RESTORED_FACTOR``; observers admit commands,
-too)."""
+progress add it: brokers that return at the same time often have the same topics. Each node knows only its own grants. So the
+state can reach the bound times the number of nodes that admit commands. These are all members, observers included; usually there
+are at most ``RESTORED_FACTOR``."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping

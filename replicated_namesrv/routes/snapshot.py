@@ -1,10 +1,10 @@
 """Snapshots: the whole state as JSON lines, written from a view that later changes do not affect.
 
-Taking the view copies the small tables. Topics, static topic mappings and KV entries are shared until they are written or the
-snapshot is dropped (shared_dict.py). So the lines can be produced a few at a time, over seconds, while commands are applied.
-Topics are numbered once and referred to by number. A line has at most SLICE entries, and at most SLICE_CHARACTERS of text unless
-one entry alone has more, so it takes a few milliseconds to write or to read. Lines are returned in parts of at most
-PART_BYTES_MAX.
+Taking the view copies the small tables. The view shares topics, static topic mappings and KV entries with the state until they
+are written to the snapshot, or the snapshot is dropped (shared_dict.py). So the lines can be produced a few at a time, over
+seconds, while commands are applied. Topics are numbered once and referred to by number. A line has at most SLICE entries, and at
+most SLICE_CHARACTERS of text unless one entry alone has more, so it takes a few milliseconds to write or to read. Lines are
+returned in parts of at most PART_BYTES_MAX.
 
 A snapshot contains everything on which an answer, a digest or a later command may depend, including the order of objects that
 answers list. So restoring it and taking another one gives the same bytes, and a restored node behaves exactly like one that was

@@ -5,9 +5,9 @@ results, effects, digests and snapshots on every machine: nothing here reads a c
 and no command is applied only in part. Semantics are RocketMQ 5.3.3's (``RouteInfoManager.java``); routes/DESIGN.md lists where
 and why they differ.
 
-A command that changes something adds one to ``revision``, a restore more. ``topic_revisions[topic]`` is the revision of the
-last change that may affect the topic's route. While it is the same, an encoded answer is valid. While ``group_generation(name)``
-is the same, a registration that was a no-op is still a no-op.
+A command that changes something increases ``revision`` by one, and a restore by more. ``topic_revisions[topic]`` is the revision
+of the last change that may affect the topic's route. While it is the same, an encoded answer is valid. While
+``group_generation(name)`` is the same, a registration that was a no-op is still a no-op.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

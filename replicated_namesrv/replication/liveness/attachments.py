@@ -15,11 +15,12 @@ A *clean close* is evidence that the broker left: the broker closed the connecti
 end of an idle connection is no clean close: this node closes it, and the broker's time-out may be longer than
 ``serverChannelMaxIdleTimeSeconds``. A connection that a late ``UNREGISTER_BROKER`` (104) detached counts as closed cleanly. A
 broker also closes a connection if an answer takes longer than the request's time limit (``PATIENCE_MS`` or more), but then it
-returns with its next registrations. Therefore the node records for each open connection the unanswered requests of
-``broker_calls.py`` and the duration of answers. Other requests wait that long only while no read index is confirmed (C4), so they
-are not recorded. The server knows further reasons (C5, ``CloseReason.UNACKNOWLEDGED``): a request is incomplete, unanswered or
-was dropped; an answer waited in a queue; the broker's host has not acknowledged all bytes of the answers, because the network
-loses them; or the node has asked the broker to leave (GO_AWAY):
+returns with its next registrations. Therefore the node records for each open connection which requests of ``broker_calls.py`` are
+unanswered, and how long their answers took. It does not record other requests: they wait that long only while no read index is
+confirmed, and row C4 covers this. The server knows further reasons for which a broker closes a connection (row C5,
+``CloseReason.UNACKNOWLEDGED``): a request is incomplete, unanswered or was dropped; an answer waited in a queue; the broker's
+host has not acknowledged all bytes of the answers, because the network loses them; or the node has asked the broker to leave
+(GO_AWAY).
 
     row  the broker closes the connection                               clean           test
     C1   while a request on it is unanswered                            no              test_unanswered_request

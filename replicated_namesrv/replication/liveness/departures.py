@@ -32,9 +32,10 @@ registrations. Row N7: the node closes its connections, and their brokers use ot
 N3 and N4 count from the time at which the leader received the entry. The grace period is ``connectionLossGraceMs``.
 ``attachments.py`` defines a clean close.
 
-A registration that keeps the epoch is *unreported* for up to UNREPORTED_MS after the leader has applied it, until a node reports
-a connection of the broker that has not ended with a clean close. The broker may be a new process, and the reports may be about an
-earlier one. If the epoch changes, reports about the earlier process do not count anyway.
+A registration that keeps the epoch is *unreported* until a node reports a connection of the broker that has not ended with a
+clean close, but for at most UNREPORTED_MS after the leader has applied the registration. The broker may be a new process, and the
+reports may be about an earlier one. A registration that gets a new epoch is not unreported: a lost connection with an earlier
+epoch counts like no entry anyway.
 
 **UNREGISTER_BROKER (104).** A broker sends it over each of its connections. If a broker restarts, a late request of the old
 process must not remove the new process. The epoch does not distinguish the processes: it is the same if both registered the same

@@ -1,12 +1,12 @@
 """Renewals: the leader's decision on no-op registrations, heartbeats and queries of a data version.
 
-The leader judges a renewal when its LEAD is applied and its state is confirmed for a time after the renewal arrived. This proves
-three facts: this node was the leader when the renewal arrived, its state includes everything acknowledged before, and no removal
-that it does not know can still take effect. Heartbeats confirm the state without further messages
-(``raft/heartbeat_confirmations.py``). In three cases, the leader requests a read index, which serves all renewals that wait: a
-report is urgent; the oldest one has waited for WAIT_MS; or the last confirmation by heartbeats is older than AGE_MAX_MS, because
-links are slow or there is only one voter. Only one read index is requested at a time. Reports that arrive meanwhile wait for a
-heartbeat or for the next one.
+The leader judges a renewal on two conditions. Its LEAD is applied, and a majority has confirmed its state for a moment after the
+arrival of the renewal. This proves three facts: this node was the leader when the renewal arrived, its state includes everything
+acknowledged before, and no removal that it does not know can still take effect. Heartbeats confirm the state without further
+messages (``raft/heartbeat_confirmations.py``). In three cases, the leader requests a read index, which serves all renewals that
+wait: a report is urgent; the oldest one has waited for WAIT_MS; or the last confirmation by heartbeats is older than AGE_MAX_MS,
+because links are slow or there is only one voter. Only one read index is requested at a time. Reports that arrive meanwhile wait
+for a heartbeat or for the next one.
 
     row  registration in the state  removal     group         suspected     the renewal is              test
     R1   none, or another epoch     -           -             -             refused: DIFFERS            test_unknown_epoch
