@@ -7,11 +7,11 @@ The inputs are measured, as differences of CP and AP in the same blocks:
   time-out of one attempt, DEADLINE_S.
 - ``wrong``: additional share of living brokers that are missing from AP's answers during a fault. A missing broker costs
   ``cost_s``, which the reader chooses.
-- ``slower``: how much longer a look-up takes in CP without a fault on one machine. The round trip between sites is added to it,
-  because a linearizable read asks a majority once.
+- ``slower``: how much longer a look-up takes in CP without a fault on one machine. LOOKUP_ROUND_TRIPS round trips between sites
+  are added to it.
 
 With faults during the share ``p`` of the time, CP is cheaper if ``cost_s`` is greater than
-((slower + round trip) / p + unanswered x DEADLINE_S) / wrong.
+((slower + LOOKUP_ROUND_TRIPS x round trip) / p + unanswered x DEADLINE_S) / wrong.
 """
 
 import math
@@ -26,6 +26,8 @@ from replicated_namesrv.spark.summary import REPLICATES_MIN, tail_share
 
 DEADLINE_S = 3.0
 """RocketMQ's client waits this long for a name server (``MQClientConfig``: 3,000 ms)."""
+LOOKUP_ROUND_TRIPS = 2
+"""Round trips of a linearizable look-up at a node that does not lead: one to the leader, which needs one to a majority."""
 ROUND_TRIPS_MS = (0, 10, 50, 150)
 HOUR = 1 / (365 * 24)
 FREQUENCIES = (("1 h a year", HOUR), ("1 h a month", 12 * HOUR), ("1 h a week", 52 * HOUR), ("1 h a day", 365 * HOUR))
@@ -45,7 +47,8 @@ class DecisionInputs(NamedTuple):
         """The cost of a missing broker above which CP is cheaper; infinite if AP's answers lack no more brokers than CP's."""
         if self.wrong <= 0:
             return math.inf
-        return max(0.0, ((self.slower_s + round_trip_ms / 1000) / share + self.unanswered * DEADLINE_S) / self.wrong)
+        look_up_s = self.slower_s + LOOKUP_ROUND_TRIPS * round_trip_ms / 1000
+        return max(0.0, (look_up_s / share + self.unanswered * DEADLINE_S) / self.wrong)
 
 
 class ModeDecision(NamedTuple):

@@ -278,7 +278,7 @@ def test_cp_is_cheaper_exactly_above_the_threshold() -> None:
         share, round_trip_ms = 10 ** rng.uniform(-5, 0), rng.choice((0, 10, 150))
         threshold = inputs.threshold_s(share, round_trip_ms)
         for cost_s in (*([threshold * 0.9] if threshold else []), threshold * 1.1 + 1e-6):
-            cp = inputs.slower_s + round_trip_ms / 1000 + share * inputs.unanswered * DEADLINE_S
+            cp = inputs.slower_s + 2 * round_trip_ms / 1000 + share * inputs.unanswered * DEADLINE_S
             ap = share * inputs.wrong * cost_s
             assert (cp < ap) == (cost_s > threshold), (inputs, share, round_trip_ms, cost_s)
     assert math.isinf(DecisionInputs(0.1, -0.01, 0.0).threshold_s(0.5, 0))
