@@ -199,13 +199,14 @@ def _answer(data: StudyData) -> Iterable[str]:
         )
     )
     yield (
-        f"`threshold = ((slower + {study_decision.LOOKUP_ROUND_TRIPS} × round trip) / share of time with a fault + unanswered × {study_decision.DEADLINE_S:g} s) / "  # noqa: RUF001 - a formula
-        "missing`"
+        f"`threshold = ((slower + {study_decision.LOOKUP_ROUND_TRIPS} × round trip) / share of time with a fault + "  # noqa: RUF001 - a formula
+        f"unanswered × {study_decision.DEADLINE_S:g} s) / missing`"  # noqa: RUF001 - a formula
     )
     yield (
         f"A request without an answer counts as {study_decision.DEADLINE_S:g} s, the time-out of RocketMQ's client. Each "
         "linearizable look-up counts with the two round trips that a node that does not lead needs: one to the leader, which "
-        "needs one to a majority. At the leader it needs one. The runs of this study had no delay between sites. The model assumes that a long fault behaves like the short ones that were measured. The "
+        "needs one to a majority. At the leader it needs one. The runs of this study had no delay between sites. The model "
+        "assumes that a long fault behaves like the short ones that were measured. The "
         "duration of an election does not depend on the length of the fault. In a long fault, the election is therefore a "
         "smaller share of the fault. The model uses the larger share of the short faults, so it overestimates this cost of CP. "
         "Clients cache routes for 30 s, so few messages wait for a look-up. The model ignores this, so it overestimates the "
@@ -602,11 +603,11 @@ def _threats(data: StudyData, others: Sequence[str]) -> Iterable[str]:
             "**One machine.** All name servers, brokers and clients ran on one machine with two cores, over loopback and "
             "Toxiproxy. There was no network between sites, and only one clock and one disk.",
             f"**Load.** {at_a_time} run{'s were' if jobs - {'1'} else ' was'} made at a time. The processes of a run compete for "
-            "the cores with each other and with other programs ([slowdown](#runs-verdicts-and-broken-promises)). Latencies are those of a busy "
-            "machine. Elections, leases, the brokers' time-outs and the fence (when a node without a majority closes its "
-            "connections) use timers, which can expire because of load. The arms use different amounts of CPU time, so load is a "
-            "part of the difference between them. Load affects times most. It has less effect on the sign (plus or minus) of a "
-            "difference, on lost writes and on verdicts on linearizability.",
+            "the cores with each other and with other programs ([slowdown](#runs-verdicts-and-broken-promises)). Latencies are "
+            "those of a busy machine. Elections, leases, the brokers' time-outs and the fence (when a node without a majority "
+            "closes its connections) use timers, which can expire because of load. The arms use different amounts of CPU time, so "
+            "load is a part of the difference between them. Load affects times most. It has less effect on the sign (plus or "
+            "minus) of a difference, on lost writes and on verdicts on linearizability.",
             f"**Time scale.** {' '.join(data.plan.timers.split())}{_real_timers(data, others)}",
             f"**Choice of scenarios.** We chose the {scenarios} scenarios. A mean over them holds for these scenarios only. "
             f"How often a fault of each kind occurs in production is unknown.{charted if _has_decision(data) else ''}",
