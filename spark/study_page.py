@@ -276,8 +276,8 @@ def _clients(data: StudyData) -> Iterable[str]:
             yield _differences(data, arm, other, adjusted)
     yield (
         "The last column of these tables is a p-value: the probability of a mean at least as far from zero if the sign of each "
-        f"scenario's difference were random. It is corrected (Holm) in two families: the {len(PRIMARY_FIGURES)} figures of the "
-        f"primary comparison ({CP} minus {AP}), and the figures of all other comparisons."
+        f"{_replicate(data)}'s difference were random. It is corrected (Holm) in two families: the {len(PRIMARY_FIGURES)} "
+        f"figures of the primary comparison ({CP} minus {AP}), and the figures of all other comparisons."
     )
     yield "### Effects on messages"
     yield (
@@ -593,7 +593,8 @@ def _threats(data: StudyData, others: Sequence[str]) -> Iterable[str]:
     versions, analyses, jobs = (
         {row[name] for row in data.runs.values() if row[name]} for name in ("source_sha256", "analysis_sha256", "jobs")
     )
-    scenarios = len(data.plan.scenarios)
+    scenarios, kind = len(data.plan.scenarios), _replicate(data)
+    replicates = scenarios if kind == "scenario" else len({block.seed for arm in data.plan.arms for block in data.runs_of(arm)})
     at_a_time = " or ".join(sorted(jobs)) or "an unknown number"
     charted = " Therefore the chart in *When should I choose CP?* shows the result for each frequency."
     yield "## Threats to validity"
@@ -605,14 +606,14 @@ def _threats(data: StudyData, others: Sequence[str]) -> Iterable[str]:
             f"**Load.** {at_a_time} run{'s were' if jobs - {'1'} else ' was'} made at a time. The processes of a run compete for "
             "the cores with each other and with other programs ([slowdown](#runs-verdicts-and-broken-promises)). Latencies are "
             "those of a busy machine. Elections, leases, the brokers' time-outs and the fence (when a node without a majority "
-            "closes its connections) use timers, which can expire because of load. The arms use different amounts of CPU time, so "
-            "load is a part of the difference between them. Load affects times most. It has less effect on the sign (plus or "
+            "closes its connections) use timers, which can expire because of load. The arms use different amounts of CPU time, "
+            "so load is a part of the difference between them. Load affects times most. It has less effect on the sign (plus or "
             "minus) of a difference, on lost writes and on verdicts on linearizability.",
             f"**Time scale.** {' '.join(data.plan.timers.split())}{_real_timers(data, others)}",
             f"**Choice of scenarios.** We chose the {scenarios} scenarios. A mean over them holds for these scenarios only. "
             f"How often a fault of each kind occurs in production is unknown.{charted if _has_decision(data) else ''}",
-            f"**Few replicates.** A sign-flip test over {scenarios} scenarios cannot give a probability below "
-            f"{2 / 2**scenarios:.2g}, and each scenario without a difference doubles this. In simulations with six scenarios, "
+            f"**Few replicates.** A sign-flip test over {replicates} {kind}s cannot give a probability below "
+            f"{2 / 2**replicates:.2g}, and each {kind} without a difference doubles this. In simulations with six scenarios, "
             "the intervals contain the mean in 93 % of the cases if the values are normally distributed, and in 83 to 90 % if "
             "half of them are zero.",
             "**Faults.** If a fault targets the leader, it hits the elected leader in CP, and a node chosen by the seed in AP "
@@ -630,6 +631,11 @@ def _threats(data: StudyData, others: Sequence[str]) -> Iterable[str]:
             f"{len(analyses)} of the analysis (`source_sha256` and `analysis_sha256` in runs.csv).",
         )
     )
+
+
+def _replicate(data: StudyData) -> str:
+    """What the intervals and tests over all runs take as replicates (``study_data.estimate``)."""
+    return "scenario" if len(data.plan.scenarios) >= REPLICATES_MIN else "seed"
 
 
 def _real_timers(data: StudyData, others: Sequence[str]) -> str:
