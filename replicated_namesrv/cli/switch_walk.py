@@ -127,6 +127,8 @@ class _Walk:
         if not arguments.json:
             for conflict in conflicts:
                 print(conflict_text(conflict))
+        if to == "cp" and not arguments.dry_run:
+            await self._store(winner, nodes)
         switched: list[dict[str, Any]] = []
         others = [side.name for side in sides if side is not winner] if to == "cp" else []
         files = [winner.name, *others]
@@ -195,8 +197,22 @@ class _Walk:
         first = prefer or (in_cp[0] if in_cp else next(iter(sides)))
         if first not in sides:
             raise SettingError(f"--prefer {first}: this node was removed from its cluster; give another one")
+        if self._arguments.to == "ap" and in_cp and first not in in_cp:
+            raise SettingError(
+                f"--prefer {first}: this node runs with mode=ap already, and the others have the values of the cluster; give one "
+                f"of {', '.join(in_cp)}, or make the nodes equal first ('namesrv kv' changes them)"
+            )
         winner = sides[first]
         return list(sides.values()), winner, disagreements(list(sides.values()), winner, prefer is not None)
+
+    async def _store(self, winner: Side, nodes: list[_Node]) -> None:
+        """Store the winner's values in a cluster that an earlier run has founded: it may have ended before it stored them. Raises
+        WalkError."""
+        if members := [node for node in nodes if node.is_member]:
+            try:
+                await asyncio.to_thread(merge, self._admin, (members[0].admin,), Path(winner.name))
+            except NamesrvError as error:
+                raise WalkError(f"nothing was switched: {error}") from None
 
     async def _switch(self, node: _Node, nodes: list[_Node], files: list[str], differ: bool) -> dict[str, Any]:
         """Switch one node. ``differ``: the nodes have different KV entries or settings, so topics may differ for now. Raises

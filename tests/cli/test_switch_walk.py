@@ -212,3 +212,28 @@ async def test_a_node_with_a_newer_value_is_not_switched_and_the_walk_continues_
         assert done.code == 0, done
         assert await nodes.modes() == ["cp"] * COUNT
         assert await nodes.value(2, "late") == "v"
+
+
+async def test_a_walk_that_ended_before_it_stored_the_values_loses_none(tmp_path: Path) -> None:
+    async with running(tmp_path) as nodes:
+        for number in range(COUNT):
+            assert (await http(nodes.port(number), "/v1/kv/N/k", "PUT", b"v")).status == 200
+        saved = await run("backup", str(tmp_path / "first.backup"), "--admin", nodes.admin[0])
+        assert saved.code == 0, saved
+        first = [*shlex.split(nodes.script), "cp", nodes.addresses[0], f"peers={nodes.peers.split(',')[0]}"]
+        script = await asyncio.create_subprocess_exec(*first, str(tmp_path / "first.backup"), stdout=subprocess.DEVNULL)
+        assert await script.wait() == 0
+
+        async def is_founded() -> bool:
+            with contextlib.suppress(OSError):
+                return (await http(nodes.port(0), "/readyz")).status == 200
+            return False
+
+        await eventually(is_founded, "n1 is a cluster of one")
+        refused = await nodes.walk("cp")
+        assert (refused.code, "disagree about key N/k" in refused.err) == (1, True), refused
+        done = await nodes.walk("cp", "--prefer", nodes.addresses[1])
+        assert done.code == 0, done
+        assert [await nodes.value(number, "k") for number in range(COUNT)] == ["v"] * COUNT
+        other = await nodes.walk("ap", "--prefer", "127.0.0.1:1")
+        assert (other.code, "with --walk, give one of" in other.err) == (2, True), other
