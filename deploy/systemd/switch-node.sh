@@ -4,19 +4,24 @@
 set -eu
 mode=$1 host=$2 setting=$3
 shift 3
-scp -q "$@" "root@$host:"
+case $host in *:*) target="[$host]" ;; *) target=$host ;; esac
+scp -q "$@" "root@$target:"
 files=$(basename -a "$@" | tr '\n' ' ')
 prefer=
 if [ "$mode" = cp ]; then prefer="--prefer $(basename "$1")"; fi
 ssh "root@$host" "
   file=/etc/namesrv/namesrv.properties
+  if ! grep -q '^mode=' \$file; then
+    echo \"\$file has no line mode=\" >&2
+    exit 1
+  fi
   systemctl stop namesrv
   namesrv switch --to $mode /var/lib/private/namesrv --backup $files $prefer
   code=\$?
   if [ \$code = 0 ]; then
     sed -i 's/^mode=.*/mode=$mode/' \$file
     if [ $mode = cp ]; then
-      sed -i '/^peers=/d; /^join=/d' \$file
+      sed -i -e '/^peers=/d; /^join=/d' -e '\$a\\' \$file
       echo '$setting' >> \$file
     fi
   fi

@@ -213,14 +213,13 @@ async def change_member(request: web.Request) -> web.Response:
     await _announce(request)
     if new is None or address is None:
         await context.service.change_member(action, name, address, observer == "true")
-    else:
-        await _replace(context.service, name, new, address)
-    return json_response({"changed": True, "members": context.service.members()})
+    changed = True if new is None or address is None else await _replace(context.service, name, new, address)
+    return json_response({"changed": changed, "members": context.service.members()})
 
 
-async def _replace(service: AdminService, old: str, new: str, address: tuple[str, int]) -> None:
+async def _replace(service: AdminService, old: str, new: str, address: tuple[str, int]) -> bool:
     """Add ``new``, wait until it votes, and remove ``old``. Steps that were taken before are left out, so the request can be
-    repeated. Raises SettingError, UnavailableError, OutcomeUnknownError."""
+    repeated. Returns whether a step was left. Raises SettingError, UnavailableError, OutcomeUnknownError."""
 
     def rows() -> dict[object, dict[str, object]]:
         return {row["nodeId"]: row for row in service.members()}
@@ -244,6 +243,7 @@ async def _replace(service: AdminService, old: str, new: str, address: tuple[str
         await asyncio.sleep(PEERS_LOOK_S)
     if old in rows():
         await service.change_member("remove", old, None, False)
+    return old in found or not is_added
 
 
 async def drain(request: web.Request) -> web.Response:

@@ -77,6 +77,7 @@ import contextlib
 import hmac
 import ipaddress
 import os
+import re
 import secrets
 import socket
 import ssl
@@ -133,6 +134,10 @@ UNACKNOWLEDGED_MS_MAX = 3_000
 """TCP closes a connection when sent bytes are unacknowledged for this long. After a cut, a new connection is faster than TCP's
 retries."""
 UNAUTHENTICATED_MAX = 64
+MEMBER_NAME = re.compile(r"[^\s,=]{1,200}")
+"""Names that a member can have."""
+NAME_SHOWN = 60
+"""Maximum number of bytes of a wrong answer in a message."""
 NO_NAME = ""
 """Receiver in a hello that asks for the acceptor's name."""
 
@@ -516,11 +521,17 @@ async def _read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 async def name_at(settings: TransportSettings, host: str, port: int, look_up: HostLookUp) -> str:
-    """The name of the node that listens for peers at an address. Raises OSError, TransportError, TimeoutError, ValueError."""
+    """The name of the node that listens for peers at an address. The answer is not proven: a later connection proves it. Raises
+    OSError, TransportError, TimeoutError, ValueError."""
     context = Tls(settings.tls).nameless_client() if settings.tls else None
     hosts = await look_up.addresses(host, DIAL_SECONDS)
     async with asyncio.timeout(DIAL_SECONDS):
-        reader, writer = await asyncio.open_connection(hosts[0], port, ssl=context)
+        for each in hosts[:-1]:
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection(each, port, ssl=context)
+                break
+        else:
+            reader, writer = await asyncio.open_connection(hosts[-1], port, ssl=context)
         try:
             challenge = await _read_frame(reader)
             if len(challenge) != len(MAGIC) + NONCE_BYTES or not challenge.startswith(MAGIC):
@@ -532,9 +543,10 @@ async def name_at(settings: TransportSettings, host: str, port: int, look_up: Ho
             answer = await _read_frame(reader)
         finally:
             writer.close()
-    if not answer.startswith(NAMED):
-        raise TransportError(answer.removeprefix(REFUSED).decode(errors="replace"))
-    return answer[len(NAMED) :].decode(errors="replace")
+    name = answer.removeprefix(NAMED).decode(errors="replace")
+    if not answer.startswith(NAMED) or not MEMBER_NAME.fullmatch(name) or not name.isprintable():
+        raise TransportError(f"it sent no name, but {answer[:NAME_SHOWN]!a}")
+    return name
 
 
 @dataclass

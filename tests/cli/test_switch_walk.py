@@ -214,26 +214,77 @@ async def test_a_node_with_a_newer_value_is_not_switched_and_the_walk_continues_
         assert await nodes.value(2, "late") == "v"
 
 
-async def test_a_walk_that_ended_before_it_stored_the_values_loses_none(tmp_path: Path) -> None:
+def fails_at(nodes: Nodes, address: str, *, before: bool) -> str:
+    """The operator's script, which fails at one node: before it does anything, or after it has done everything."""
+    file = nodes.folder / f"fails-{before}.sh"
+    steps = ["exit 7", f'{nodes.script} "$@"'] if before else [f'{nodes.script} "$@"', "exit 7"]
+    file.write_text(f'#!/bin/sh -e\nif [ "$2" = {address} ]; then\n' + "\n".join(steps) + f'\nfi\nexec {nodes.script} "$@"\n')
+    file.chmod(0o755)
+    return str(file)
+
+
+async def test_a_walk_to_cp_that_stopped_anywhere_continues_and_loses_no_value(tmp_path: Path) -> None:
     async with running(tmp_path) as nodes:
         for number in range(COUNT):
             assert (await http(nodes.port(number), "/v1/kv/N/k", "PUT", b"v")).status == 200
-        saved = await run("backup", str(tmp_path / "first.backup"), "--admin", nodes.admin[0])
-        assert saved.code == 0, saved
-        first = [*shlex.split(nodes.script), "cp", nodes.addresses[0], f"peers={nodes.peers.split(',')[0]}"]
-        script = await asyncio.create_subprocess_exec(*first, str(tmp_path / "first.backup"), stdout=subprocess.DEVNULL)
-        assert await script.wait() == 0
+        assert (await http(nodes.port(1), "/v1/kv/N/only", "PUT", b"n2")).status == 200
+        script, prefer = nodes.script, ("--prefer", nodes.addresses[1])
+        wrong = await nodes.walk("cp", "--peers", ",".join(reversed(nodes.peers.split(","))), peers=False)
+        assert (wrong.code, "has nodeId=n1, and --peers names it n3" in wrong.err) == (1, True), wrong
+        swapped = await nodes.walk("cp", "--admin", ";".join(reversed(nodes.admin)))
+        assert (swapped.code, "give --peers in the order of -n" in swapped.err) == (1, True), swapped
+        unknown = await run("switch", "--to", "cp", "--walk", "x {setting} {backup}", "--save", str(tmp_path), "-n", nodes.names)
+        assert (unknown.code, "{backup} is not known" in unknown.err) == (2, True), unknown
+
+        nodes.script = fails_at(nodes, nodes.addresses[0], before=False)
+        stopped = await nodes.walk("cp", *prefer, "--json")
+        assert (stopped.code, json.loads(stopped.out)["left"]) == (1, nodes.addresses), stopped
+        assert "ended with 7" in stopped.err
 
         async def is_founded() -> bool:
             with contextlib.suppress(OSError):
                 return (await http(nodes.port(0), "/readyz")).status == 200
             return False
 
-        await eventually(is_founded, "n1 is a cluster of one")
-        refused = await nodes.walk("cp")
+        await eventually(is_founded, "n1 is a cluster of one, without the values")
+        assert await nodes.value(0, "k") is None
+        nodes.script = script
+        refused = await nodes.walk("cp", "--save", str(tmp_path / "elsewhere"), *prefer)
         assert (refused.code, "disagree about key N/k" in refused.err) == (1, True), refused
-        done = await nodes.walk("cp", "--prefer", nodes.addresses[1])
+
+        nodes.script = fails_at(nodes, nodes.addresses[1], before=False)
+        stopped = await nodes.walk("cp", *prefer)
+        assert (stopped.code, await nodes.value(0, "only")) == (1, "n2"), stopped
+        await eventually(nodes.modes, "all nodes answer")
+        assert await nodes.modes() == ["cp", "cp", "ap"], "n2 runs, and was not added"
+        nodes.script = script
+        done = await nodes.walk("cp", *prefer, "--json")
         assert done.code == 0, done
+        assert [row["name"] for row in json.loads(done.out)["switched"]] == ["n2", "n3"]
+        listed = (await http(nodes.port(1), "/v1/members")).json["members"]
+        assert sorted(row["nodeId"] for row in listed if row["role"] in ("voter", "leader")) == ["n1", "n2", "n3"]
+        for key, value in (("k", "v"), ("only", "n2")):
+            assert [await nodes.value(number, key) for number in range(COUNT)] == [value] * COUNT
+
+
+async def test_a_walk_to_ap_that_stopped_at_a_removed_node_continues(tmp_path: Path) -> None:
+    async with running(tmp_path) as nodes:
+        assert (await nodes.walk("cp")).code == 0
+        assert (await http(nodes.port(0), "/v1/kv/N/k", "PUT", b"v")).status == 200
+        script, names = nodes.script, nodes.addresses
+        nodes.addresses = names[:2]
+        some = await nodes.walk("ap", "--admin", ";".join(nodes.admin[:2]))
+        nodes.addresses = names
+        assert (some.code, "the cluster has members that -n does not name: n3" in some.err) == (1, True), some
+        swapped = await nodes.walk("ap", "--admin", ";".join(reversed(nodes.admin)))
+        assert (swapped.code, "give --admin in the order of -n" in swapped.err) == (1, True), swapped
+
+        nodes.script = fails_at(nodes, names[1], before=True)
+        stopped = await nodes.walk("ap")
+        assert stopped.code == 1, stopped
+        assert await nodes.modes() == ["ap", "cp", "cp"]
+        nodes.script = script
+        done = await nodes.walk("ap")
+        assert done.code == 0, done
+        assert await nodes.modes() == ["ap"] * COUNT
         assert [await nodes.value(number, "k") for number in range(COUNT)] == ["v"] * COUNT
-        other = await nodes.walk("ap", "--prefer", "127.0.0.1:1")
-        assert (other.code, "with --walk, give one of" in other.err) == (2, True), other
