@@ -193,7 +193,7 @@ class ChaosBroker:
     async def switch_role(self, broker_id: int, epoch: int | None = None) -> None:
         """Become master (0) or slave of its group. ``epoch``: the controller's number of this master; None: there is no
         controller, as in 4.9."""
-        self._say("stopped")
+        self._say("starting")
         await self.agent.switch_role(broker_id, epoch)
         self._say("serving")
 
