@@ -519,12 +519,24 @@ class RepairedCause(NamedTuple):
 
 
 OF_STUDY = "fefe8d749d53741fff0705057fc452f7f5b9d3a6"
-"""The version whose runs are published."""
+"""The version whose runs of the main study are published."""
+OF_SWEEPS = "ddbf1f759a3c5bcc8c8ccd15de76eda9ea1cf540"
+"""The version whose runs with varied factors are published."""
 REPAIRED = {
     (OF_STUDY, "one state for one revision"): RepairedCause(
         "two states with the same revision number must be equal.",
         "The cause was a defect in the paged answers of `GET /v1/kv`: such a page could contain a later change than its revision "
         "number says. Commit c2b6b84f repaired it.",
+    ),
+    (OF_SWEEPS, "no ghosts"): RepairedCause(
+        "no node lists a broker that has been dead for longer than its time-out.",
+        "The cause was the workload: it recorded a living broker as stopped while this broker registered in a new role and "
+        "waited for a node that was cut off. Commit 0fc10ff0 repaired it.",
+    ),
+    (OF_SWEEPS, "answers agree"): RepairedCause(
+        "answers of one moment list the same brokers.",
+        "The cause was the workload: a pair of brokers switched roles under one data version, so a registration that a link had "
+        "held brought the earlier roles back for a moment. Commit 731e4a2f repaired it.",
     ),
 }
 """Version and promise -> why runs of this version broke the promise. Only causes that a later version has repaired."""
