@@ -118,7 +118,7 @@ def _row(address: str, answer: Any) -> dict[str, Any]:
         return {"admin": address, "answers": False, "refused": refused, "problem": str(answer).removeprefix(f"{address}: ")}
     replication = answer["replication"] or {}
     raft = replication.get("raft", {})
-    problem = raft.get("problem") or (None if answer["ready"] else f"not ready: {answer['failedLayer']}")
+    problem = raft.get("problem") or (None if answer["ready"] else f"not ready: {_failed(answer)}")
     if replication.get("role") == "removed":
         problem = "it was removed from the cluster and does not serve; stop its process, or add it again (namesrv members add)"
     elif refusal := refusal_by_peers(answer):
@@ -144,6 +144,12 @@ def _row(address: str, answer: Any) -> dict[str, Any]:
         "digest": replication.get("digest"),
         "problem": problem,
     }
+
+
+def _failed(answer: dict[str, Any]) -> str:
+    """The part of a node that is not ready, and why."""
+    layer = next((layer for layer in answer.get("layers", ()) if not layer["ok"]), None)
+    return f"{layer['name']}: {layer['problem']}" if layer else str(answer["failedLayer"])
 
 
 class Report(NamedTuple):

@@ -276,6 +276,8 @@ async def test_a_node_joins_through_addresses_without_names(tmp_path: Path) -> N
             return False
 
         await eventually(says_so, "the reason why n4 does not serve")
+        shown = await run("status", "--admin", nodes.admin["n4"])
+        assert f"n4: not ready: service: starting: no node of the cluster told its name ({nobody}: " in shown.out, shown
         assert not (tmp_path / "n4" / "raft" / "identity").exists(), "it must not take part before it knows a member"
         await nodes.kill("n4")
         await nodes.start("n4", contacts=f"{nobody},{nodes.peer['n2']}")
