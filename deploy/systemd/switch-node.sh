@@ -19,6 +19,7 @@ ssh "root@$host" "
   namesrv switch --to $mode /var/lib/private/namesrv --backup $files $prefer
   code=\$?
   if [ \$code = 0 ]; then
+    set -e
     sed -i 's/^mode=.*/mode=$mode/' \$file
     if [ $mode = cp ]; then
       sed -i -e '/^peers=/d; /^join=/d' -e '\$a\\' \$file

@@ -11,16 +11,20 @@ nothing. COMMAND switches one node (``namesrv switch --to MODE DIR --backup …`
    added to this cluster and votes.
 5. It waits until all name servers list the same brokers and topics again.
 
-If it stops, the remaining nodes stay in their mode and serve. Run again, it continues. What it has to do follows from the present
-modes and members, and from the file ``walk.json`` in the folder of the backups. The file names the winner and says whether its
-values are stored in the cluster. From then on, the values of the cluster win over those of AP nodes. A node in the wrong place
-counts as follows:
+If it stops, the nodes that were not reached stay in their mode and serve. Run again, it continues. What it has to do follows from
+the present modes and members:
 
     --to  the node runs in   and                      it is
     cp    AP                                          switched, and added
     cp    CP                 is not a member          added: a former run ended before that
-    ap    CP                 is a member              removed, unless it is the last member, and switched
-    ap    CP                 is not a member          switched: a former run has removed it
+    ap    CP                 is a member              removed, unless it is the last voter, and switched
+    ap    CP                 is not a member          switched: a former run has removed it. Until then it does not serve
+
+``--to ap`` begins with nodes that are not members, then observers; voters are last.
+
+``--to cp`` writes ``walk.json`` to the folder of the backups before the first node is switched: the winner, the values that lose,
+and whether the cluster has the winner's values. A later run stores them if that was not done. From then on the values of the
+cluster win, but only over values that are known to lose. When all nodes are switched, the file is removed.
 """
 
 import argparse
@@ -28,6 +32,7 @@ import asyncio
 import json
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
@@ -44,10 +49,19 @@ from replicated_namesrv.cli.diff import (
     print_comparison,
 )
 from replicated_namesrv.cli.members import UnfinishedError, change_members
-from replicated_namesrv.cli.operator_script import ScriptError, address_values, filled, run_script, words_of
+from replicated_namesrv.cli.operator_script import address_values, filled, run_script, words_of
 from replicated_namesrv.cli.restore import merge
 from replicated_namesrv.cli.status import look_at
-from replicated_namesrv.cli.switch_sides import DisagreementError, Side, conflict_text, conflicts_of, listed, side_of
+from replicated_namesrv.cli.switch_sides import (
+    SHOWN_MAX,
+    DisagreementError,
+    Side,
+    conflict_text,
+    conflicts_of,
+    listed,
+    missing_names,
+    side_of,
+)
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import config_request, read_config
 from replicated_namesrv.errors import NamesrvError, SettingError
@@ -77,6 +91,8 @@ class _Node(NamedTuple):
     admin: str
     name: str
     mode: str
+    role: str | None
+    """In CP; None: unknown."""
     peer: str
     """Peer address for ``--to cp``."""
 
@@ -88,9 +104,25 @@ class _Members(NamedTuple):
     """Admin addresses of those that are in the list of name servers."""
     names: frozenset[str]
     """All members, observers included."""
+    voters: frozenset[str]
 
 
-NO_MEMBERS = _Members((), frozenset())
+NO_MEMBERS = _Members((), frozenset(), frozenset())
+
+
+class _Founding(NamedTuple):
+    """The content of ``walk.json``."""
+
+    nodes: list[str]
+    """``NAME=HOST:PORT`` of all nodes, sorted: the file is of this walk."""
+    founder: str
+    winner: str
+    """Name of the file, in the folder of the backups, whose values are kept."""
+    prefer: str | None
+    lost: list[list[str]]
+    """The values that lose: namespace or "", key or setting, value."""
+    stored: bool
+    """Whether the cluster has the winner's values."""
 
 
 def add_walk_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +150,9 @@ async def _run(servers: NameServers, arguments: argparse.Namespace) -> int:
     walk = _Walk(servers, arguments)
     try:
         return await walk.run()
-    except (WalkError, ScriptError, DisagreementError) as error:
+    except SettingError:
+        raise
+    except NamesrvError as error:
         print(f"namesrv switch: {error}", file=sys.stderr)
         walk.report(is_equal=False)
         return BAD
@@ -148,9 +182,15 @@ class _Walk:
                 "n1=10.0.0.1:9896,n2=10.0.0.2:9896"
             )
         self._prefer = None if arguments.prefer is None else str(arguments.prefer)
+        if self._to == "ap" and self._prefer is not None:
+            raise SettingError(
+                "--prefer with --walk is for --to cp only: the nodes of a cluster have the same values; leave it out"
+            )
         if self._prefer is not None and self._prefer not in addresses:
             raise SettingError(f"--prefer {self._prefer}: with --walk, give one of {', '.join(addresses)}")
         self._folder: Path = arguments.save
+        self._state_file = self._folder / STATE_FILE
+        self._names = sorted(f"{name}={_joined(peer)}" for name, peer in self._peers.items())
         self._winner = ""
         """File whose values are kept; empty before the backups."""
         self._conflicts: list[dict[str, Any]] = []
@@ -161,27 +201,38 @@ class _Walk:
         """Raises SettingError, StorageError, WalkError, ScriptError, DisagreementError."""
         nodes, members = await self._look()
         await self._check_places(nodes, members)
-        files = await self._compare_values(nodes, members)
-        todo = [node for node in nodes if self._is_due(node, members)]
+        todo = sorted((node for node in nodes if self._is_due(node, members)), key=lambda node: _turn(node, members))
         self._left = [node.address for node in todo]
+        if self._arguments.dry_run:
+            with tempfile.TemporaryDirectory() as folder:
+                await self._compare_values(nodes, members, Path(folder))
+                files: list[str] = []
+        else:
+            await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True)
+            files = await self._compare_values(nodes, members, self._folder)
         if not self._arguments.json:
             for conflict in self._conflicts:
                 print(conflict_text(conflict))
-        for node in () if self._arguments.dry_run else todo:
-            await self._switch(node, files)
+        if self._arguments.dry_run:
+            if not self._arguments.json:
+                print("\n".join(f"would: switch {address} to {self._to}" for address in self._left))
+            self.report(is_equal=not self._conflicts)
+            return GOOD
+        for node in todo:
+            await self._switch(node.address, files)
             self._left.pop(0)
         comparison = await self._comparison(namespaces=await self._namespaces())
         is_equal = not comparison.differs and not comparison.unreachable
+        if is_equal:
+            await asyncio.to_thread(self._state_file.unlink, missing_ok=True)
         if not self._arguments.json:
-            for address in self._left:
-                print(f"would: switch {address} to {self._to}")
             print_comparison(comparison, DIFFERENCES_SHOWN)
         self.report(is_equal=is_equal)
         return GOOD if is_equal else BAD
 
     def report(self, *, is_equal: bool) -> None:
         """Print what was done as JSON, if asked."""
-        if self._arguments.json and self._winner:
+        if self._arguments.json:
             found = {"to": self._to, "winner": self._winner, "conflicts": self._conflicts, "switched": self._switched}
             print_json({**found, "left": self._left, "equal": is_equal})
 
@@ -208,7 +259,7 @@ class _Walk:
                 raise WalkError(f"{row['admin']} does not answer: {row['problem']}; start it, and repeat the command")
         peers = [_joined(address) for address in self._peers.values()] or [""] * len(rows)
         return [
-            _Node(address, row["admin"], str(row["nodeId"]), row["mode"], peer)
+            _Node(address, row["admin"], str(row["nodeId"]), row["mode"], row["role"], peer)
             for address, row, peer in zip(self._servers.addresses, rows, peers, strict=True)
         ]
 
@@ -220,16 +271,20 @@ class _Walk:
         asked = tuple(in_cp)
         answers = await asyncio.to_thread(ask_all, asked, lambda admin: self._admin.ask(admin, "/v1/members"))
         leading = [answer for answer in answers if not isinstance(answer, NamesrvError) and answer["leader"] == answer["nodeId"]]
+        if self._to == "ap" and not leading and all(node.role == "removed" for node in nodes if node.mode == "cp"):
+            return NO_MEMBERS  # the last member was switched before them
         if len(leading) != 1:
             problem = f"{len(leading)} of {', '.join(asked)} lead a cluster" + "".join(
                 f"; {answer}" for answer in answers if isinstance(answer, NamesrvError)
             )
             raise WalkError(
-                f"{problem}; the members must be known: wait until one node leads ('namesrv status'), and repeat the command"
+                f"{problem}; one has to lead all members: see 'namesrv status', and repeat the command. If a node lost its disk "
+                f"while it was switched, set mode={self._to} there, and restart it"
             )
         rows = leading[0]["members"]
         names = frozenset(str(row["nodeId"]) for row in rows)
-        return _Members(tuple(admin for admin, name in in_cp.items() if name in names), names)
+        voters = frozenset(str(row["nodeId"]) for row in rows if row["role"] in ("voter", "leader"))
+        return _Members(tuple(admin for admin, name in in_cp.items() if name in names), names, voters)
 
     async def _check_places(self, nodes: list[_Node], members: _Members) -> None:
         """Check that -n, --admin, --peers and the cluster name the same nodes. Raises WalkError before anything is changed."""
@@ -261,86 +316,122 @@ class _Walk:
 
     # Values
 
-    async def _compare_values(self, nodes: list[_Node], members: _Members) -> list[str]:
-        """Take backups and find the winner. Returns the files for COMMAND, the winner's first. Raises SettingError, StorageError,
-        WalkError, DisagreementError."""
-        await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True)
-        state = await asyncio.to_thread(self._read_state)
-        is_founded = self._to == "cp" and bool(members.admins)
-        if is_founded and state is not None and not state["stored"] and not self._arguments.dry_run:
-            state = await self._store(members.admins[0], state)
+    async def _compare_values(self, nodes: list[_Node], members: _Members, folder: Path) -> list[str]:
+        """Take backups into ``folder`` and find the winner. If a former run founded the cluster and did not store the values,
+        this is done first. Returns the files for COMMAND, the winner's first. Raises StorageError, WalkError, DisagreementError.
+        """
+        founding = await asyncio.to_thread(self._read_founding) if self._to == "cp" else None
+        if founding is not None and members.names and not founding.stored:
+            if members.names != {founding.founder}:
+                raise WalkError(
+                    f"{self._state_file} says that the cluster does not have the values of {founding.winner} yet, but it has "
+                    f"more members than {founding.founder}; add them ('namesrv restore --merge'), and remove {self._state_file}"
+                )
+            if not self._arguments.dry_run:
+                founding = await self._store(members.admins[0], founding)
         sides: dict[str, Side] = {}
         for node in nodes:
             if node.mode == "cp" and node.name not in members.names:
                 continue  # its state is that of the members, or it has none yet
-            file = self._folder / f"{node.address.replace(':', '-').strip('[]')}.{node.mode}.backup"
-            try:
-                await asyncio.to_thread(fetch, self._admin, node.admin, file)
-            except NamesrvError as error:
-                raise WalkError(f"nothing was switched: {error}") from None
-            sides[node.address] = await asyncio.to_thread(side_of, file)
+            sides[node.address] = await self._saved(node, folder, founding)
         in_cp = [node.address for node in nodes if node.mode == "cp" and node.address in sides]
-        first = in_cp[0] if in_cp else self._prefer or next(iter(sides))
-        winner = sides[first]
+        if in_cp and founding is not None and not founding.stored:  # a dry run does not store the values
+            sides[in_cp[0]] = await asyncio.to_thread(side_of, self._folder / founding.winner)
+        winner = sides[in_cp[0] if in_cp else self._prefer or next(iter(sides))]
         self._winner, self._conflicts = winner.name, conflicts_of(list(sides.values()), winner)
+        lost = _losing(list(sides.values()), winner)
         if self._conflicts:
-            self._check_choice(in_cp, state)
+            self._check_choice(bool(in_cp), lost, founding)
         if self._to == "cp" and not in_cp and not self._arguments.dry_run:
-            await asyncio.to_thread(self._write_state, {"winner": winner.name, "prefer": self._prefer, "stored": False})
+            founder, name = next(node.name for node in nodes), Path(winner.name).name
+            written = _Founding(self._names, founder, name, self._prefer, sorted(map(list, lost)), stored=False)
+            await asyncio.to_thread(self._write_founding, written)
         others = [side.name for side in sides.values() if side is not winner] if self._to == "cp" else []
         return [winner.name, *others]
 
-    def _check_choice(self, in_cp: list[str], state: dict[str, Any] | None) -> None:
-        """Check that --prefer has chosen whose values are kept. Those of a cluster are kept in any case. Raises
-        DisagreementError."""
-        is_chosen = self._prefer is not None
-        if in_cp:
-            is_chosen &= self._prefer in in_cp if self._to == "ap" else _has_chosen(state, self._prefer)
-        if is_chosen:
-            return
-        remedy = "or name with --prefer ADDRESS the name server whose values are kept"
-        if in_cp and self._to == "ap":
-            remedy = f"or keep the values of the cluster with --prefer {in_cp[0]}"
-        elif in_cp:
-            remedy = "for example with 'namesrv restore --merge' or 'namesrv kv'. The values of the cluster would win"
-        raise DisagreementError(
-            f"no node was switched: {listed(self._conflicts)}; make the nodes equal while they run ('namesrv diff' compares "
-            f"them, 'namesrv kv' changes them), {remedy}"
-        )
-
-    async def _store(self, founder: str, state: dict[str, Any]) -> dict[str, Any]:
-        """Store the winner's values in the cluster that was founded for them. Returns the new state. Raises WalkError."""
+    async def _saved(self, node: _Node, folder: Path, founding: _Founding | None) -> Side:
+        """Take a backup of one node. A former backup is replaced, but not the winner's if the node has lost values since then: a
+        former run may have set its files aside. Raises StorageError, WalkError."""
+        file = folder / f"{node.address.replace('[', '').replace(']', '').replace(':', '-')}.{node.mode}.backup"
+        new = file.with_name(f"{file.name}.new")
         try:
-            await asyncio.to_thread(merge, self._admin, (founder,), Path(state["winner"]))
+            await asyncio.to_thread(fetch, self._admin, node.admin, new)
         except NamesrvError as error:
-            raise WalkError(f"the values of {state['winner']} were not stored in the cluster: {error}") from None
-        stored = {**state, "stored": True}
-        await asyncio.to_thread(self._write_state, stored)
+            raise WalkError(f"nothing was switched: {error}") from None
+        side = await asyncio.to_thread(side_of, new)
+        if founding is not None and not founding.stored and file.name == founding.winner and file.exists():
+            former = await asyncio.to_thread(side_of, file)
+            if gone := missing_names(former.table, [side]):
+                raise WalkError(
+                    f"nothing was switched: {node.address} does not have values any more that {file} has: "
+                    f"{', '.join(gone[:SHOWN_MAX])}; put them back with 'namesrv restore --merge {file} -a {node.admin}', or, if "
+                    f"they are not wanted, remove {self._state_file}"
+                )
+        await asyncio.to_thread(new.replace, file)
+        return side._replace(name=str(file))
+
+    def _check_choice(self, is_founded: bool, lost: set[tuple[str, str, str]], founding: _Founding | None) -> None:
+        """Check that --prefer has chosen that these values lose. Raises DisagreementError."""
+        names = listed(self._conflicts)
+        remedy = "make the nodes equal while they run ('namesrv diff' compares them, 'namesrv kv' changes them)"
+        if self._to == "ap" or (is_founded and founding is None):
+            raise DisagreementError(f"no node was switched: {names}; {remedy}")
+        if self._prefer is None:
+            choice = "name with --prefer ADDRESS the name server whose values are kept"
+            if founding is not None and founding.prefer is not None:
+                choice = f"repeat --prefer {founding.prefer}"
+            raise DisagreementError(f"no node was switched: {names}; {remedy}, or {choice}")
+        if founding is None:
+            return
+        new = [f"{namespace}/{key}".strip("/") for namespace, key, _ in sorted(lost - set(map(_entry, founding.lost)))]
+        if new or self._prefer != founding.prefer:
+            why = (
+                f"new since the first run: {', '.join(new[:SHOWN_MAX])}"
+                if new
+                else f"the first run had --prefer {founding.prefer}"
+            )
+            raise DisagreementError(f"no node was switched: {names}; {why}; {remedy}")
+
+    async def _store(self, founder: str, founding: _Founding) -> _Founding:
+        """Store the winner's values in the cluster that was founded for them. Raises WalkError, StorageError."""
+        try:
+            await asyncio.to_thread(merge, self._admin, (founder,), self._folder / founding.winner)
+        except NamesrvError as error:
+            raise WalkError(f"the values of {founding.winner} were not stored in the cluster: {error}") from None
+        stored = founding._replace(stored=True)
+        await asyncio.to_thread(self._write_founding, stored)
         return stored
 
-    def _read_state(self) -> dict[str, Any] | None:
-        """Raises WalkError."""
-        file = self._folder / STATE_FILE
+    def _read_founding(self) -> _Founding | None:
+        """Raises WalkError: it cannot be read, or is of other nodes."""
         try:
-            found: dict[str, Any] = json.loads(file.read_text())
-            return {name: found[name] for name in ("winner", "prefer", "stored")}
+            found = _Founding(**json.loads(self._state_file.read_text()))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise WalkError(f"{file} cannot be read: {error}; give another folder with --save") from None
+        except (OSError, ValueError, TypeError) as error:
+            raise WalkError(f"{self._state_file} cannot be read: {error}; give another folder with --save") from None
+        if found.nodes != self._names:
+            raise WalkError(
+                f"{self._state_file} is of a walk of other nodes ({', '.join(found.nodes)}); give these with -n and --peers, or "
+                "another folder with --save"
+            )
+        return found
 
-    def _write_state(self, state: dict[str, Any]) -> None:
-        write_atomically(self._folder / STATE_FILE, json.dumps(state, indent=1).encode())
+    def _write_founding(self, founding: _Founding) -> None:
+        write_atomically(self._state_file, json.dumps(founding._asdict(), indent=1).encode())
 
     # One node
 
-    async def _switch(self, node: _Node, files: list[str]) -> None:
+    async def _switch(self, address: str, files: list[str]) -> None:
         """Raises WalkError, ScriptError."""
         started = time.monotonic()
         nodes, members = await self._look()
+        node = next(node for node in nodes if node.address == address)
+        if not self._is_due(node, members):
+            return  # it was switched by someone else meanwhile
         left_out = {each.address for each in nodes if each.mode == "cp" and each.name not in members.names}
         await self._until(node, lambda: self._is_complete(left_out), "equal answers before it is switched")
-        if self._to == "ap" and node.name in members.names and len(members.names) > 1:
+        if self._to == "ap" and node.name in members.names and members.voters != {node.name}:
             await self._with_members(members, "remove", node.name)
         if node.mode != self._to:
             contacts = ",".join(each.peer for each in nodes if each.admin in members.admins)
@@ -352,7 +443,7 @@ class _Walk:
         if self._to == "cp" and members.names:
             await self._with_members(members, "add", node.name, node.peer)
         elif self._to == "cp":
-            await self._until(node, lambda: self._founded(node), "the node to found a cluster")
+            await self._until(node, lambda: self._has_values(node), "the node to found a cluster")
         await self._until(node, lambda: self._is_complete(left_out - {node.address}), "equal answers")
         took_s = round(time.monotonic() - started, 1)
         if not self._arguments.json:
@@ -360,12 +451,12 @@ class _Walk:
             print(f"{node.address}: {text}", flush=True)
         self._switched.append({"address": node.address, "name": node.name, "from": node.mode, "to": self._to, "seconds": took_s})
 
-    async def _founded(self, node: _Node) -> str | None:
-        """None: the cluster that the node has founded has the winner's values."""
-        state = await asyncio.to_thread(self._read_state)
-        assert state is not None  # _compare_values has written it
+    async def _has_values(self, founder: _Node) -> str | None:
+        """Store the winner's values in the cluster that the node has founded. None: done; otherwise the reason why not."""
+        founding = await asyncio.to_thread(self._read_founding)
+        assert founding is not None  # _compare_values has written it
         try:
-            await self._store(node.admin, state)
+            await self._store(founder.admin, founding)
         except WalkError as error:
             return str(error)
         return None
@@ -423,9 +514,25 @@ def _joined(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _has_chosen(state: dict[str, Any] | None, prefer: str | None) -> bool:
-    """Whether a former run stored the values of this winner in the cluster."""
-    return state is not None and state["stored"] and state["prefer"] == prefer
+def _turn(node: _Node, members: _Members) -> int:
+    """The order of ``--to ap``: nodes that are not members, observers and learners, voters."""
+    return (node.name in members.names) + (node.name in members.voters) if node.mode == "cp" else 0
+
+
+def _losing(sides: list[Side], winner: Side) -> set[tuple[str, str, str]]:
+    """Values that the winner does not have: namespace or "", key or setting, value."""
+    kept = {(*key, value) for key, value in winner.table.items()}
+    lost = {(*key, value) for side in sides for key, value in side.table.items()} - kept
+    for side in sides:
+        for name, value in (side.settings or {}).items():
+            if winner.settings is not None and winner.settings[name] != value:
+                lost.add(("", name, str(value)))
+    return lost
+
+
+def _entry(found: list[str]) -> tuple[str, str, str]:
+    namespace, key, value = found
+    return namespace, key, value
 
 
 def _check_words(words: list[str], to: str) -> None:

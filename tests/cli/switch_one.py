@@ -1,6 +1,7 @@
 """``switch_one.py PLAN TO ADDRESS SETTING FILE…``: the operator's script of ``namesrv switch --walk``. Switches one node.
 
-PLAN is a JSON file: for each address the process, its dataDir and its command line without the mode.
+PLAN is a JSON file: for each address the process, its dataDir and its command line without the mode. With STOP_HALFWAY set, the
+node is started in its old mode although its folder was prepared.
 """
 
 import json
@@ -27,7 +28,7 @@ def switch(plan_file: Path, to: str, address: str, setting: str, files: list[str
         time.sleep(0.05)
     words = [sys.executable, "-m", "replicated_namesrv", "switch", "--to", to, node["data"], "--backup", *files]
     done = subprocess.run([*words, *(["--prefer", files[0]] if to == "cp" else [])], check=False)
-    if done.returncode == 0:
+    if done.returncode == 0 and not os.environ.get("STOP_HALFWAY"):
         node["words"] = ["--mode", to, *(["--set", setting] if setting else [])]
     with Path(node["log"]).open("ab") as log:
         process = subprocess.Popen(
@@ -35,8 +36,8 @@ def switch(plan_file: Path, to: str, address: str, setting: str, files: list[str
         )
     node["pid"] = process.pid
     plan_file.write_text(json.dumps(plan))
-    if done.returncode:
-        raise SystemExit("the folder was refused; the node runs as before")
+    if done.returncode or os.environ.get("STOP_HALFWAY"):
+        raise SystemExit("the node runs in its old mode")
 
 
 if __name__ == "__main__":

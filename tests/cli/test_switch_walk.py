@@ -45,7 +45,8 @@ class Nodes:
         self.addresses = [f"127.0.0.1:{port}" for port in ports[:COUNT]]
         self.admin = [f"127.0.0.1:{port}" for port in ports[COUNT : 2 * COUNT]]
         self.peers = ",".join(f"n{number + 1}=127.0.0.1:{port}" for number, port in enumerate(ports[2 * COUNT :]))
-        self.script = shlex.join([sys.executable, str(Path(__file__).with_name("switch_one.py")), str(self.plan)])
+        self.switch_one = shlex.join([sys.executable, str(Path(__file__).with_name("switch_one.py")), str(self.plan)])
+        self.script = self.switch_one
 
     @property
     def names(self) -> str:
@@ -154,7 +155,8 @@ async def test_running_nodes_are_switched_to_cp_and_back(tmp_path: Path) -> None
         usage = await nodes.walk("cp", peers=False)
         assert (usage.code, "--peers has 0 nodes; give one for each address of -n" in usage.err) == (2, True), usage
         planned = await nodes.walk("cp", "--prefer", nodes.addresses[0], "--dry-run", "--json")
-        assert json.loads(planned.out)["left"] == nodes.addresses, planned
+        assert (planned.code, json.loads(planned.out)["left"]) == (0, nodes.addresses), planned
+        assert not (tmp_path / "backups" / "walk.json").exists()
         assert await nodes.modes() == ["ap"] * COUNT
 
         look = Look(nodes)
@@ -174,9 +176,7 @@ async def test_running_nodes_are_switched_to_cp_and_back(tmp_path: Path) -> None
         back = await nodes.walk("ap")
         assert back.code == 0, back
         assert await nodes.modes() == ["ap"] * COUNT
-        assert [line for line in back.out.splitlines() if "cp -> ap" in line and "the same brokers" in line] == [
-            line for line in back.out.splitlines() if line.startswith("127.")
-        ]
+        assert len([line for line in back.out.splitlines() if "cp -> ap" in line and "the same brokers" in line]) == COUNT
         look.ends = True
         await looking
         for number in range(COUNT):
@@ -195,7 +195,8 @@ async def test_a_node_with_a_newer_value_is_not_switched_and_the_walk_continues_
         late.write_text(f'#!/bin/sh -e\n{shlex.join([sys.executable, "-c", put])}\nexec {script} "$@"\n')
         late.chmod(0o755)
         nodes.script = str(late)
-        stopped = await nodes.walk("cp")
+        prefer = ("--prefer", nodes.addresses[0])
+        stopped = await nodes.walk("cp", *prefer)
         assert stopped.code == 1, stopped
         assert "has values that no given file has: N/late" in stopped.err
         assert f"{nodes.addresses[1]}: the command of --walk ended with 1" in stopped.err
@@ -205,7 +206,9 @@ async def test_a_node_with_a_newer_value_is_not_switched_and_the_walk_continues_
 
         nodes.script = script
         refused = await nodes.walk("cp")
-        assert (refused.code, "key N/late" in refused.err) == (1, True), refused
+        assert (refused.code, f"or repeat --prefer {nodes.addresses[0]}" in refused.err) == (1, True), refused
+        refused = await nodes.walk("cp", *prefer)
+        assert (refused.code, "new since the first run: N/late" in refused.err) == (1, True), refused
         for number in (0, 2):
             assert (await http(nodes.port(number), "/v1/kv/N/late", "PUT", b"v")).status == 200
         done = await nodes.walk("cp")
@@ -217,8 +220,8 @@ async def test_a_node_with_a_newer_value_is_not_switched_and_the_walk_continues_
 def fails_at(nodes: Nodes, address: str, *, before: bool) -> str:
     """The operator's script, which fails at one node: before it does anything, or after it has done everything."""
     file = nodes.folder / f"fails-{before}.sh"
-    steps = ["exit 7", f'{nodes.script} "$@"'] if before else [f'{nodes.script} "$@"', "exit 7"]
-    file.write_text(f'#!/bin/sh -e\nif [ "$2" = {address} ]; then\n' + "\n".join(steps) + f'\nfi\nexec {nodes.script} "$@"\n')
+    steps = ["exit 7", f'{nodes.switch_one} "$@"'] if before else [f'{nodes.switch_one} "$@"', "exit 7"]
+    file.write_text(f'#!/bin/sh -e\nif [ "$2" = {address} ]; then\n' + "\n".join(steps) + f'\nfi\nexec {nodes.switch_one} "$@"\n')
     file.chmod(0o755)
     return str(file)
 
@@ -235,6 +238,17 @@ async def test_a_walk_to_cp_that_stopped_anywhere_continues_and_loses_no_value(t
         assert (swapped.code, "give --peers in the order of -n" in swapped.err) == (1, True), swapped
         unknown = await run("switch", "--to", "cp", "--walk", "x {setting} {backup}", "--save", str(tmp_path), "-n", nodes.names)
         assert (unknown.code, "{backup} is not known" in unknown.err) == (2, True), unknown
+
+        nodes.script = f"env STOP_HALFWAY=1 {script}"
+        halfway = await nodes.walk("cp", "--prefer", nodes.addresses[0], "--save", str(tmp_path / "halfway"))
+        assert halfway.code == 1, halfway
+        await eventually(nodes.modes, "all nodes answer")
+        assert (await nodes.modes(), await nodes.value(0, "k")) == (["ap"] * COUNT, None)
+        lost = await nodes.walk("cp", "--prefer", nodes.addresses[0], "--save", str(tmp_path / "halfway"))
+        assert (lost.code, "does not have values any more" in lost.err) == (1, True), lost
+        saved = next((tmp_path / "halfway").glob(f"*{nodes.addresses[0].rpartition(':')[2]}.ap.backup"))
+        put_back = await run("restore", "--merge", str(saved), "-a", nodes.admin[0])
+        assert (put_back.code, await nodes.value(0, "k")) == (0, "v"), put_back
 
         nodes.script = fails_at(nodes, nodes.addresses[0], before=False)
         stopped = await nodes.walk("cp", *prefer, "--json")
@@ -267,11 +281,14 @@ async def test_a_walk_to_cp_that_stopped_anywhere_continues_and_loses_no_value(t
             assert [await nodes.value(number, key) for number in range(COUNT)] == [value] * COUNT
 
 
-async def test_a_walk_to_ap_that_stopped_at_a_removed_node_continues(tmp_path: Path) -> None:
+async def test_a_walk_to_ap_that_stopped_at_an_observer_and_at_a_voter_continues(tmp_path: Path) -> None:
     async with running(tmp_path) as nodes:
         assert (await nodes.walk("cp")).code == 0
         assert (await http(nodes.port(0), "/v1/kv/N/k", "PUT", b"v")).status == 200
         script, names = nodes.script, nodes.addresses
+        for change in (("remove", "n2"), ("add", "n2", nodes.peers.split(",")[1].partition("=")[2], "--observer")):
+            changed = await run("members", *change, "--admin", ";".join(nodes.admin))
+            assert changed.code == 0, changed
         nodes.addresses = names[:2]
         some = await nodes.walk("ap", "--admin", ";".join(nodes.admin[:2]))
         nodes.addresses = names
@@ -281,8 +298,11 @@ async def test_a_walk_to_ap_that_stopped_at_a_removed_node_continues(tmp_path: P
 
         nodes.script = fails_at(nodes, names[1], before=True)
         stopped = await nodes.walk("ap")
-        assert stopped.code == 1, stopped
-        assert await nodes.modes() == ["ap", "cp", "cp"]
+        assert (stopped.code, await nodes.modes()) == (1, ["cp"] * COUNT), stopped
+        assert "n2" not in [row["nodeId"] for row in (await http(nodes.port(0), "/v1/members")).json["members"]]
+        nodes.script = fails_at(nodes, names[0], before=True)
+        stopped = await nodes.walk("ap")
+        assert (stopped.code, await nodes.modes()) == (1, ["cp", "ap", "cp"]), stopped
         nodes.script = script
         done = await nodes.walk("ap")
         assert done.code == 0, done
