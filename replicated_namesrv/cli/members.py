@@ -109,13 +109,13 @@ def _list(admin: Admin, addresses: tuple[str, ...], as_json: bool) -> int:
     return GOOD
 
 
-class UnfinishedError(Exception):
+class UnfinishedChangeError(Exception):
     """The change was not finished. The text says why, and what to do."""
 
 
 def change_members(admin: Admin, addresses: tuple[str, ...], within_s: int, action: str, *operands: str) -> list[dict[str, Any]]:
     """``namesrv members ACTION OPERANDS``. Returns the members. ``addresses``: admin addresses of members. Raises
-    AdminRefusedError, SettingError, UnfinishedError."""
+    AdminRefusedError, SettingError, UnfinishedChangeError."""
     arguments = argparse.Namespace(action=action, operands=operands, observer=False, within=within_s, json=False)
     return _Change(admin, addresses, arguments).make()
 
@@ -132,14 +132,14 @@ class _Change:
     def run(self) -> int:
         try:
             rows = self.make()
-        except (AdminRefusedError, SettingError, UnfinishedError) as error:
+        except (AdminRefusedError, SettingError, UnfinishedChangeError) as error:
             print(str(error), file=sys.stderr)
-            return UNKNOWN if isinstance(error, UnfinishedError) else BAD
+            return UNKNOWN if isinstance(error, UnfinishedChangeError) else BAD
         self._report(rows)
         return GOOD
 
     def make(self) -> list[dict[str, Any]]:
-        """Make the change. Returns the members. Raises AdminRefusedError, SettingError, UnfinishedError."""
+        """Make the change. Returns the members. Raises AdminRefusedError, SettingError, UnfinishedChangeError."""
         action, operands, observer = self._arguments.action, self._arguments.operands, self._arguments.observer
         for text in operands[len(_OPERANDS[action]) - 1 :] if action in ("add", "move", "replace") else ():
             parse_address("HOST:PORT", text)
@@ -172,7 +172,7 @@ class _Change:
 
     def _pause(self, remedy: str) -> None:
         if time.monotonic() >= self._deadline:
-            raise UnfinishedError(f"not finished within {self._arguments.within} s: {remedy}")
+            raise UnfinishedChangeError(f"not finished within {self._arguments.within} s: {remedy}")
         time.sleep(LOOK_PAUSE_S)
 
     def _leader(self) -> str:
@@ -283,8 +283,8 @@ class _Change:
             return self._add(new, address, observer=False)
         try:
             self._add(new, address, observer=False)
-        except UnfinishedError as error:
-            raise UnfinishedError(f"{error}. {old} was not removed; repeat the command to continue") from None
+        except UnfinishedChangeError as error:
+            raise UnfinishedChangeError(f"{error}. {old} was not removed; repeat the command to continue") from None
         try:
             return self._request("remove", old)
         except AdminRefusedError:
@@ -299,7 +299,7 @@ class _Change:
             rows = self._rows()
             row = {row["nodeId"]: row for row in rows}.get(name)
             if row is None:
-                raise UnfinishedError(f"{name} was removed by another command meanwhile; see 'namesrv members list'")
+                raise UnfinishedChangeError(f"{name} was removed by another command meanwhile; see 'namesrv members list'")
             has_log = row["connected"] and row["matchIndex"] and row["lag"] <= LAG_MAX
             if row["role"] in (role, "leader") and (role != "observer" or has_log):
                 return rows

@@ -48,7 +48,7 @@ from replicated_namesrv.cli.diff import (
     known_namespaces,
     print_comparison,
 )
-from replicated_namesrv.cli.members import UnfinishedError, change_members
+from replicated_namesrv.cli.members import UnfinishedChangeError, change_members
 from replicated_namesrv.cli.operator_script import address_values, filled, run_script, words_of
 from replicated_namesrv.cli.restore import merge
 from replicated_namesrv.cli.status import look_at
@@ -465,7 +465,7 @@ class _Walk:
         """Raises WalkError."""
         try:
             await asyncio.to_thread(change_members, self._admin, members.admins, self._arguments.within, action, *operands)
-        except (NamesrvError, UnfinishedError) as error:
+        except (NamesrvError, UnfinishedChangeError) as error:
             raise WalkError(f"members {action} {' '.join(operands)}: {error}") from None
 
     async def _has_mode(self, admin: str) -> str | None:

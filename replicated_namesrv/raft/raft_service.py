@@ -24,11 +24,12 @@ from replicated_namesrv.raft.file_storage import FileStorage
 from replicated_namesrv.raft.identity import is_member_on
 from replicated_namesrv.raft.interfaces import FOREVER, Observer, Outcome, ReadOutcome, StateMachine, Work
 from replicated_namesrv.raft.member_changes import MemberChange
+from replicated_namesrv.raft.peer_names import name_at
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import TransportError
 from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.raft.raft_node import RaftNode
-from replicated_namesrv.raft.transport import PeerTransport, TransportSettings, name_at
+from replicated_namesrv.raft.transport import PeerTransport, TransportSettings
 
 logger = logging.getLogger(__name__)
 

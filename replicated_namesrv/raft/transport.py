@@ -23,7 +23,7 @@
   yet authenticated, also those whose TLS handshake is in progress.
 
 A node that joins a cluster may know addresses of members without their names. It connects to each and names no receiver, to learn
-the name (H10, ``name_at``). Then it dials the member by this name, and only that connection proves the name.
+the name (H10, ``peer_names.py``). Then it dials the member by this name, and only that connection proves the name.
 
 The acceptor of a connection decides by the first row that matches. H1 and H3 to H8 increment ``PeerTransport.refused_count``:
 
@@ -69,7 +69,7 @@ After the hello the acceptor decides for each frame by the first row that matche
 The length of a frame is not yet authenticated while the frame arrives. A forged one has two effects: up to `frame_bytes_max`
 bytes wait for the rest, and the election time-out is extended (``on_arriving``), within its bound.
 
-The tests of each row: ``HANDSHAKE_ROWS`` in ``tests/raft/test_transport.py``.
+The tests of each row: ``HANDSHAKE_ROWS`` in ``tests/raft/test_handshake_rows.py``.
 """
 
 import asyncio
@@ -77,7 +77,6 @@ import contextlib
 import hmac
 import ipaddress
 import os
-import re
 import secrets
 import socket
 import ssl
@@ -92,6 +91,7 @@ from typing import cast
 
 from replicated_namesrv.host_look_up import HostLookUp
 from replicated_namesrv.listening import stop_listening
+from replicated_namesrv.raft.hello_names import pack_names, unpack_names
 from replicated_namesrv.raft.peer_tls import Tls, TlsFiles
 from replicated_namesrv.raft.raft_errors import MalformedError, PeerRefusalError, TransportError
 from replicated_namesrv.raft.raft_messages import Message, decode, encode
@@ -134,10 +134,6 @@ UNACKNOWLEDGED_MS_MAX = 3_000
 """TCP closes a connection when sent bytes are unacknowledged for this long. After a cut, a new connection is faster than TCP's
 retries."""
 UNAUTHENTICATED_MAX = 64
-MEMBER_NAME = re.compile(r"[^\s,=]{1,200}")
-"""Names that a member can have."""
-NAME_SHOWN = 60
-"""Maximum number of bytes of a wrong answer in a message."""
 NO_NAME = ""
 """Receiver in a hello that asks for the acceptor's name."""
 
@@ -208,26 +204,6 @@ class FrameSeal:
         if len(frame) < SEAL_BYTES or not _equal(frame[-SEAL_BYTES:], self.of(payload)):
             raise ForgedFrameError("a frame has a wrong MAC")
         return payload
-
-
-def pack_names(*names: str) -> bytes:
-    return b"".join(bytes([len(raw)]) + raw for raw in (name.encode() for name in names))
-
-
-def unpack_names(data: bytes, count: int) -> list[str]:
-    names, offset = [], 0
-    for _ in range(count):
-        if offset >= len(data):
-            raise MalformedError("hello ends in the middle")
-        end = offset + 1 + data[offset]
-        try:
-            names.append(data[offset + 1 : end].decode())
-        except UnicodeDecodeError:
-            raise MalformedError("hello has a name that is not UTF-8") from None
-        offset = end
-    if offset != len(data):
-        raise MalformedError("hello has the wrong length")
-    return names
 
 
 class _Frames(asyncio.Protocol):
@@ -507,46 +483,6 @@ class _Dialled(_Frames):
             self.ready.exception()
         if not self.closed.done():
             self.closed.set_result(None)
-
-
-async def _read_frame(reader: asyncio.StreamReader) -> bytes:
-    """Raises OSError, or TransportError: it is too long for the hello, or the connection was closed."""
-    try:
-        (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-        if length > HELLO_BYTES_MAX:
-            raise TransportError("it speaks another protocol")
-        return await reader.readexactly(length)
-    except asyncio.IncompleteReadError:
-        raise TransportError("it closed the connection: the secret or clusterId differs (see its log), or it is older") from None
-
-
-async def name_at(settings: TransportSettings, host: str, port: int, look_up: HostLookUp) -> str:
-    """The name of the node that listens for peers at an address. The answer is not proven: a later connection proves it. Raises
-    OSError, TransportError, TimeoutError, ValueError."""
-    context = Tls(settings.tls).nameless_client() if settings.tls else None
-    hosts = await look_up.addresses(host, DIAL_SECONDS)
-    async with asyncio.timeout(DIAL_SECONDS):
-        for each in hosts[:-1]:
-            with contextlib.suppress(OSError):
-                reader, writer = await asyncio.open_connection(each, port, ssl=context)
-                break
-        else:
-            reader, writer = await asyncio.open_connection(hosts[-1], port, ssl=context)
-        try:
-            challenge = await _read_frame(reader)
-            if len(challenge) != len(MAGIC) + NONCE_BYTES or not challenge.startswith(MAGIC):
-                raise TransportError("it speaks another protocol or version")
-            names, nonce = (settings.node_id, NO_NAME, settings.cluster_id), secrets.token_bytes(NONCE_BYTES)
-            proven = proof(settings.secret or b"", b"dial", challenge[len(MAGIC) :], nonce, *names)
-            hello = nonce + proven + pack_names(*names)
-            writer.write(LENGTH.pack(len(hello)) + hello)
-            answer = await _read_frame(reader)
-        finally:
-            writer.close()
-    name = answer.removeprefix(NAMED).decode(errors="replace")
-    if not answer.startswith(NAMED) or not MEMBER_NAME.fullmatch(name) or not name.isprintable():
-        raise TransportError(f"it sent no name, but {answer[:NAME_SHOWN]!a}")
-    return name
 
 
 @dataclass

@@ -17,6 +17,7 @@ from aiohttp.test_utils import make_mocked_request
 from replicated_namesrv.admin.watch import parse_position
 from replicated_namesrv.errors import BodyError, FrameError
 from replicated_namesrv.process import ServingNode
+from replicated_namesrv.raft.hello_names import pack_names
 from replicated_namesrv.raft.raft_messages import HigherTerm, Message, encode
 from replicated_namesrv.raft.transport import (
     LENGTH,
@@ -29,7 +30,6 @@ from replicated_namesrv.raft.transport import (
     TransportSettings,
     _Accepted,
     _Dialled,
-    pack_names,
     proof,
 )
 from replicated_namesrv.server.connection import RemotingConnection

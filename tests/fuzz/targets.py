@@ -16,11 +16,11 @@ from replicated_namesrv.admin.paging import ROWS_MAX, page_request
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.raft import entry_log
 from replicated_namesrv.raft.entry_log import Log
+from replicated_namesrv.raft.hello_names import unpack_names
 from replicated_namesrv.raft.payloads import pack_entries, pack_group, unpack_entries, unpack_groups, unpack_join
 from replicated_namesrv.raft.raft_errors import CorruptionError, MalformedError
 from replicated_namesrv.raft.raft_messages import decode, encode
 from replicated_namesrv.raft.snapshots import BLOCK, HEADER, Reader
-from replicated_namesrv.raft.transport import unpack_names
 from replicated_namesrv.routes.backup import BackupError, BackupReader
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.steps import finish

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -12,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.host_look_up import HostLookUp
 from replicated_namesrv.raft import transport
+from replicated_namesrv.raft.hello_names import pack_names
 from replicated_namesrv.raft.peer_tls import TlsFiles
 from replicated_namesrv.raft.raft_errors import TransportError
 from replicated_namesrv.raft.raft_messages import Append, HigherTerm, Message, encode
@@ -28,8 +27,6 @@ from replicated_namesrv.raft.transport import (
     SEALING_MARK,
     PeerTransport,
     TransportSettings,
-    name_at,
-    pack_names,
     proof,
 )
 from tests.support.authority import Authority
@@ -168,91 +165,6 @@ def test_a_name_outside_the_cluster_is_turned_away() -> None:
         addresses = {**other.addresses, "z": other.addresses["b"]}
         async with started(good, replace(other, node_id="z", addresses=addresses)) as (a, _):
             await until(lambda: any("z is not a member" in w for w in a.warnings), "the refusal of z")
-
-    asyncio.run(scenario())
-
-
-async def name_of(peer: Peer, asking: TransportSettings) -> str:
-    return await name_at(asking, "127.0.0.1", peer.transport.port, HostLookUp())
-
-
-def test_a_node_tells_its_name_only_to_a_peer() -> None:
-    async def scenario() -> None:
-        good, other = pair_of_settings()
-        stranger = replace(other, node_id="z")
-        async with started(good) as (a,):
-            assert await name_of(a, stranger) == "a"
-            assert not a.warnings
-            for wrong in (replace(stranger, secret=b"another secret"), replace(stranger, cluster_id="d")):
-                with pytest.raises(TransportError, match="secret or clusterId differs"):
-                    await name_of(a, wrong)
-            assert [("secret" in text, "cluster" in text) for text in a.warnings] == [(True, False), (False, True)]
-            assert not a.transport.accepted
-            assert not a.transport.unauthenticated
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"NAMED ",
-        b"NAMED " + b"x" * 201,
-        b"NAMED a b",
-        b"NAMED a=b",
-        b"NAMED \x1b[31m",
-        b"NAMED \xff\n",
-        b"x" * 32,
-        b"REFUSED \n\x1b",
-    ],
-    ids=lambda answer: ascii(answer[:20]),
-)
-def test_an_answer_that_is_no_name_is_refused(answer: bytes) -> None:
-    async def scenario() -> None:
-        async def tell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            challenge = MAGIC + b"n" * NONCE_BYTES
-            writer.write(LENGTH.pack(len(challenge)) + challenge)
-            await reader.readexactly(LENGTH.size)
-            writer.write(LENGTH.pack(len(answer)) + answer)
-            writer.close()
-
-        server = await asyncio.start_server(tell, "127.0.0.1", 0)
-        settings, _ = pair_of_settings()
-        async with server:
-            with pytest.raises(TransportError, match="it sent no name") as caught:
-                await name_at(settings, "127.0.0.1", server.sockets[0].getsockname()[1], HostLookUp())
-        assert str(caught.value).isprintable()
-
-    asyncio.run(scenario())
-
-
-def test_another_program_at_the_address_is_no_member() -> None:
-    async def scenario() -> None:
-        for challenge in (LENGTH.pack(5000), LENGTH.pack(4) + b"HTTP", LENGTH.pack(len(MAGIC) + NONCE_BYTES) + b"x" * 21):
-
-            async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter, said: bytes = challenge) -> None:
-                writer.write(said)
-                writer.close()
-
-            server = await asyncio.start_server(speak, "127.0.0.1", 0)
-            settings, _ = pair_of_settings()
-            async with server:
-                with pytest.raises(TransportError, match="another protocol"):
-                    await name_at(settings, "127.0.0.1", server.sockets[0].getsockname()[1], HostLookUp())
-
-    asyncio.run(scenario())
-
-
-def test_a_node_with_tls_tells_its_name_to_a_peer_of_its_authority(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
-        good, other = pair_of_settings(secret=None)
-        async with started(replace(good, tls=ours.files("a"))) as (a,):
-            assert await name_of(a, replace(other, node_id="z", tls=ours.files("z"))) == "a"
-            with pytest.raises(ssl.SSLError):
-                await name_of(a, replace(other, node_id="y", tls=theirs.files("y")))
-            with pytest.raises(TransportError, match="closed the connection"):  # H7 comes first
-                await name_of(a, replace(other, node_id="x", tls=ours.files("w")))
 
     asyncio.run(scenario())
 
@@ -853,33 +765,3 @@ def test_a_frame_that_is_too_long_closes_the_connection() -> None:
             assert "a frame of 1017 bytes, the limit is 1016" in a.transport.last_refusal
 
     asyncio.run(scenario())
-
-
-HANDSHAKE_ROWS = {
-    "H1": test_connections_without_a_hello_are_bounded,
-    "H2": test_a_connection_without_a_hello_is_closed,
-    "H3": test_garbage_instead_of_a_hello,
-    "H4": test_a_stranger_is_turned_away_and_told_why,
-    "H5": test_a_name_outside_the_cluster_is_turned_away,
-    "H6": test_a_recorded_hello_does_not_fit_another_connection,
-    "H7": test_tls_turns_away,
-    "H10": test_a_node_tells_its_name_only_to_a_peer,
-    "H8": test_a_second_process_of_a_node_is_turned_away_and_both_sides_say_so,
-    "H9": test_a_newer_connection_replaces_the_older,
-    "D1": test_the_dialler_judges_the_acceptor,
-    "D2": test_a_second_process_of_a_node_is_turned_away_and_both_sides_say_so,
-    "D3": test_the_dialler_judges_the_acceptor,
-    "D4": test_the_dialler_judges_the_acceptor,
-    "D5": test_the_dialler_judges_the_acceptor,
-    "F1": test_a_frame_that_is_too_long_closes_the_connection,
-    "F2": test_a_newer_connection_replaces_the_older,
-    "F3": test_a_frame_that_was_tampered_with_closes_the_connection_and_is_not_delivered,
-    "F4": test_garbage_after_the_hello_closes_the_connection,
-    "F5": test_messages_pass_in_order_both_ways,
-}
-"""The test of each row of the tables in transport.py."""
-
-
-def test_every_row_of_the_handshake_has_a_test() -> None:
-    rows = re.findall(r"^\| ([HDF]\d+) +\|", transport.__doc__ or "", flags=re.MULTILINE)
-    assert rows == list(HANDSHAKE_ROWS)
