@@ -62,7 +62,7 @@ WITHOUT_STORY = {
 member is blank. Each has a test in ``tests/replication`` or ``tests/raft``."""
 NO_TRANSCRIPT = {
     "raft/message_bounds.py": "tests/raft/test_message_bounds.py",
-    "raft/transport.py": "tests/raft/test_transport.py",
+    "raft/transport.py": "tests/raft/test_handshake_rows.py",
 }
 """Modules with tables about bytes of connections, and the tests of these tables. The nodes of a story exchange no bytes."""
 _ROW = re.compile(r"^(?:\| |    )([A-Z]\d+) +", re.MULTILINE)
