@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import json
 import os
-import shlex
 import sys
 import time
 import traceback
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from replicated_namesrv.cli.command_progress import CommandProgress
 from replicated_namesrv.cli.main import is_reported
+from replicated_namesrv.cli.operator_script import words_of
 from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.provision import ProvisionError
 
@@ -249,19 +249,10 @@ def _execute(plan: "RunPlan", arguments: argparse.Namespace, say: Callable[[str]
     from replicated_namesrv.chaos.suite import execute
 
     if arguments.node_command is not None:
-        plan = dataclasses.replace(plan, node_command=_words(arguments.node_command))
+        plan = dataclasses.replace(
+            plan, node_command=words_of("--node-command", arguments.node_command, "the command that runs a node is expected")
+        )
     return execute(plan, arguments.out, say)
-
-
-def _words(command: str) -> list[str]:
-    """Split a command as a shell does. Raises SettingError."""
-    try:
-        words = shlex.split(command)
-    except ValueError as cause:
-        raise SettingError(f"--node-command {command!r}: {cause}; quote it as for a shell") from cause
-    if not words:
-        raise SettingError(f"--node-command {command!r}: the command that runs a node is expected")
-    return words
 
 
 def _run(arguments: argparse.Namespace) -> int:

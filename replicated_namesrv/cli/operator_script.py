@@ -16,14 +16,14 @@ class ScriptError(NamesrvError):
     """The command could not be run, failed, or did not end in time."""
 
 
-def words_of(option: str, command: str) -> list[str]:
-    """Raises SettingError."""
+def words_of(option: str, command: str, missing: str = "give a command") -> list[str]:
+    """Split a command as a shell does. ``missing``: the remedy if there is none. Raises SettingError."""
     try:
         found = shlex.split(command)
     except ValueError as cause:
-        raise SettingError(f"{option} {command}: {cause}; quote it as for a shell") from None
+        raise SettingError(f"{option} {command!r}: {cause}; quote it as for a shell") from None
     if not found:
-        raise SettingError(f"{option}: give a command")
+        raise SettingError(f"{option} {command!r}: {missing}")
     return found
 
 

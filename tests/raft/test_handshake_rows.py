@@ -3,7 +3,7 @@
 import re
 
 from replicated_namesrv.raft import transport
-from tests.raft import test_peer_names, test_transport
+from tests.raft import test_asked_names, test_transport
 
 HANDSHAKE_ROWS = {
     "H1": test_transport.test_connections_without_a_hello_are_bounded,
@@ -13,7 +13,7 @@ HANDSHAKE_ROWS = {
     "H5": test_transport.test_a_name_outside_the_cluster_is_turned_away,
     "H6": test_transport.test_a_recorded_hello_does_not_fit_another_connection,
     "H7": test_transport.test_tls_turns_away,
-    "H10": test_peer_names.test_a_node_tells_its_name_only_to_a_peer,
+    "H10": test_asked_names.test_a_node_tells_its_name_only_to_a_peer,
     "H8": test_transport.test_a_second_process_of_a_node_is_turned_away_and_both_sides_say_so,
     "H9": test_transport.test_a_newer_connection_replaces_the_older,
     "D1": test_transport.test_the_dialler_judges_the_acceptor,

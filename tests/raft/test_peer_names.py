@@ -1,100 +1,147 @@
-"""A node tells its name to a peer that knows only its address."""
+"""Peers that are configured by host name: what a resolver that hangs or fails can delay. Only the resolver is replaced."""
 
 import asyncio
-import ssl
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.host_look_up import HostLookUp
-from replicated_namesrv.raft.peer_names import name_at
-from replicated_namesrv.raft.raft_errors import TransportError
-from replicated_namesrv.raft.transport import LENGTH, MAGIC, NONCE_BYTES, TransportSettings
-from tests.raft.test_transport import Peer, pair_of_settings, started
-from tests.support.authority import Authority
+from replicated_namesrv.raft import transport
+from replicated_namesrv.raft.transport import TransportSettings
+from tests.raft.test_service import running
+from tests.raft.test_transport import SECRET, Peer, pair_of_settings, started
+from tests.support.ports import free_ports
+from tests.support.waiting import until
 
 
-async def name_of(peer: Peer, asking: TransportSettings) -> str:
-    return await name_at(asking, "127.0.0.1", peer.transport.port, HostLookUp())
+class Names:
+    """The resolver of names that end with ``.test``: 127.0.0.1, a failure, or no answer until ``answer``."""
+
+    def __init__(self) -> None:
+        self.hanging: set[str] = set()
+        self.unknown: set[str] = set()
+        self.asked: Counter[str] = Counter()
+        self.waiting: Counter[str] = Counter()
+        """The look-ups in progress."""
+        self._answers = threading.Event()
+        self._real = socket.getaddrinfo
+
+    def look_up(self, host: str, *more: object, **options: object) -> object:
+        if not host.endswith(".test"):
+            return self._real(host, *more, **options)  # type: ignore[arg-type]  # as the caller gives them
+        self.asked[host] += 1
+        if host in self.hanging:
+            self.waiting[host] += 1
+            self._answers.wait(60)
+            self.waiting[host] -= 1
+        if host in self.unknown:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return self._real("127.0.0.1", *more, **options)  # type: ignore[arg-type]  # as above
+
+    def answer(self) -> None:
+        """End all look-ups in progress; from now on none hangs."""
+        self.hanging.clear()
+        self._answers.set()
 
 
-def test_a_node_tells_its_name_only_to_a_peer() -> None:
-    async def scenario() -> None:
-        good, other = pair_of_settings()
-        stranger = replace(other, node_id="z")
-        async with started(good) as (a,):
-            assert await name_of(a, stranger) == "a"
-            assert not a.warnings
-            for wrong in (replace(stranger, secret=b"another secret"), replace(stranger, cluster_id="d")):
-                with pytest.raises(TransportError, match="secret or clusterId differs"):
-                    await name_of(a, wrong)
-            assert [("secret" in text, "cluster" in text) for text in a.warnings] == [(True, False), (False, True)]
-            assert not a.transport.accepted
-            assert not a.transport.unauthenticated
-
-    asyncio.run(scenario())
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
+    names = Names()
+    monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
+    yield names
+    names.answer()
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"NAMED ",
-        b"NAMED " + b"x" * 201,
-        b"NAMED a b",
-        b"NAMED a=b",
-        b"NAMED \x1b[31m",
-        b"NAMED \xff\n",
-        b"x" * 32,
-        b"REFUSED \n\x1b",
-    ],
-    ids=lambda answer: ascii(answer[:20]),
-)
-def test_an_answer_that_is_no_name_is_refused(answer: bytes) -> None:
-    async def scenario() -> None:
-        async def tell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            challenge = MAGIC + b"n" * NONCE_BYTES
-            writer.write(LENGTH.pack(len(challenge)) + challenge)
-            await reader.readexactly(LENGTH.size)
-            writer.write(LENGTH.pack(len(answer)) + answer)
-            writer.close()
-
-        server = await asyncio.start_server(tell, "127.0.0.1", 0)
-        settings, _ = pair_of_settings()
-        async with server:
-            with pytest.raises(TransportError, match="it sent no name") as caught:
-                await name_at(settings, "127.0.0.1", server.sockets[0].getsockname()[1], HostLookUp())
-        assert str(caught.value).isprintable()
-
-    asyncio.run(scenario())
+def by_name(settings: TransportSettings) -> TransportSettings:
+    """The same peers at ``a.test`` and so on; listening at an IP address."""
+    return replace(settings, addresses={name: (f"{name}.test", port) for name, (_, port) in settings.addresses.items()})
 
 
-def test_another_program_at_the_address_is_no_member() -> None:
-    async def scenario() -> None:
-        for challenge in (LENGTH.pack(5000), LENGTH.pack(4) + b"HTTP", LENGTH.pack(len(MAGIC) + NONCE_BYTES) + b"x" * 21):
+async def test_a_majority_elects_although_the_name_of_the_third_node_hangs(tmp_path: Path, names: Names) -> None:
+    """uvloop looks up names in two threads, and the loop of this test gets as many. In an earlier version, the third name
+    occupied both, and there was no leader until the resolver gave up, 95 s later."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    async with running(tmp_path) as group:
+        group.addresses = {name: (f"{name}.test", port) for name, (_, port) in group.addresses.items()}
+        await group.leader()
+        for name in group.names:
+            await group.stop(name)
+        names.hanging |= {"n3.test"}
+        for name in ("n1", "n2"):
+            await group.start(name)
+        try:
+            await group.leader()
+            assert names.waiting["n3.test"] == 2, "each of the two nodes looks up the third one's name once"
+        finally:
+            names.answer()
 
-            async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter, said: bytes = challenge) -> None:
-                writer.write(said)
-                writer.close()
 
-            server = await asyncio.start_server(speak, "127.0.0.1", 0)
-            settings, _ = pair_of_settings()
-            async with server:
-                with pytest.raises(TransportError, match="another protocol"):
-                    await name_at(settings, "127.0.0.1", server.sockets[0].getsockname()[1], HostLookUp())
+async def test_one_look_up_of_a_name_is_in_progress(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often the peer is dialled, and although its address changes."""
+    monkeypatch.setattr(transport, "DIAL_SECONDS", 0.02)
+    settings, _ = pair_of_settings()
+    names.hanging |= {"b.test", "elsewhere.test"}
+    async with started(by_name(settings)) as (a,):
+        state = a.transport.peers["b"]
+        await until(lambda: "look-up of b.test has not ended" in state.error, "the reason")
+        port = settings.addresses["b"][1]
+        for host in ("elsewhere.test", "b.test", "elsewhere.test"):
+            a.transport.set_peers({"b": (host, port)})
+            state.error = ""
+            await until(lambda: "look-up of b.test has not ended" in state.error, "another attempt")
+        a.transport.set_peers({})
+        a.transport.set_peers({"b": ("elsewhere.test", port)})
+        await until(lambda: "look-up of b.test has not ended" in a.transport.peers["b"].error, "an attempt after the removal")
+        assert sum(names.asked.values()) == 1
+        names.answer()
+        await until(lambda: names.asked["elsewhere.test"], "the look-up of the present name")
 
-    asyncio.run(scenario())
+
+@pytest.mark.parametrize("fault", ["hangs", "fails"])
+async def test_the_last_known_address_is_dialled(names: Names, fault: str) -> None:
+    first, second = pair_of_settings()
+    async with started(by_name(first)) as (a,):
+        async with started(second):
+            await until(lambda: a.connected("b"), "a connection")
+        (names.hanging if fault == "hangs" else names.unknown).add("b.test")
+        await until(lambda: "(at its last known address: " in a.transport.peers["b"].error, "the reason")
+        reason = "the look-up of b.test has not ended" if fault == "hangs" else "Name or service not known"
+        assert reason in a.transport.peers["b"].error
+        async with started(second):
+            await until(lambda: a.connected("b"), "a connection at the last known address")
+            assert not a.transport.peers["b"].error
 
 
-def test_a_node_with_tls_tells_its_name_to_a_peer_of_its_authority(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
-        good, other = pair_of_settings(secret=None)
-        async with started(replace(good, tls=ours.files("a"))) as (a,):
-            assert await name_of(a, replace(other, node_id="z", tls=ours.files("z"))) == "a"
-            with pytest.raises(ssl.SSLError):
-                await name_of(a, replace(other, node_id="y", tls=theirs.files("y")))
-            with pytest.raises(TransportError, match="closed the connection"):  # H7 comes first
-                await name_of(a, replace(other, node_id="x", tls=ours.files("w")))
+async def test_addresses_are_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[str] = []
+    monkeypatch.setattr("replicated_namesrv.host_look_up.resolved", looked_up.append)
+    async with started(*pair_of_settings()) as (a, b):
+        await until(lambda: a.connected("b") and b.connected("a"), "both connections")
+    assert not looked_up
 
-    asyncio.run(scenario())
+
+async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer listens at the second one only."""
+    monkeypatch.setattr("replicated_namesrv.host_look_up.resolved", lambda host: ["127.0.0.2", "127.0.0.1"])
+    first, second = pair_of_settings()
+    async with started(by_name(first), second) as (a, _):
+        await until(lambda: a.connected("b"), "a connection")
+
+
+async def test_a_listening_address_can_be_a_name(names: Names) -> None:
+    """Its look-up may take as long as it needs, because nothing works without it."""
+    (port,) = free_ports(1)
+    addresses = {"a": ("a.test", port)}
+    names.hanging.add("a.test")
+    peer = Peer(TransportSettings("a", "c", addresses, ("a.test", port), SECRET))
+    start = asyncio.ensure_future(peer.transport.start())
+    await until(lambda: names.waiting["a.test"], "the look-up")
+    names.answer()
+    await start
+    assert peer.transport.port == port
+    await peer.transport.stop()
