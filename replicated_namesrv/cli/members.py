@@ -27,6 +27,7 @@ from replicated_namesrv.cli.admin import (
     ask_all,
     neighbours,
 )
+from replicated_namesrv.cli.children import host_port
 from replicated_namesrv.cli.client import print_json, print_table, seconds
 from replicated_namesrv.cli.leader import leader_among
 from replicated_namesrv.cli.status import look_at, look_at_cluster, of_one_cluster
@@ -326,8 +327,7 @@ class _Change:
 
 def _is_at(row: dict[str, Any], address: str | None) -> bool:
     """Whether ``address`` is the peer address of a member."""
-    host, port = parse_address("HOST:PORT", address or "")
-    return bool(row["peerAddress"] == (f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
+    return bool(row["peerAddress"] == host_port(parse_address("HOST:PORT", address or "")))
 
 
 def _print(answer: dict[str, Any]) -> None:

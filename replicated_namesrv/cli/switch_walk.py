@@ -40,6 +40,7 @@ from typing import Any, NamedTuple
 
 from replicated_namesrv.cli.admin import GOOD, Admin, admin_of, ask_all, given_addresses
 from replicated_namesrv.cli.backup import fetch
+from replicated_namesrv.cli.children import host_port
 from replicated_namesrv.cli.client import BAD, ProgressLine, print_json, run_with_servers, seconds
 from replicated_namesrv.cli.diff import (
     Comparison,
@@ -190,7 +191,7 @@ class _Walk:
             raise SettingError(f"--prefer {self._prefer}: with --walk, give one of {', '.join(addresses)}")
         self._folder: Path = arguments.save
         self._state_file = self._folder / STATE_FILE
-        self._names = sorted(f"{name}={_joined(peer)}" for name, peer in self._peers.items())
+        self._names = sorted(f"{name}={host_port(peer)}" for name, peer in self._peers.items())
         self._winner = ""
         """File whose values are kept; empty before the backups."""
         self._conflicts: list[dict[str, Any]] = []
@@ -257,7 +258,7 @@ class _Walk:
         for row in rows:
             if not row["answers"]:
                 raise WalkError(f"{row['admin']} does not answer: {row['problem']}; start it, and repeat the command")
-        peers = [_joined(address) for address in self._peers.values()] or [""] * len(rows)
+        peers = [host_port(address) for address in self._peers.values()] or [""] * len(rows)
         return [
             _Node(address, row["admin"], str(row["nodeId"]), row["mode"], row["role"], peer)
             for address, row, peer in zip(self._servers.addresses, rows, peers, strict=True)
@@ -507,11 +508,6 @@ class _Walk:
         comparison.unreachable.update(dict.fromkeys(left_out, "is not a member of the cluster"))
         await comparison.run(list(namespaces))
         return comparison
-
-
-def _joined(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _turn(node: _Node, members: _Members) -> int:
