@@ -40,7 +40,7 @@ def charts(data: StudyData) -> list[Figure]:
 
 
 def _decision(data: StudyData) -> study_decision.ModeDecision | None:
-    return study_decision.decide(data, CP, AP) if {AP, CP} <= set(data.plan.arms) else None
+    return study_decision.decide(data, CP, AP) if _has_decision(data) else None
 
 
 def page(data: StudyData, others: Sequence[str] = ()) -> str:
