@@ -24,6 +24,8 @@ from replicated_namesrv import __version__
 from replicated_namesrv.access.access_file import read_access_file
 from replicated_namesrv.address_list import checked_list, unit_lists
 from replicated_namesrv.admin.certificates import certificate_files, expiry_s
+from replicated_namesrv.admin.diagnosis import NodeView
+from replicated_namesrv.admin.diagnosis import findings as node_problems
 from replicated_namesrv.cli.admin import (
     LOOPBACK_OF,
     Admin,
@@ -219,11 +221,13 @@ def _ports(settings: Settings, admin: Admin, own: dict[str, tuple[str, int]]) ->
             text = f"{one}={host}:{port} and {other}={other_host}:{port} have the same port"
             yield Finding("ports", PROBLEM, text, f"choose another port with {other}")
     failures = {name: _bind_failure(*address) for name, address in own.items()}
-    is_running, unknown = False, ""
+    running: dict[str, Any] | None = None
+    unknown = ""
     shown = own_admin(settings)
     if shown is not None and _is_in_use(failures["adminListen"]):
         try:
-            is_running = admin.ask(shown, "/v1/status")["nodeId"] == settings.node_id
+            status = admin.ask(shown, "/v1/status")
+            running = status if status["nodeId"] == settings.node_id else None
         except NamesrvError as error:
             needs_ca = settings.admin_tls_cert_path and admin.tls is None
             unknown = f"{shown}: this port has TLS; give --ca FILE" if needs_ca else str(error)
@@ -232,13 +236,24 @@ def _ports(settings: Settings, admin: Admin, own: dict[str, tuple[str, int]]) ->
         remedy = _remedy_of_port(cause, name, port)
         if cause is None:
             yield Finding("ports", OK, f"{name}={host}:{port} is free")
-        elif _is_in_use(cause) and is_running:
+        elif _is_in_use(cause) and running is not None:
             yield Finding("ports", OK, f"{name}={host}:{port} is in use; node {settings.node_id} is running")
         elif _is_in_use(cause) and unknown:
             text = f"{name}={host}:{port} is in use, perhaps by node {settings.node_id}, which could not be asked: {unknown}"
             yield Finding("ports", WARNING, text, f"if it is not this node, {remedy}")
         else:
             yield Finding("ports", PROBLEM, f"{name}={host}:{port} cannot be bound: {reason_of(cause)}", remedy)
+    if running is not None:
+        yield from _running(settings.node_id, running)
+
+
+def _running(name: str, status: dict[str, Any]) -> Iterator[Finding]:
+    """What the running node reports about itself."""
+    problems = node_problems(NodeView(name, "", status))
+    for level, text, remedy in problems:
+        yield Finding("node", PROBLEM if level == "bad" else WARNING, f"{name} is running: {text}", remedy)
+    if not problems:
+        yield Finding("node", OK, f"{name} is running and reports no problem")
 
 
 def _bind_failure(host: str, port: int) -> OSError | None:

@@ -15,6 +15,7 @@ from replicated_namesrv.settings import ROWS
 from tests.support.authority import Authority
 from tests.support.operated import operated, run
 from tests.support.ports import free_port, free_ports
+from tests.support.waiting import until
 
 
 async def findings(*arguments: str, code: int) -> dict[str, list[dict[str, Any]]]:
@@ -218,6 +219,21 @@ async def test_ports_of_the_running_node_are_its_own(tmp_path: Path) -> None:
         own = ("--set", f"listen={node.listen_address}", "--set", f"adminListen=127.0.0.1:{cluster.admin_ports[0]}")
         found = await findings(*member(tmp_path / "own"), *own, code=0)
     assert [finding["text"].partition(" ")[2] for finding in found["ports"][:2]] == ["is in use; node n1 is running"] * 2
+    assert "problem" not in levels(found["node"])
+    assert found["node"][0]["text"].startswith("n1 is running")
+
+
+async def test_a_running_node_that_is_fenced_is_a_problem(tmp_path: Path) -> None:
+    async with operated(tmp_path, 3) as cluster:
+        await cluster.elected()
+        for node in cluster.nodes[1:]:
+            await node.stop()
+        node = cluster.nodes[0]
+        await until(lambda: node.service.fenced, "the fence of the last node")
+        own = ("--set", f"listen={node.listen_address}", "--set", f"adminListen=127.0.0.1:{cluster.admin_ports[0]}")
+        found = await findings(*member(tmp_path / "own"), *own, code=1)
+    finding = found["node"][0]
+    assert (finding["level"], "n1 is running: It is fenced" in finding["text"]) == ("problem", True)
 
 
 async def test_ports_of_a_running_node_that_needs_a_token_are_no_problem(tmp_path: Path) -> None:
