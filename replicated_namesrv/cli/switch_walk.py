@@ -29,7 +29,9 @@ cluster win, but only over values that are known to lose. When all nodes are swi
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
 import re
 import sys
 import tempfile
@@ -65,8 +67,8 @@ from replicated_namesrv.cli.switch_sides import (
 )
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import config_request, read_config
-from replicated_namesrv.errors import NamesrvError, SettingError
-from replicated_namesrv.files import write_atomically
+from replicated_namesrv.errors import NamesrvError, SettingError, StorageError
+from replicated_namesrv.files import hold_folder, write_atomically
 from replicated_namesrv.replication.peer_settings import parse_peers
 
 WITHIN_S = 180
@@ -200,6 +202,30 @@ class _Walk:
 
     async def run(self) -> int:
         """Raises SettingError, StorageError, WalkError, ScriptError, DisagreementError."""
+        if self._arguments.dry_run:
+            return await self._walk()
+        with await asyncio.to_thread(self._hold_folder):
+            return await self._walk()
+
+    def _hold_folder(self) -> contextlib.ExitStack:
+        """Keep other walks out of the folder of the backups. Raises WalkError, StorageError."""
+        held = contextlib.ExitStack()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"--save {self._folder}: {error.strerror}; give a folder that can be written") from None
+        try:
+            descriptor = hold_folder(self._folder, alone=True)
+        except StorageError:
+            raise WalkError(
+                f"nothing was switched: another walk uses {self._folder}; wait until it has ended, then repeat the command"
+            ) from None
+        if descriptor is not None:  # None: a file system without locks
+            held.callback(os.close, descriptor)
+        return held
+
+    async def _walk(self) -> int:
+        """Raises SettingError, StorageError, WalkError, ScriptError, DisagreementError."""
         nodes, members = await self._look()
         await self._check_places(nodes, members)
         todo = sorted((node for node in nodes if self._is_due(node, members)), key=lambda node: _turn(node, members))
@@ -209,7 +235,6 @@ class _Walk:
                 await self._compare_values(nodes, members, Path(folder))
                 files: list[str] = []
         else:
-            await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True)
             files = await self._compare_values(nodes, members, self._folder)
         if not self._arguments.json:
             for conflict in self._conflicts:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.child_process import serve_command, start_process
+from replicated_namesrv.files import hold_folder
 from tests.support.nodes import http
 from tests.support.operated import Output
 from tests.support.ports import free_ports
@@ -279,6 +280,18 @@ async def test_a_walk_to_cp_that_stopped_anywhere_continues_and_loses_no_value(t
         assert sorted(row["nodeId"] for row in listed if row["role"] in ("voter", "leader")) == ["n1", "n2", "n3"]
         for key, value in (("k", "v"), ("only", "n2")):
             assert [await nodes.value(number, key) for number in range(COUNT)] == [value] * COUNT
+
+
+async def test_a_second_walk_with_the_same_folder_is_refused(tmp_path: Path) -> None:
+    held = hold_folder(tmp_path, alone=True)
+    assert held is not None
+    try:
+        words = ("--save", str(tmp_path), "-n", "127.0.0.1:1")
+        done = await run("switch", "--to", "ap", "--walk", "true {backups}", *words)
+    finally:
+        os.close(held)
+    assert (done.code, os.listdir(tmp_path)) == (1, [])
+    assert f"another walk uses {tmp_path}" in done.err
 
 
 async def test_a_walk_to_ap_that_stopped_at_an_observer_and_at_a_voter_continues(tmp_path: Path) -> None:
