@@ -246,8 +246,8 @@ class Settings:
     peer_dial: str = setting(
         "",
         OWN,
-        "Addresses to connect to, instead of the peer addresses of these nodes: name=host:port,… Nodes that are not members yet "
-        "are allowed.",
+        "name=host:port,… of some nodes: the address to which this node connects, instead of the node's peer address. Nodes that "
+        "are not members yet are allowed.",
     )
     peer_secret_file: str = setting(
         "",
@@ -378,7 +378,8 @@ class Settings:
     max_connections_per_address: int = setting(
         0,
         OWN,
-        "Maximum number of connections from one address, unless it is in proxyProtocolFrom; 0: maxConnections minus 256.",
+        "Maximum number of connections from one address, unless it is in proxyProtocolFrom. 0: maxConnections minus 256 or, if "
+        "less, minus an eighth of maxConnections.",
     )
     max_pending_per_connection: int = setting(
         1024, OWN, "Unanswered requests of one connection at which the node stops reading from it."

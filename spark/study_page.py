@@ -78,11 +78,9 @@ def _head(data: StudyData) -> str:
     counted = len(data.runs_of(plan.arms[0]))
     stopped = "" if done == len(plan.keys) else " The study was stopped because its time was up, not because of its results."
     seeds = f"{data.seeds} seed{'s' * (data.seeds != 1)}"
-    same = (
-        "number of name servers, seed, kind of cut and level of each factor"
-        if plan.factors
-        else "number of name servers, seed and kind of cut"
-    )
+    same = "scenario, number of name servers, seed and kind of cut"
+    levels = "".join(f" They also have the same {name} (a *factor*: the study varies it)." for name, _ in plan.factors)
+    readers = "choose between AP and CP" if {AP, CP} <= set(plan.arms) else "configure a CP cluster"
     with_values = "In tables of differences and of the levels of a factor" if plan.factors else "In tables of differences"
     reading = "\n".join(
         _bullet(text)
@@ -94,22 +92,24 @@ def _head(data: StudyData) -> str:
             "values in parentheses, or by their range.",
             "*In all n* means that all n runs, or pairs of runs, have this value. Then, with 95 % confidence, at most about 3/n "
             "of further ones have another value (rule of three).",
+            "A value below 0.005 of its unit is shown as 0. So `0 % [0, 0]` is a mean over runs of which some have a value near "
+            "zero.",
             "A dash means that there is no value.",
             "Differences of shares are in percentage points.",
         )
     )
     return f"""# {plan.title}
 
-This page is for people who choose between AP and CP. {plan.question}
+This page is for people who {readers}. {plan.question}
 
 **{done} of the {len(plan.keys)} runs of the study are done.**{stopped}
 
 {_arms(data)}
 
-A *block* has one run of each arm. All its runs have the same scenario, {same} ([silent or
-held](#the-primary-figures-by-scenario-size-and-kind-of-cut)). The figures cover the {counted} complete blocks, with {seeds}. A
-*promise* is a property that a mode guarantees. Checks test the promises after each run. The *verdict* of a run says whether it
-kept them ([verdicts](#{MADE})). All runs of complete blocks count, whatever their verdict is.
+A *block* has one run of each arm. All its runs have the same {same} ([silent or
+held](#the-primary-figures-by-scenario-size-and-kind-of-cut)).{levels} The figures cover the {counted} complete blocks, with
+{seeds}. A *promise* is a property that a mode guarantees. Checks test the promises after each run. The *verdict* of a run says
+whether it kept them ([verdicts](#{MADE})). All runs of complete blocks count, whatever their verdict is.
 
 How to read the numbers:
 
@@ -204,14 +204,14 @@ def _answer(data: StudyData) -> Iterable[str]:
     )
     yield (
         f"A request without an answer counts as {study_decision.DEADLINE_S:g} s, the time-out of RocketMQ's client. Each "
-        "linearizable look-up counts with the two round trips that a node that does not lead needs: one to the leader, which "
-        "needs one to a majority. At the leader it needs one. The runs of this study had no delay between sites. The model "
+        "linearizable look-up counts with two round trips, as at a follower: one to the leader, and one from the leader to a "
+        "majority. At the leader it needs only the second one. The runs of this study had no delay between sites. The model "
         "assumes that a long fault behaves like the short ones that were measured. The "
         "duration of an election does not depend on the length of the fault. In a long fault, the election is therefore a "
         "smaller share of the fault. The model uses the larger share of the short faults, so it overestimates this cost of CP. "
         "Clients cache routes for 30 s, so few messages wait for a look-up. The model ignores this, so it overestimates the "
-        "cost of slow and unanswered look-ups. A client can also use an answer that lacks a broker for 30 s. Include this in "
-        "your cost of a missing broker."
+        "cost of slow and unanswered look-ups. If an answer lacks a broker, a client can use this answer for 30 s. Include "
+        "this in your cost of a missing broker."
     )
     yield from _settings(data)
 
@@ -237,7 +237,7 @@ def _settings(data: StudyData) -> Iterable[str]:
 def _by_level(data: StudyData) -> Iterable[str]:
     for name, levels in data.plan.factors:
         yield f"## What the {name} changes"
-        yield f"Each row is over all runs with this {name}."
+        yield f"Each row covers all runs with the value in the column *{name}*."
         rows = []
         for figure in (*PRIMARY_FIGURES, _BY_COLUMN["route_latency_median steady"]):
             for level in levels:
@@ -276,13 +276,12 @@ def _clients(data: StudyData) -> Iterable[str]:
             yield _differences(data, arm, other, adjusted)
     yield (
         "The last column of these tables is a p-value: the probability of a mean at least as far from zero if the sign of each "
-        f"{_replicate(data)}'s difference were random. It is corrected (Holm) in two families: the {len(PRIMARY_FIGURES)} "
-        f"figures of the primary comparison ({CP} minus {AP}), and the figures of all other comparisons."
+        f"{_replicate(data)}'s difference were random. {_families(families)}"
     )
     yield "### Effects on messages"
     yield (
-        "The first row is a share of the messages for which the client knew a broker. The second row counts the other messages. "
-        "Compare the arms by both rows."
+        "The first row is a share of the messages for which the client knew a broker. The second row is the share of "
+        "all messages for which it knew none. Compare the arms by both rows."
     )
     yield (
         "The last two rows are shares of queues. A route decides which consumer reads which queue. The shares are computed from "
@@ -303,9 +302,10 @@ def _clients(data: StudyData) -> Iterable[str]:
     )
     yield "### Recovery"
     yield (
-        "The first row is the share of dead brokers in the answers. The next two rows cover only runs with a certain difference "
-        "since the fault began. The end of the last fault counts as the repair of the last link. A time of 0 s means that the "
-        "difference ended before the repair. The last two rows exist only in CP. Each newly elected leader has a new term."
+        "The first row is the share of dead brokers in the answers. The next two rows cover only runs in which the answers "
+        "prove that they differed after the fault began. The end of the last fault counts as the repair of the last link. A "
+        "time of 0 s means that the difference ended before the repair. The last two rows exist only in CP. Each newly elected "
+        "leader has a new term."
     )
     yield _arms_table(data, [_BY_COLUMN[column] for column in RECOVERY])
 
@@ -420,8 +420,9 @@ def _resolution(data: StudyData) -> Iterable[str]:
     yield _coarser(data) + (
         "The nodes were asked every 0.25 s. The first point of each line uses all answers; the others use only every second, "
         "fourth or eighth answer. *Certain divergence* is the time for which the answers prove a difference. With longer "
-        "intervals there are fewer answers, so they prove less. If a figure rises nevertheless, the remaining answers show a "
-        "difference that all answers together do not confirm. If two nodes change within the same interval, they may have "
+        "intervals there are fewer answers, so they prove less. The computation assumes that a node did not change its state "
+        "between two equal answers. With longer intervals, this is more often wrong: the state can change and change back. Then "
+        "the figure can rise. If two nodes change within the same interval, they may have "
         "differed for a short time within it. The answers cannot prove this."
     )
     figures = [_BY_COLUMN[name] for name in ("divergence_share", "divergence_share_possible")]
@@ -439,10 +440,11 @@ def _coarser(data: StudyData) -> str:
     if not pairs:
         return ""
     greatest = number(100 * max(abs(fine - coarse) for fine, coarse in pairs.values()))
+    change = "by less than 0.01 percentage points" if greatest == "0" else f"by at most {greatest} percentage points"
     changes = ", ".join(f"{arm} {number(100 * fine)} and {number(100 * coarse)} %" for arm, (fine, coarse) in pairs.items())
     return (
-        f"By at most {greatest} percentage points, if the nodes are asked every {COARSER[-1] / 4:g} s instead of every 0.25 s. "
-        f"The certain divergence with 0.25 s and with {COARSER[-1] / 4:g} s: {changes}. "
+        f"If the nodes are asked every {COARSER[-1] / 4:g} s instead of every 0.25 s, the mean of the certain divergence changes "
+        f"{change}. The certain divergence with 0.25 s and with {COARSER[-1] / 4:g} s: {changes}. "
     )
 
 
@@ -556,7 +558,7 @@ EARLIER = (
     (
         "failover_unavailable_longest",
         "2.6 s without a fault",
-        "earlier, the probe counted, too, a client that pauses by design; now the worst fail-over client counts",
+        "earlier, the probe was included, a client that pauses by design; now only the worst fail-over client counts",
     ),
     (
         "convergence",
@@ -608,6 +610,14 @@ def _threats(data: StudyData, others: Sequence[str]) -> Iterable[str]:
     scenarios, kind = len(data.plan.scenarios), _replicate(data)
     replicates = scenarios if kind == "scenario" else len({block.seed for arm in data.plan.arms for block in data.runs_of(arm)})
     at_a_time = " or ".join(sorted(jobs)) or "an unknown number"
+    has_java = any(mode.partition(":")[0] in OTHER_PRODUCTS for mode in data.plan.modes)
+    control = " RocketMQ's own name server is the control: AP is meant to behave like it." if has_java else ""
+    slow_starts = (
+        " After a crash, a JVM needs some seconds longer to start than our nodes. Therefore Java's nodes seem to differ for less "
+        "time after `kill-leader`: when such a node answers again, brokers have registered already."
+        if has_java and "kill-leader" in data.plan.scenarios
+        else ""
+    )
     charted = " Therefore the chart in *When should I choose CP?* shows the result for each frequency."
     yield "## Threats to validity"
     yield "\n".join(
@@ -632,16 +642,24 @@ def _threats(data: StudyData, others: Sequence[str]) -> Iterable[str]:
             "and Java. The runs of a block have the same schedule, but not the same victim.",
             "**Workload.** A run has a few brokers, topics and clients, and tens of requests per second. Brokers change far more "
             "often than in production, which makes stale routes more frequent.",
-            "**Same authors.** AP, CP, the workload and the checks are by the same authors. RocketMQ's own name server is "
-            "the control: AP is meant to behave like it.",
+            f"**Same authors.** The name server, the workload and the checks are by the same authors.{control}",
             "**Observation.** Java and AP nodes are observed over RocketMQ's protocol, with several requests for each "
             "observation. CP nodes are observed over their admin port, with one request. The time at which a node removes a "
             "broker is taken from the node's answers, not from its reports. Divergence is computed only over the nodes that "
-            "answer. After a crash, a JVM needs some seconds longer to start than our nodes. Therefore Java's nodes seem to "
-            "differ for less time after `kill-leader`: when such a node answers again, brokers have registered already.",
+            f"answer.{slow_starts}",
             f"**Versions.** The runs used {len(versions)} version{'s' * (len(versions) != 1)} of the code, and "
             f"{len(analyses)} of the analysis (`source_sha256` and `analysis_sha256` in runs.csv).",
         )
+    )
+
+
+def _families(families: list[list[tuple[str, str]]]) -> str:
+    """How the p-values are corrected for their number."""
+    if len(families) == 1:
+        return "It is corrected for the number of figures (Holm)."
+    return (
+        f"It is corrected (Holm) in two families: the {len(PRIMARY_FIGURES)} figures of the primary comparison ({CP} minus "
+        f"{AP}), and the figures of all other comparisons."
     )
 
 

@@ -39,8 +39,9 @@ OF_REPLICATION: dict[str, Declared] = {
     "fences": Declared(COUNTER, "Number of times that the node fenced itself."),
     "renewals": Declared(
         COUNTER,
-        "Renewals that brokers sent to this node, by the leader's answer. failed: no leader answered; removing, differs: the "
-        "node registers the broker through the log, or asks again.",
+        "Renewals that brokers sent to this node, by the leader's answer. failed: no leader answered; differs: the leader has "
+        "another state; removing: the leader has proposed to remove the broker. After differs or removing, a "
+        "registration goes through the log, and a query of the data version (322) is sent to the leader again.",
         ("outcome",),
     ),
     "raft_role": Declared(
@@ -72,7 +73,8 @@ OF_REPLICATION: dict[str, Declared] = {
     "raft_read_index_batch_size": Declared(
         HISTOGRAM,
         "Number of reads that one confirmation serves. The leader asks the other nodes for it, a follower asks the leader. "
-        "The count is the number of such requests; heartbeats confirm the state without them.",
+        "The count of the histogram is the number of confirmations that were asked for. A read that heartbeats confirm asks for "
+        "none, and is not included.",
     ),
     "raft_reads_pending": Declared(GAUGE, "Reads that wait for a confirmed index."),
     "raft_commit_index": Declared(GAUGE, "Index of the newest log entry that the node knows to be committed."),
@@ -127,7 +129,7 @@ METRICS: dict[str, Declared] = {
     "requests": Declared(
         COUNTER,
         "Requests, by response code. A request counts when its answer is ready. none: it ended without an answer, or is oneway. "
-        "Cached route queries that cannot be confirmed (mode=cp) do not count.",
+        "mode=cp: a route query with a cached answer that the node cannot confirm does not count; its connection is closed.",
         ("request", "outcome"),
     ),
     "request_duration_seconds": Declared(
@@ -172,7 +174,7 @@ METRICS: dict[str, Declared] = {
     ),
     "certificate_expiry_timestamp_seconds": Declared(
         GAUGE,
-        "Time at which the first certificate of the file expires, by port: remoting, admin, peer. 0: the file cannot be read. No "
+        "Earliest expiry of all certificates in the file, by port: remoting, admin, peer. 0: the file cannot be read. No "
         "sample if the port has no file in the settings.",
         ("port",),
     ),

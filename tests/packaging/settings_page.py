@@ -33,9 +33,10 @@ A properties file may have been written for RocketMQ. Therefore two kinds of err
 - an unknown key: it has no effect. `mqadmin getNamesrvConfig` shows it, unless its name contains a word such as `password` or
   `secret`. But if the key is similar to a setting of this name server, the node does not start.
 
-The column "When" says when a change takes effect. *start*: at the next start; a change at run time is refused. *live*:
-immediately; a change of the properties file when the node receives SIGHUP. *replicated*: immediately, and with `mode=cp` on all
-nodes. *file*: when the properties file has changed and the node receives SIGHUP; other changes at run time are refused.
+The column "When" says when a change takes effect. *start*: at the next start; a change at run time is refused. *live*: a change
+at run time takes effect immediately, and a change of the properties file when the node receives SIGHUP. *replicated*:
+immediately, and with `mode=cp` on all nodes. *file*: when the properties file has changed and the node receives SIGHUP; other
+changes at run time are refused.
 """
 
 GROUPS = {
