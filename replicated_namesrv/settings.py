@@ -194,7 +194,8 @@ class Settings:
     tls_server_mode: str = setting(
         "permissive",
         OWN,
-        "TLS of brokers and clients. disabled: refused; permissive: accepted, as is plain text; enforcing: required.",
+        "TLS of brokers and clients. disabled: TLS is refused; permissive: TLS and plain text are accepted; enforcing: TLS is "
+        "required.",
         name="tls.server.mode",
     )
     tls_test_mode_enable: bool = setting(
@@ -246,8 +247,8 @@ class Settings:
     peer_dial: str = setting(
         "",
         OWN,
-        "name=host:port,… of some nodes: the address to which this node connects, instead of the node's peer address. Nodes that "
-        "are not members yet are allowed.",
+        "name=host:port,… for some peers: this node connects to a peer at this address, instead of the peer's own address. Nodes "
+        "that are not members yet are allowed.",
     )
     peer_secret_file: str = setting(
         "",
@@ -378,8 +379,8 @@ class Settings:
     max_connections_per_address: int = setting(
         0,
         OWN,
-        "Maximum number of connections from one address, unless it is in proxyProtocolFrom. 0: maxConnections minus 256 or, if "
-        "less, minus an eighth of maxConnections.",
+        "Maximum number of connections from one address, unless it is in proxyProtocolFrom. 0: maxConnections minus 256, "
+        "or minus an eighth of maxConnections if an eighth is less than 256.",
     )
     max_pending_per_connection: int = setting(
         1024, OWN, "Unanswered requests of one connection at which the node stops reading from it."

@@ -81,7 +81,11 @@ def _head(data: StudyData) -> str:
     same = "scenario, number of name servers, seed and kind of cut"
     levels = "".join(f" They also have the same {name} (a *factor*: the study varies it)." for name, _ in plan.factors)
     readers = "choose between AP and CP" if {AP, CP} <= set(plan.arms) else "configure a CP cluster"
-    with_values = "In tables of differences and of the levels of a factor" if plan.factors else "In tables of differences"
+    with_values = (
+        "In tables of differences, and in those with a row for each value of the factor"
+        if plan.factors
+        else "In tables of differences"
+    )
     reading = "\n".join(
         _bullet(text)
         for text in (
@@ -91,7 +95,7 @@ def _head(data: StudyData) -> str:
             f"A cell has a mean, and its interval if there is one. {with_values}, a mean without an interval is followed by the "
             "values in parentheses, or by their range.",
             "*In all n* means that all n runs, or pairs of runs, have this value. Then, with 95 % confidence, at most about 3/n "
-            "of further ones have another value (rule of three).",
+            "of further runs (or pairs) have another value (rule of three).",
             "A value below 0.005 of its unit is shown as 0. So `0 % [0, 0]` is a mean over runs of which some have a value near "
             "zero.",
             "A dash means that there is no value.",
@@ -280,8 +284,9 @@ def _clients(data: StudyData) -> Iterable[str]:
     )
     yield "### Effects on messages"
     yield (
-        "The first row is a share of the messages for which the client knew a broker. The second row is the share of "
-        "all messages for which it knew none. Compare the arms by both rows."
+        "The first row counts only messages for which the client knew a broker: it is the share of these messages for which "
+        "the broker was dead or closed to writes. The second row counts all messages: it is the share for which the client knew "
+        "no broker. Compare the arms by both rows."
     )
     yield (
         "The last two rows are shares of queues. A route decides which consumer reads which queue. The shares are computed from "
@@ -342,7 +347,7 @@ def _slices(data: StudyData) -> Iterable[str]:
     yield (
         "Within a scenario, the seeds are the replicates. `namesrv chaos list` explains the names of the scenarios. A cut is "
         "*silent* if the bytes are dropped, and *held* if they wait until the fault ends. Scenarios that cut no link are in "
-        "neither of the rows for cuts. If no look-up of a run was answered during the fault, this run has no value for the share "
+        "no row for cuts. If no look-up of a run was answered during the fault, this run has no value for the share "
         "of the serving brokers. So a cell can have fewer runs than blocks."
     )
     parts: list[tuple[str, Where]] = [(name, _in("scenario", name)) for name in data.plan.scenarios]
@@ -382,12 +387,12 @@ def _detection(data: StudyData) -> Iterable[str]:
         rows.append([arm, str(len(times)), str(sum(not seen for _, seen in times)), *texts])
     yield _table(["arm", "pairs of a death and a node", "still listed in the last answer", "median", "90 %"], rows)
     yield (
-        "The figures cover deaths in which a broker dies and its connections stay open. Deaths in which the broker's "
-        "connections closed are left out, because a node notices these at once. A pair is a death and a node that listed the "
-        "broker then. Each time begins at the death. It ends with the node's first answer after its last answer that listed the "
-        "broker. Times are multiples of the broker's time-out. The quantiles are Kaplan-Meier estimates. *Not reached* means "
-        "that the observation ended before the quantile. A node is asked every 0.25 s, and some nodes do not answer during a "
-        "fault, so a time is an upper bound. The deaths of one run are not independent."
+        "The figures cover only deaths of brokers whose connections stayed open, because a node notices closed connections at "
+        "once. A pair is a death and a node that listed the broker then. Each time begins at the death. The node's last answer "
+        "that lists the broker is followed by an answer without it. With this answer the time ends. Times are multiples of the "
+        "broker's time-out. The quantiles are Kaplan-Meier estimates. *Not reached* means that the observation ended before the "
+        "quantile. A node is asked every 0.25 s, and some nodes do not answer during a fault, so a time is an upper bound. The "
+        "deaths of one run are not independent."
     )
 
 
@@ -618,6 +623,12 @@ def _threats(data: StudyData, others: Sequence[str]) -> Iterable[str]:
         if has_java and "kill-leader" in data.plan.scenarios
         else ""
     )
+    observed = (
+        "Java and AP nodes are observed over RocketMQ's protocol, with several requests for each observation. CP nodes are "
+        "observed over their admin port, with one request."
+        if has_java
+        else "Nodes are observed over their admin port, with one request for each observation."
+    )
     charted = " Therefore the chart in *When should I choose CP?* shows the result for each frequency."
     yield "## Threats to validity"
     yield "\n".join(
@@ -643,8 +654,7 @@ def _threats(data: StudyData, others: Sequence[str]) -> Iterable[str]:
             "**Workload.** A run has a few brokers, topics and clients, and tens of requests per second. Brokers change far more "
             "often than in production, which makes stale routes more frequent.",
             f"**Same authors.** The name server, the workload and the checks are by the same authors.{control}",
-            "**Observation.** Java and AP nodes are observed over RocketMQ's protocol, with several requests for each "
-            "observation. CP nodes are observed over their admin port, with one request. The time at which a node removes a "
+            f"**Observation.** {observed} The time at which a node removes a "
             "broker is taken from the node's answers, not from its reports. Divergence is computed only over the nodes that "
             f"answer.{slow_starts}",
             f"**Versions.** The runs used {len(versions)} version{'s' * (len(versions) != 1)} of the code, and "
@@ -687,9 +697,9 @@ def _sources(data: StudyData, others: Sequence[str]) -> Iterable[str]:
     yield "## Data, and how to repeat the study"
     yield (
         f"[{name}/runs.csv]({name}/runs.csv) has a row for each run: verdict, load of the machine, version of the code, and "
-        f"the SHA-256 of its manifest and its trace. [{name}/figures.csv]({name}/figures.csv) has the figures of each run. "
-        "The definitions are in `spark/DESIGN.md`. The traces themselves are in the folder of the study (about 0.1 MB each, "
-        "compressed), not in the repository."
+        "the SHA-256 values of two files. The *trace* has all requests and observations; the *manifest* says what was run. "
+        f"[{name}/figures.csv]({name}/figures.csv) has the figures of each run. The definitions are in `spark/DESIGN.md`. The "
+        "traces themselves are in the folder of the study (about 0.1 MB each, compressed), not in the repository."
     )
     yield (
         f"    namesrv study plan {name}                                   # how long it takes\n"

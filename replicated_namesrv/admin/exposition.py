@@ -73,8 +73,8 @@ OF_REPLICATION: dict[str, Declared] = {
     "raft_read_index_batch_size": Declared(
         HISTOGRAM,
         "Number of reads that one confirmation serves. The leader asks the other nodes for it, a follower asks the leader. "
-        "The count of the histogram is the number of confirmations that were asked for. A read that heartbeats confirm asks for "
-        "none, and is not included.",
+        "The count of the histogram is the number of confirmations that were asked for. If answers to heartbeats "
+        "confirm a read, it asks for no confirmation, and is not included.",
     ),
     "raft_reads_pending": Declared(GAUGE, "Reads that wait for a confirmed index."),
     "raft_commit_index": Declared(GAUGE, "Index of the newest log entry that the node knows to be committed."),
