@@ -129,6 +129,8 @@ class _Change:
         self._addresses = addresses
         self._deadline = time.monotonic() + arguments.within
         self._told = ""
+        self._moved = ""
+        """The name of a voter that moved, if the outcome is unknown: without it, there may be no leader."""
 
     def run(self) -> int:
         try:
@@ -195,6 +197,8 @@ class _Change:
                 problem = "; ".join(f"{node['admin']}: {node['problem']}" for node in nodes)
                 if all(node["refused"] for node in nodes):
                     raise SettingError(problem)
+            if self._moved:
+                problem = f"no node leads; start {self._moved} at its new address if it does not run there ({problem})"
             self._find_others()
             if not answering or time.monotonic() >= began + SILENT_S:
                 self._tell(problem)
@@ -216,6 +220,7 @@ class _Change:
                 return members
             except AdminUnknownError as error:
                 is_repeated = True
+                self._moved = name if action == "move" else ""
                 self._tell(f"{error}; checking whether it was done")
                 if self._is_done(action, name, address):
                     return self._rows()

@@ -207,6 +207,12 @@ class MemberChanges:
                 return f"{address} is the address of {owner}; give another one, or remove or move {owner} first"
         if (unreachable := self._unreachable(change, after)) is not None:
             return unreachable
+        unknown = sorted(name for name, member in after.items() if not member.host) if self._addresses else []
+        if unknown:
+            return (
+                f"{self._context.node_id}, the leader, does not know the address of {', '.join(unknown)}; transfer leadership to "
+                "a node whose settings name all members, and repeat the request"
+            )
         if change.action == "add" and len(after) > MEMBERS_MAX:
             return f"the cluster has {MEMBERS_MAX} members, the most allowed; remove one first"
         wanted = sum(member.kind is not Kind.OBSERVER for member in after.values())

@@ -103,7 +103,11 @@ class RaftService:
         first MEMBERS entry records. Give it if this node dials some members at other addresses. ``joins``: a blank node joins a
         cluster. ``dial``: nodes that are dialled at these addresses whatever the log says. TransportError if settings contradict
         each other."""
-        self._advertised = settings.addresses if advertised is None else advertised
+        self._advertised = dict(settings.addresses if advertised is None else advertised)
+        self._unnamed = {address: HostLookUp() for address in settings.unnamed}
+        """Addresses of members whose names are not known yet."""
+        self._naming: asyncio.Task[None] | None = None
+        self._address_problem: str | None = None
         self._joins, self._dial = joins, dial or {}
         self._group_version = 0
         self.settings, self._directory = settings, data_directory
@@ -164,32 +168,50 @@ class RaftService:
         self._snapshot_syncer = Syncer(self, f"raft-snapshot-sync-{self.settings.node_id}")
         self._running = True
         self._follow_members()
+        if self._unnamed:
+            self._naming = self.loop.create_task(self._learn_other_names())
         self.kick()
 
     async def _learn_names(self) -> None:
         """Ask the nodes at the addresses without a name for their names, until one answers. A node whose log names its members
         asks once. With no name at all, a blank node would count as a cluster of its own."""
-        unnamed = {address: HostLookUp() for address in self.settings.unnamed}
-        while unnamed:
-            asked = (name_at(self.settings, *address, look_up) for address, look_up in unnamed.items())
-            answers = await asyncio.gather(*asked, return_exceptions=True)
-            found = {name: address for name, address in zip(answers, unnamed, strict=True) if isinstance(name, str)}
-            contacts = {**found, **self._advertised}
-            if len(contacts) > 1 or is_member_on(self.storage):
-                self._advertised, addresses = contacts, {**found, **self.settings.addresses}
-                self.settings = replace(self.settings, addresses=addresses)
-                self.transport.set_peers(addresses)
+        while self._unnamed:
+            reasons = await self._ask_names()
+            if len(self._advertised) > 1 or is_member_on(self.storage):
+                self.transport.set_peers(self.settings.addresses)
                 return
-            reasons = [
-                f"{host}:{port}: it is named {answer}, too; choose another nodeId"
-                if isinstance(answer, str)
-                else f"{host}:{port}: {answer or type(answer).__name__}"
-                for (host, port), answer in zip(unnamed, answers, strict=True)
-            ]
             self._observer.waiting(
                 f"no node of the cluster told its name ({', '.join(reasons)}); correct join, or start a member"
             )
             await asyncio.sleep(NAMES_PAUSE_SECONDS)
+
+    async def _learn_other_names(self) -> None:
+        """Ask the addresses that have not told a name yet, too. They are needed until the log has the addresses of the members:
+        without its address, this node cannot answer a leader."""
+        while self._unnamed and self.node.configuration.is_static:
+            await asyncio.sleep(NAMES_PAUSE_SECONDS)
+            before = len(self._advertised)
+            await self._ask_names()
+            if len(self._advertised) > before:
+                self._follow_members()
+                self.kick()
+
+    async def _ask_names(self) -> list[str]:
+        """Ask each address without a name once, and note the names. Returns why the others told none."""
+        unnamed = list(self._unnamed)
+        asked = (name_at(self.settings, *address, self._unnamed[address]) for address in unnamed)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        reasons = []
+        for (host, port), answer in zip(unnamed, answers, strict=True):
+            if not isinstance(answer, str):
+                reasons.append(f"{host}:{port}: {answer or type(answer).__name__}")
+            elif answer in self._advertised:
+                reasons.append(f"{host}:{port}: it is named {answer}, too; choose another nodeId")
+            else:
+                self._advertised[answer] = host, port
+                self.settings = replace(self.settings, addresses={answer: (host, port), **self.settings.addresses})
+                del self._unnamed[host, port]
+        return reasons
 
     def _follow_members(self) -> None:
         """Connect with the present peers, at the address in ``dial``, else in log or hint, else in the settings."""
@@ -203,6 +225,17 @@ class RaftService:
             if address is not None:
                 addresses[peer] = address
         self.transport.set_peers(addresses)
+        self._note_unknown_addresses(sorted(set(node.peers) - addresses.keys()))
+
+    def _note_unknown_addresses(self, peers: list[str]) -> None:
+        before, self._address_problem = self._address_problem, None
+        if peers:
+            self._address_problem = (
+                f"no address of {', '.join(peers)} is known, so this node cannot answer it; give the addresses of all members in "
+                "join, or set peers, and restart this node"
+            )
+            if self._address_problem != before:
+                _warn(self._address_problem)
 
     def _open(self) -> RaftNode:
         settings = self.settings
@@ -230,6 +263,8 @@ class RaftService:
         if not self._running:
             return
         self._running = False
+        if self._naming is not None:
+            self._naming.cancel()
         self.node.stop()
         if self._timer:
             self._timer.cancel()
@@ -289,7 +324,9 @@ class RaftService:
 
     def status(self) -> dict[str, object]:
         """JSON-able: node and transport."""
-        return {**self.node.status(), "transport": self.transport.status()}
+        status = self.node.status()
+        problem = status["problem"] or self._address_problem
+        return {**status, "problem": problem, "transport": self.transport.status()}
 
     def contacts(self) -> dict[str, object]:
         """The parts of ``status`` about the connections with the peers. Unlike ``status``, this costs little and does not renew

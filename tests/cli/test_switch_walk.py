@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import shlex
 import signal
 import subprocess
@@ -16,6 +17,10 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.child_process import serve_command, start_process
+from replicated_namesrv.client.nameservers import NameServers, RequestOutcome
+from replicated_namesrv.client.queries import read_route, route_request
+from replicated_namesrv.client.remoting import RemotingClient
+from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.files import hold_folder
 from tests.support.nodes import http
 from tests.support.operated import Output
@@ -127,23 +132,33 @@ async def running(folder: Path) -> AsyncIterator[Nodes]:
 
 
 class Look:
-    """A client that asks the next server when one refuses, as RocketMQ's clients do when their connection is closed."""
+    """A client that asks all servers at the same time. RocketMQ's clients ask the next server when one closes the connection."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self.looks, self.in_vain, self.ends = 0, list[str](), False
 
     async def run(self) -> None:
-        while not self.ends:
-            problems = []
-            for address in self._nodes.addresses:
-                shown = await run("route", f"topic-{self.looks % TOPICS}", "-n", address, "--json", "--timeout-ms", "2000")
-                if shown.code == 0 and len(json.loads(shown.out)["brokers"]) == 2:
-                    break
-                problems.append(f"{address}: {shown.out[:200]} {shown.err[:200]}")
-            else:
-                self.in_vain.append("; ".join(problems))
-            self.looks += 1
+        client = RemotingClient()
+        servers = NameServers(self._nodes.addresses, client, rng=random.Random(1), timeout_ms=5_000)
+        try:
+            while not self.ends:
+                outcomes = await servers.ask_all(route_request(f"topic-{self.looks % TOPICS}"))
+                problems = [problem for outcome in outcomes if (problem := self._problem(outcome)) is not None]
+                if len(problems) == len(outcomes):
+                    self.in_vain.append("; ".join(problems))
+                self.looks += 1
+                await asyncio.sleep(0.1)
+        finally:
+            await client.close()
+
+    def _problem(self, outcome: RequestOutcome) -> str | None:
+        try:
+            route = read_route(outcome.answer())
+        except NamesrvError as error:
+            return f"{outcome.address}: {error}"
+        count = 0 if route is None else len(route.broker_datas)
+        return None if count == 2 else f"{outcome.address}: {count} brokers"
 
 
 async def test_running_nodes_are_switched_to_cp_and_back(tmp_path: Path) -> None:

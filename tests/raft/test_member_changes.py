@@ -252,13 +252,21 @@ def test_a_member_of_protocol_0_that_was_away_is_sent_no_hints() -> None:
     assert sent == []
 
 
+def test_no_member_is_recorded_without_an_address() -> None:
+    """A node that joined a cluster without MEMBERS entries can lead it, and knows only the addresses in its ``join``."""
+    _, leader = cluster()
+    leader.member_changes._addresses = {name: ("host", 9_000) for name in ("n1", "n2", "n3") if name != "n2"}
+    found = refusal(leader, add("n4"))
+    assert (found.row, "does not know the address of n2; transfer leadership" in found.reason) == ("M6", True)
+
+
 @pytest.mark.parametrize("address", [("0.0.0.0", 9_000), ("::", 9_000), ("host-n4", 0)])
 def test_addresses_to_which_no_node_can_connect_are_refused(address: tuple[str, int]) -> None:
     _, leader = cluster()
     for change in (MemberChange("add", "n4", address), MemberChange("move", "n2", address)):
         found = refusal(leader, change)
         assert (found.row, "give another one" in found.reason) == ("M6", True)
-    leader.member_changes._addresses = {"n2": address}
+    leader.member_changes._addresses = {**leader.member_changes._addresses, "n2": address}
     found = refusal(leader, add("n5"))
     assert found.row == "M6"
     assert f"no other node reaches n2 at {address[0]}:{address[1]}, the address that {leader.node_id}" in found.reason

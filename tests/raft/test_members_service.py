@@ -1,6 +1,7 @@
 """Members that change, with real sockets and files."""
 
 import asyncio
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,6 +100,32 @@ async def test_a_cluster_grows_to_five_and_a_dead_node_and_the_leader_are_remove
         await until(lambda: gone not in rest.transport.peers, "the end of its connections")
         errors = group.services[gone].transport.peers.values()
         await until(lambda: any("is not a member" in state.error for state in errors), "the reason that it is refused")
+    finally:
+        await group.stop()
+
+
+async def test_a_founder_with_a_new_disk_learns_the_name_of_a_member_that_starts_later(tmp_path: Path) -> None:
+    """The members were never changed, so the log has no addresses. Without the address of n2, n3 could not answer it."""
+    group = Group(tmp_path, ["n1", "n2", "n3"])
+    try:
+        for name in group.founders:
+            await group.start(name)
+        await until(lambda: group.leader is not None, "a leader")
+        for name in ("n3", "n2"):
+            await group.services.pop(name).stop()
+        shutil.rmtree(tmp_path / "n3")
+        own, others = group.addresses["n3"], (group.addresses["n1"], group.addresses["n2"])
+        settings = TransportSettings("n3", "test", {"n3": own}, own, SECRET, unnamed=others)
+        group.machines["n3"] = Machine()
+        service = RaftService(settings, tmp_path / "n3", group.machines["n3"], RaftConfig(), joins=True)
+        await service.start()
+        group.services["n3"] = service
+        await until(lambda: "no address of n2 is known" in str(service.status()["problem"]), "the problem")
+        await group.start("n2")
+        await until(lambda: service.node.membership.is_voter, "the vote of n3")
+        assert service.status()["problem"] is None
+        await group.services.pop("n1").stop()
+        await until(lambda: group.leader is not None, "a leader without n1")
     finally:
         await group.stop()
 
