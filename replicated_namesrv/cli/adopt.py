@@ -114,6 +114,8 @@ async def _adopt(servers: NameServers, arguments: argparse.Namespace) -> int:
     if arguments.swap is not None:
         words_of("--swap", arguments.swap)
     configs = await _configs(servers)
+    if arguments.swap is not None and not arguments.only:
+        _check_one_kind({address: _kind(configs.get(address)) for address in servers.addresses})
     comparison = await _compare(servers, arguments)
     unlisted = await _unlisted(servers, arguments, configs)
     for reason in unlisted:
@@ -144,6 +146,15 @@ async def _adopt(servers: NameServers, arguments: argparse.Namespace) -> int:
     if comparison.differs:
         return BAD
     return FOUND if is_complete and not comparison.unreachable else USAGE
+
+
+def _check_one_kind(kinds: dict[str, str]) -> None:
+    """Check that all servers are of one kind. Otherwise, a former run has swapped some of them, and would swap these back.
+    Raises SettingError."""
+    known = {kind: [address for address in kinds if kinds[address] == kind] for kind in (OURS, JAVA)}
+    if all(known.values()):
+        choices = "; ".join(f"{kind}: {' '.join(f'--only {address}' for address in known[kind])}" for kind in known)
+        raise SettingError(f"no server was swapped: some servers are ours, and some RocketMQ's. Name those to swap. {choices}")
 
 
 async def _configs(servers: NameServers) -> dict[str, dict[str, str]]:
@@ -227,8 +238,8 @@ async def _swap(servers: NameServers, arguments: argparse.Namespace, address: st
         if not arguments.json:
             print_comparison(before, DIFFERENCES_SHOWN)
         raise AdoptError(
-            f"{address} was not swapped: the servers differ or do not all answer; repeat the command when 'namesrv diff' "
-            "says that they are equal"
+            f"{address} was not swapped: the servers differ or do not all answer; repeat the command when 'namesrv diff' says "
+            "that they are equal, with --only for each server that is not swapped yet"
         )
     kind = _kind((await _configs(servers)).get(address))
     started = time.monotonic()

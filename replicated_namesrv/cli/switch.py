@@ -57,6 +57,7 @@ from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.encoding import RouteFormatError
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from replicated_namesrv.settings import RUN_TIME_FILE
+from replicated_namesrv.settings_sources import load_settings
 from replicated_namesrv.wire.properties import load_properties, store_properties
 
 HELP = "prepare a stopped node's data directory for the other mode"
@@ -67,6 +68,7 @@ KV_FILE, RAFT = "kvConfig.json", "raft"
 _EXAMPLES = """\
 examples:
   namesrv switch --to ap /var/lib/namesrv --backup namesrv.backup            the backup of the CP cluster, on every node
+  namesrv switch --to ap DIR --backup namesrv.backup -c namesrv.properties             the file may set kvConfigPath
   namesrv switch --to cp /var/lib/namesrv --backup n1.backup n2.backup n3.backup       one backup of each AP node
   namesrv switch --to cp /var/lib/namesrv --backup kvConfig.json             RocketMQ's own name server has no backup
   namesrv switch --to cp DIR --backup n1.backup n2.backup --prefer n1.backup           they differ: the values of n1 are kept
@@ -102,6 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the one of them whose values are kept if they differ; with --walk: the name server (an address of -n)",
     )
+    parser.add_argument("-c", "--config-file", metavar="FILE", help="the node's properties file, which may set kvConfigPath")
     parser.add_argument("--kv-file", type=Path, metavar="FILE", help=f"kvConfigPath of the node (default: {KV_FILE} in DIR)")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     add_walk_arguments(parser)
@@ -113,7 +116,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code."""
     if arguments.walk is not None:
-        for given, name in ((arguments.directory, "DIR"), (arguments.backup, "--backup"), (arguments.kv_file, "--kv-file")):
+        of_one_node = {"DIR": arguments.directory, "--backup": arguments.backup, "--kv-file": arguments.kv_file}
+        for name, given in {**of_one_node, "-c": arguments.config_file}.items():
             if given:
                 arguments.usage_error(f"{name} and --walk are both given; --walk takes the backups itself, and COMMAND knows DIR")
         return run_walk(arguments)
@@ -127,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
     sides = [side_of(file) for file in arguments.backup]
     winner = _winner(arguments, sides)
     conflicts = disagreements(sides, winner, arguments.prefer is not None)
-    kv_file: Path = arguments.kv_file or directory / KV_FILE
+    kv_file = _kv_file(arguments)
     own = Side(str(kv_file), entries_in(read_kv_file(kv_file)), None)
     _check_stopped(directory)
     if arguments.to == "cp":
@@ -167,6 +171,27 @@ def run(arguments: argparse.Namespace) -> int:
         after = f"; then: namesrv {command} {steps.now_at(Path(winner.name))}"
     print(f"next: set mode={arguments.to}, and start the node{after}")
     return GOOD
+
+
+def _kv_file(arguments: argparse.Namespace) -> Path:
+    """The file of the KV config that the node uses in AP. Raises SettingError."""
+    directory: Path = arguments.directory
+    given: Path | None = arguments.kv_file
+    if given is None and arguments.config_file is not None:
+        try:
+            settings = load_settings(arguments.config_file, {"dataDir": str(directory)})
+        except OSError as cause:
+            raise SettingError(
+                f"-c {arguments.config_file}: {cause.strerror or cause}; give the node's properties file"
+            ) from None
+        given = Path(settings.kv_config_path)
+    if given is None:
+        print(
+            f"note: the KV config is taken to be in {directory / KV_FILE}; if the node's properties file sets kvConfigPath, give "
+            "the file with -c",
+            file=sys.stderr,
+        )
+    return given or directory / KV_FILE
 
 
 def _winner(arguments: argparse.Namespace, sides: list[Side]) -> Side:

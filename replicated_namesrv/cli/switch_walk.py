@@ -249,6 +249,8 @@ class _Walk:
             self._left.pop(0)
         comparison = await self._comparison(namespaces=await self._namespaces())
         is_equal = not comparison.differs and not comparison.unreachable
+        if is_equal and self._to == "ap":
+            await self._check_values(nodes)
         if is_equal:
             await asyncio.to_thread(self._state_file.unlink, missing_ok=True)
         if not self._arguments.json:
@@ -261,6 +263,24 @@ class _Walk:
         if self._arguments.json:
             found = {"to": self._to, "winner": self._winner, "conflicts": self._conflicts, "switched": self._switched}
             print_json({**found, "left": self._left, "equal": is_equal})
+
+    async def _check_values(self, nodes: list[_Node]) -> None:
+        """Check that the nodes, which are equal, have the values of the cluster. An old file that all of them read would not
+        differ. Raises WalkError, StorageError."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "now"
+            try:
+                await asyncio.to_thread(fetch, self._admin, nodes[0].admin, file)
+            except NamesrvError as error:
+                raise WalkError(f"all nodes were switched, but their values were not compared with the backup: {error}") from None
+            now, winner = await asyncio.to_thread(side_of, file), await asyncio.to_thread(side_of, Path(self._winner))
+        if found := conflicts_of([now, winner], winner):
+            raise WalkError(
+                f"all nodes were switched, but they do not have the values of {self._winner}: {listed(found)}. Either values "
+                "were changed meanwhile, or the nodes read an older file: give 'namesrv switch' their properties file with -c, "
+                "because it may set kvConfigPath. Put the values back with 'namesrv kv import' or 'namesrv restore --merge "
+                f"{self._winner}'"
+            )
 
     # What is there
 

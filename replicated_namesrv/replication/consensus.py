@@ -234,6 +234,12 @@ class RaftConsensus(Observer):
         return self._machine.command_version if node is None else max(self._machine.command_version, node.command_version)
 
     @property
+    def states_differ(self) -> bool:
+        """Whether no majority has one state, so that nothing can be written."""
+        node = self._node
+        return node is not None and bool(node.digests.mismatch_index)
+
+    @property
     def led_term(self) -> int | None:
         node = self._node
         return node.term if node is not None and node.core.is_leader else None

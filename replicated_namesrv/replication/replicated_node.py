@@ -361,8 +361,11 @@ class ReplicatedNode:
 
     async def announce(self, request: str, target: str | None, origin: ChangeOrigin | None) -> None:
         """Record an operation in the audit log of every node before it is executed. No-op while not every member knows such
-        commands. Raises UnavailableError, OutcomeUnknownError, NoPermissionError."""
-        if origin is not None and self._applied.is_live and self.consensus.command_version >= OPERATION_VERSION:
+        commands, and while the states of the nodes differ: nothing can be written then, but a member can be removed, which
+        decides whose state is right. Raises UnavailableError, OutcomeUnknownError, NoPermissionError."""
+        if origin is None or self.consensus.states_differ:
+            return
+        if self._applied.is_live and self.consensus.command_version >= OPERATION_VERSION:
             data = encode_operation(request, target or "", self.liveness.client.leader_time_ms)
             await self.proposer.propose(data, origin=origin)
 

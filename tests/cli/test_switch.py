@@ -52,6 +52,26 @@ async def test_nodes_that_disagree_are_refused_until_one_is_preferred(tmp_path: 
     assert (data / "runtime.properties").read_text().splitlines()[-1] == "waitSecondsForService=7"
 
 
+async def test_kv_config_path_of_the_properties_file_is_used(tmp_path: Path) -> None:
+    """Otherwise the node would read the file of an earlier AP node again."""
+    data, file, properties = tmp_path / "data", tmp_path / "elsewhere" / "kv.json", tmp_path / "namesrv.properties"
+    data.mkdir()
+    write_kv_file(file, {"N": {"k": "old", "deleted": "v"}})
+    properties.write_text(f"kvConfigPath={file}\n")
+    backup = backup_file(tmp_path / "backup", {"k": "new"}, mode="cp")
+    unsure = await run("switch", "--to", "ap", str(data), "--backup", backup, "--dry-run")
+    assert "if the node's properties file sets kvConfigPath, give the file with -c" in unsure.err
+    done = await run("switch", "--to", "ap", str(data), "--backup", backup, "-c", str(properties))
+    assert done.code == 0, done
+    assert read_kv_file(file) == {"N": {"k": "new"}}
+    assert read_kv_file(Path(f"{file}.before-ap")) == {"N": {"k": "old", "deleted": "v"}}
+    other = backup_file(tmp_path / "other", {"k": "another"})
+    refused = await run("switch", "--to", "cp", str(data), "--backup", other, "-c", str(properties))
+    assert (refused.code, "has values that no given file has: N/k" in refused.err) == (1, True), refused
+    missing = await run("switch", "--to", "cp", str(data), "--backup", other, "-c", str(tmp_path / "none"))
+    assert (missing.code, "give the node's properties file" in missing.err) == (1, True), missing
+
+
 async def test_a_key_that_only_this_disk_has_is_not_lost(tmp_path: Path) -> None:
     file = tmp_path / "kvConfig.json"
     write_kv_file(file, {"N": {"k": "v", "only here": "v"}})

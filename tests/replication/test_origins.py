@@ -120,6 +120,28 @@ async def test_an_origin_is_proposed_only_when_every_member_knows_such_commands(
     assert consensus.proposed == [wanted, data]
 
 
+@pytest.mark.parametrize("differ", [False, True])
+async def test_an_operation_is_recorded_unless_the_states_differ(tmp_path: Path, differ: bool) -> None:
+    """Nothing can be written then. But members can be changed, and this may be the only way to decide whose state is right."""
+    service = Member("n1", tmp_path, "n1=127.0.0.1:1", {}).service
+    service._applied.is_live = True
+    refused = UnavailableError("the nodes' states differ")
+
+    class Differing:
+        states_differ, command_version = differ, OPERATION_VERSION
+
+    class Refusing:
+        async def propose(self, data: bytes, origin: ChangeOrigin) -> None:
+            raise refused
+
+    service.consensus, service.proposer = Differing(), Refusing()  # type: ignore[assignment]  # the parts that it uses
+    if differ:
+        await service.announce("POST /v1/members/n2/remove", None, ORIGIN)
+    else:
+        with pytest.raises(UnavailableError):
+            await service.announce("POST /v1/members/n2/remove", None, ORIGIN)
+
+
 def test_a_removal_may_name_its_origin() -> None:
     removal = BrokerRemoval("c", "a:1", "a", 0, 7)
     assert decode_removal(("c", "a:1"), encode_removal(removal)) == (removal, None)
