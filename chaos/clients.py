@@ -318,7 +318,7 @@ KEPT_KEY, DROPPED_KEY = "kept", "dropped"
 
 
 class KvLoop:
-    """puts, gets and deletes on a few keys. No two puts have the same value."""
+    """Sends puts, gets and deletes for a few keys. No two puts have the same value."""
 
     def __init__(self, client: Client, keys: Sequence[str], *, to_all: bool) -> None:
         """``to_all``: each write goes to every node; otherwise to the node that the address list selects."""

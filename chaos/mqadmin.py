@@ -113,6 +113,6 @@ class Mqadmin:
         return await self._probe.perm(broker, self._locked.topics[0], node=node)
 
     async def _look_at_topics(self) -> None:
-        """The newest topic, the one deleted last, and one deleted at any time."""
+        """Ask each node for the newest topic, for the topic that was deleted last, and for one deleted topic at random."""
         asked = {*self._fickle.topics[1:], *self.deleted[-1:], *([self._probe.rng.choice(self.deleted)] if self.deleted else ())}
         await asyncio.gather(*(self._probe.topic(topic, node=node) for topic in sorted(asked) for node in self._probe.nodes))

@@ -246,7 +246,7 @@ class ClusterNemesis:
         return [(node, ended) for node, ended in self._cluster.ended() if not self._is_expected(node)]
 
     async def _lasting_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
-        """A fault that lasts while something around a running node is different: its disk, its files, or what is stored."""
+        """A fault that changes the environment of running nodes until it ends: a node's disk, its files, or its stored data."""
         began_ns = self._recorder.now_ns()
         await self._turn(spec.kind, made.nodes, begins=True)
         self._edge(number, "start", began_ns, spec, made)

@@ -27,7 +27,7 @@ class DiskFault(StrEnum):
     HANGS = "hangs"
     """No sync ends."""
     FULL = "full"
-    """The file system reports no free space. What the node writes is still stored."""
+    """The file system reports no free space. Data that the node writes is still stored."""
 
     def file(self, synced: Path) -> Path:
         """The file whose existence puts the fault in force. ``synced``: the argument SYNCED of the node."""

@@ -81,7 +81,7 @@ class ClusterNode:
         return self.data_dir.with_name(f"{self.name}.synced")
 
     def lose_unsynced(self) -> None:
-        """Cut the files to what was synced. The process must be dead. A foreign node keeps its files."""
+        """Cut each file to the length that was synced. The process must be dead. A foreign node keeps its files."""
         assert not self.process.running
         if self.synced_file.exists():
             lose_unsynced(self.data_dir, self.synced_file)

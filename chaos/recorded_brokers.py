@@ -277,8 +277,9 @@ class ChaosBroker:
             self._gave_up(self._nodes[event.address])
 
     def _answered(self, event: BrokerEvent) -> str | None:
-        """What the answer to a registration contains. For a slave this is its master: its first name, or its address if no broker
-        of the run has it. Masters with a slave use one address for requests and replication (HA), so another one is shown."""
+        """The content of the answer to a registration. For a slave this is its master: the first name or, if no broker of the run
+        has its address, the address. Masters with a slave use one address for requests and replication (HA). If the answer has
+        another HA address, it is added."""
         if event.answer is None:
             return None
         if self._read_answer is not None:

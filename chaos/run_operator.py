@@ -30,7 +30,7 @@ _OUTCOMES = {0: OK, 1: FAIL}
 
 
 class RunOperator:
-    """The operator of one run. One command at a time."""
+    """The operator of one run. It executes one command at a time."""
 
     def __init__(
         self, cluster: ProcessCluster, recorder: Recorder, folder: Path, use_nodes: Callable[[Sequence[str]], None]
@@ -52,7 +52,8 @@ class RunOperator:
         return True
 
     async def remove(self, name: str) -> bool:
-        """Take a node out of the cluster. Without members the caller stops it. Returns whether it is no longer a member."""
+        """Take a node out of the cluster. If the cluster has no members, the caller stops the node. Returns whether it is no
+        longer a member."""
         if self._cluster.has_members:
             return await self._members("remove", name)
         self._set_list(self._without(name))

@@ -30,7 +30,7 @@ _COMPARED = (
     ("  listing a broker that is gone", "lookups_ghost", ""),
     ("KV writes of unknown outcome", "writes_unknown", ""),
     ("silent death until removed, mean", "silent_removed_s", "s"),
-    ("removals of live brokers, also cut off", "live_removed", ""),
+    ("removals of live brokers, cut off or not", "live_removed", ""),
     ("sends to a broker that is gone or read-only", "misrouted", ""),
     ("messages doubled: queues that several consumers would read", "queues_doubled", "%"),
     ("messages waiting: queues that no consumer would read", "queues_orphaned", "%"),
@@ -71,7 +71,7 @@ def _as_trace_error(folder: Path) -> Iterator[None]:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as cause:
         raise TraceError(
-            f"{folder}: manifest and trace are not what a run leaves ({type(cause).__name__}: {cause}); changed by hand?"
+            f"{folder}: manifest or trace has wrong content ({type(cause).__name__}: {cause}); if changed by hand, restore it"
         ) from cause
 
 
@@ -160,7 +160,7 @@ def comparison_rows(verdicts: Iterable[Verdicts]) -> list[tuple[str, list[str]]]
 
 
 def _kept(verdict: Verdicts) -> str:
-    """Number of promised checks that are valid, and of those that had something to judge."""
+    """``N of M``: M promised checks had something to judge, and N of these are valid."""
     judged = [check for check in verdict["checks"] if check["promised"] and not _idle(check)]
     return f"{sum(check['verdict'] == 'valid' for check in judged)} of {len(judged)}"
 
@@ -176,7 +176,7 @@ def broken(verdict: Verdicts) -> list[str]:
 
 
 def _figure(figures: Verdicts, name: str, unit: str) -> str:
-    """A figure of one run. Nodes that never differed have no time until all answered the same."""
+    """A figure of one run. If the nodes never differed, ``convergence_s`` does not apply, and the cell is "-"."""
     if name == "convergence_s" and figures[name] is None and not figures["diverged_s"]:
         return "-"
     return _shown(figures[name], unit)
@@ -238,7 +238,8 @@ _PAGE_HEAD = """\
 This page compares AP and CP, scenario by scenario. `namesrv chaos results DIR…` writes it from the verdicts of `namesrv chaos
 suite full`. [chaos.md](chaos.md) describes faults and checks. A cell has the values of {modes}: means over the seeds.
 
-- *diverged*: how long nodes that answered certainly had different registrations (M14 of [the analysis](../spark/DESIGN.md)).
+- *diverged*: time in which the answers of the nodes prove that their registrations differed (M14 of [the
+  analysis](../spark/DESIGN.md)).
 - *stale KV reads*: reads that returned a value which an acknowledged write had replaced before.
 - *look-ups lacking*: look-ups that lacked a living broker with an acknowledged registration and a link to a majority.
 - *look-ups gone*: look-ups that listed a dead or unregistered broker, most of them before its time-out had passed.

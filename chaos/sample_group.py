@@ -4,7 +4,8 @@ Its cluster has no other broker, its topics have no other group, and nothing cha
 this group is one of a few texts: ``RIGHT`` if the broker is registered, ``ABSENT`` if it is not. ``QUESTIONS`` has the requests.
 
 The broker does not register in each round. Like RocketMQ's brokers with ``forceRegister=false``, it asks first whether its data
-version is stored (``QUERY_DATA_VERSION``, 322). One more topic of it changes repeatedly, so that its data version changes.
+version is stored (``QUERY_DATA_VERSION``, 322). One more topic of the broker changes repeatedly, so that the broker's data
+version changes.
 """
 
 from collections.abc import Callable, Iterable, Mapping

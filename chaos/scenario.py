@@ -30,7 +30,7 @@ class FaultKind(StrEnum):
     """Nothing leaves ``target`` (``direction`` out), or nothing reaches it (in).
 
     Scope sites: the same for ``target`` together with its brokers and clients. Out: their requests to other sites are lost, and
-    so are the answers of ``target`` to other sites. In: what other sites send to them is lost."""
+    so are the answers of ``target`` to other sites. In: messages of other sites to them are lost."""
     ACKS = "acks"
     """Messages from the leader reach its peers, but messages from the peers do not reach the leader."""
     BRIDGE = "bridge"
@@ -42,8 +42,8 @@ class FaultKind(StrEnum):
 
     ``direction`` in: only the bytes sent to ``target``; out: only the bytes that ``target`` sends."""
     CUT_BROKERS = "cut-brokers"
-    """``brokers`` lose their links to ``nodes``. ``direction`` out: only what the brokers send is lost; in: only the answers are
-    lost."""
+    """``brokers`` lose their links to ``nodes``. ``direction`` out: only the requests of the brokers are lost; in: only the
+    answers are lost."""
     CUT_CLIENTS = "cut-clients"
     """All clients lose their links to ``nodes``; ``direction`` as for brokers."""
     KILL = "kill"
@@ -101,7 +101,7 @@ DISK_KINDS = frozenset({FaultKind.POWER_LOSS, FaultKind.DISK_HANGS, FaultKind.DI
 CERTIFICATE_KINDS = frozenset({FaultKind.CERTIFICATE_EXPIRES, FaultKind.CERTIFICATE_UNUSABLE})
 """Kinds that need nodes with TLS files (``node_tls``)."""
 OPERATOR_KINDS = ADDING_KINDS | {FaultKind.REMOVE_NODE, FaultKind.DRAIN}
-"""What an operator does to the members. Brokers and clients then follow the address list of the nodes."""
+"""Changes that an operator makes to the members. Brokers and clients then follow the address list of the nodes."""
 ROUND_TRIP_MAX_MS = 1_000
 SYNC_MAX_MS = 1_000
 SPARES_MAX = 2
@@ -142,7 +142,7 @@ class FaultSpec:
     flap_s: float | None = None
     """If given, the fault is switched on and off repeatedly, each for this long."""
     observer: bool = False
-    """For add-node: the node never votes."""
+    """For add-node: the node becomes an observer, a member without a vote."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ NAME_FILE = "name.txt"
 REPEATS_MAX = 2
 """How often a run is repeated if it failed."""
 FAILED = "failed"
-"""Verdict of an attempt that made no complete trace. Every other attempt counts, also if its verdict is unknown: if we repeated
-runs because of what was measured in them, the figures would lack the worst runs."""
+"""Verdict of an attempt that made no complete trace. Every other attempt counts, also if its verdict is unknown: if runs were
+repeated because of their results, the figures would lack the worst runs."""
 
 Entry = Mapping[str, Any]
 """One line of the ledger."""

@@ -249,7 +249,7 @@ def run_slowdown(trace: Path) -> float | None:
 
 
 def _evidence(made: Path, verdict: dict[str, Any]) -> dict[str, Any]:
-    """What identifies the records of a run, and how busy the machine was."""
+    """Fields that identify the records of a run, and the load of the machine."""
     return {
         "id": verdict["run"],
         "manifest_sha256": file_sha256(made / MANIFEST_FILE),

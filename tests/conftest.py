@@ -25,7 +25,7 @@ hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, datab
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 for variable in [name for name in os.environ if name.startswith("NAMESRV_")]:
-    del os.environ[variable]  # who tries the tour of README.md has set addresses, which commands would use
+    del os.environ[variable]  # set by users who follow the tour of README.md, and read by the commands
 
 QUICK_LIMIT_S, ALL_LIMIT_S = 240, 2400
 """How long the quick tests and all of them may take on two cores, in seconds."""
@@ -86,7 +86,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort the tests of a whole run. All processes of pytest-xdist have the same order, and the next hook keeps it."""
+    """Sort the tests of a whole run. All processes of pytest-xdist have the same order, and ``pytest_xdist_make_scheduler`` keeps
+    it."""
     if hasattr(config, "workerinput"):
         by_name = {item.nodeid: item for item in items}
         slow = {name: item.get_closest_marker("slow") is not None for name, item in by_name.items()}
@@ -124,7 +125,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.fixture(scope="session")
 def seed(pytestconfig: pytest.Config) -> int:
-    """The seed of this run (``--seed``). A test that uses it, or ``rng``, is reported with how to repeat it when it fails."""
+    """The seed of this run (``--seed``). If a test that uses this fixture or ``rng`` fails, the report contains the command that
+    repeats the test."""
     return pytestconfig.stash[SEED_KEY]
 
 

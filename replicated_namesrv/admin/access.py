@@ -81,8 +81,7 @@ class Access:
         self._own_hosts = {"localhost", socket.gethostname().lower(), *(host.lower() for host in own_hosts)}
 
     def check(self, request: web.Request, allowed: frozenset[Role], by_table: Callable[[web.Request], None]) -> None:
-        """Check that the caller may send a request of kind ``allowed``. ``by_table``: the check without roles. Raises
-        AccessError."""
+        """Check that the caller has one of the roles ``allowed``. ``by_table``: the check without roles. Raises AccessError."""
         control = self._control
         if control is None:
             by_table(request)
@@ -107,7 +106,8 @@ class Access:
         self._control.refused(name, request.path, identity, by, request.remote or "?", denied.error, {"needs": sorted(allowed)})
 
     def _check_waiting(self, request: web.Request, allowed: frozenset[Role], rules: AccessRules) -> None:
-        """Check a request again that ``rules`` allowed and that has waited since. Raises NoPermissionError."""
+        """Check a request again, by the present rules. It was allowed by ``rules`` and has waited since then. Raises
+        NoPermissionError."""
         control = self._control
         if control is None or control.rules is rules:
             return
@@ -157,7 +157,7 @@ class Access:
         why = refusal(identity, allowed)
         if why is None:
             return identity.name, by, None
-        status, remedy = 403, "use another identity, or give it the role in the access file"
+        status, remedy = 403, "give this identity one of the needed roles in the access file, or use another identity"
         if identity is rules.anonymous:
             status, remedy = 401, "send 'Authorization: Bearer TOKEN', or a client certificate that the access file knows"
         return identity.name, by, AccessError(status, f"no permission: {why}", remedy)
@@ -232,7 +232,7 @@ class Access:
         try:
             expected = read_token(self._token_file)
         except SettingError as error:
-            log.error("the token file cannot be used, every token is refused", extra={"cause": str(error)})
+            log.error("the token file cannot be used, so every token is refused", extra={"cause": str(error)})
             raise AccessError(401, "the token cannot be checked at present", "see the log of the node") from error
         if not hmac.compare_digest(given, expected):
             log.warning("refused: wrong token", extra={"peer": request.remote, "path": request.path})

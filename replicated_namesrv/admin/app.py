@@ -92,7 +92,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except (BodyError, SettingError, BadConsistencyError) as error:
         return json_error(400, str(error), "correct the request")
     except NoPermissionError as error:
-        return json_error(403, str(error), "use another identity, or give it the role in the access file")
+        remedy = "give this identity one of the needed roles in the access file, or use another identity"
+        return json_error(403, str(error), remedy)
     except UnavailableError as error:
         stale = ", or with ?readConsistency=stale" if request.method == "GET" else ""
         return json_error(503, str(error), f"ask another node, or this one later{stale}")

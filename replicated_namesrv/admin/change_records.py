@@ -1,8 +1,9 @@
 """ChangeRecords: a line of the audit log for each change of the routes that this node applied.
 
 Every node of a CP cluster applies every change, so the log of each node names who caused it, and through which node it came.
-Every node also records operations that were announced, steps of a restore, and changes of the members. A node that reads its log
-again at the start, or was down, applies them late. Facts that the last lines about this cluster contain are not recorded again.
+Every node also records operations that were announced, steps of a restore, and changes of the members. A node that was down, or
+that reads its Raft log again at the start, applies the changes late. Facts that the last lines of its audit log about this
+cluster contain are not recorded again.
 
 A node that receives a snapshot does not apply the changes before it. Neither does a node whose audit log ends before the snapshot
 on its disk. A line ``audit-gap`` says so, and names the nodes whose logs may have these changes.
@@ -122,7 +123,7 @@ class ChangeRecords:
             self._known()
 
     def _known(self) -> Recorded:
-        """What the audit log contains about this cluster; nothing if the cluster is unknown, which is only possible before
+        """The facts in the audit log about this cluster. There are none if the cluster is unknown, which is only possible before
         anything is applied."""
         found = self._find() if self._recorded is None else self._recorded
         return found or Recorded()

@@ -155,7 +155,8 @@ async def compare(request: web.Request) -> web.Response:
             continue
         by_node[node.shown_name] = answer
         if refused is None and "kv" not in answer:
-            without_kv.append({"node": node.shown_name, "why": str(answer.get(NO_KV, "its version does not compare it"))})
+            why = str(answer.get(NO_KV, "it runs an older version, which does not report its KV config"))
+            without_kv.append({"node": node.shown_name, "why": why})
     found = await _in_turns(differences_steps(dict(sorted(by_node.items())), request.app[COMPARISON], int(time() * 1000)))
     return json_response({**found, "notCompared": missing, "kvNotCompared": without_kv})
 

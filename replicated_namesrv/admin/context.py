@@ -182,8 +182,8 @@ class ObservedService(Protocol):
         """Raft status of this node, ready for JSON; None in AP."""
 
     def contacts(self) -> Mapping[str, object]:
-        """What Raft knows about its peers' connections, ready for JSON. Empty in AP, and before the node takes part in its
-        cluster."""
+        """The facts that Raft knows about its peers' connections, ready for JSON. Empty in AP, and before the node takes part in
+        its cluster."""
 
 
 class AdminService(ChangedService, OperatedService, WatchedService, ObservedService, MembersService, Protocol):

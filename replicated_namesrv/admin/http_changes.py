@@ -49,8 +49,8 @@ async def delete_kv(request: web.Request) -> web.Response:
 
 
 async def delete_topic(request: web.Request) -> web.Response:
-    """``DELETE /v1/topics/{topic}``: delete its route (``DELETE_TOPIC_IN_NAMESRV``, 216); ``?clusterName=`` only in one
-    cluster.
+    """``DELETE /v1/topics/{topic}``: delete its route (``DELETE_TOPIC_IN_NAMESRV``, 216). With ``?clusterName=``, only its queues
+    in that cluster are deleted.
 
     Brokers keep the topic, and the next registration that contains it restores the route.
     """

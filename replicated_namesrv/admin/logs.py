@@ -79,7 +79,8 @@ def _printable(line: str) -> str:
 
 
 class Throttle(logging.Filter):
-    """Lets ``LINES_PER_SOURCE`` warnings and errors of a kind pass in ``THROTTLE_S`` for each source, ``LINES_PER_KIND`` in all.
+    """Passes warnings and errors of one kind: within ``THROTTLE_S`` at most ``LINES_PER_SOURCE`` of one source, and at most
+    ``LINES_PER_KIND`` of all sources.
 
     Two records are of one kind if they have the same logger and, without numbers, the same ``KIND_CHARACTERS`` at the beginning
     of the message; the source is the host in the fact ``peer``. The next line of the kind says how many were ``left_out``.
@@ -151,7 +152,7 @@ class BackgroundHandler(logging.Handler):
                 return  # the output is closed; ``emit`` counts the records that are lost from now on
 
     def close(self) -> None:
-        """Write what is queued, waiting at most two seconds for an output that accepts nothing."""
+        """Write the queued records. Wait at most two seconds for an output that accepts nothing."""
         if self._thread.is_alive():
             try:
                 self._lines.put(None, timeout=1)

@@ -39,8 +39,8 @@ same time, each of them learns that no other one serves."""
 TARGET_CHARACTERS_MAX = 1_024
 """Maximum number of characters of a request in an audit log."""
 BACKUPS_MAX, RESTORES_MAX = 4, 1
-"""Maximum number of backups that a node sends at the same time, each of which keeps the state of its beginning in memory; and of
-restores that it receives, each of which builds a second state."""
+"""Maximum number of backups that a node sends at the same time, and of restores that it receives at the same time. Each backup
+keeps in memory the state that existed when it began. Each restore builds a second state."""
 BACKUPS = web.AppKey("backups", asyncio.Semaphore)
 RESTORES = web.AppKey("restores", asyncio.Semaphore)
 
@@ -166,7 +166,8 @@ async def _snapshot_in(request: web.Request) -> AsyncIterator[bytes]:
 
 
 async def transfer_leadership(request: web.Request) -> web.Response:
-    """``POST /v1/leader/transfer?to=NODE``: transfer leadership, without NODE to the follower with the longest log."""
+    """``POST /v1/leader/transfer?to=NODE``: transfer leadership to NODE. Without ``to``, the voter with the longest log becomes
+    leader."""
     service = request.app[CONTEXT].service
     await _announce(request)
     await service.transfer_leadership(request.query.get("to") or None)
@@ -218,8 +219,8 @@ async def change_member(request: web.Request) -> web.Response:
 
 
 async def _replace(service: AdminService, old: str, new: str, address: tuple[str, int]) -> bool:
-    """Add ``new``, wait until it votes, and remove ``old``. Steps that were taken before are left out, so the request can be
-    repeated. Returns whether a step was left. Raises SettingError, UnavailableError, OutcomeUnknownError."""
+    """Add ``new``, wait until it votes, and remove ``old``. Steps that were taken before are skipped, so the request can be
+    repeated. Returns False if all steps had been taken before. Raises SettingError, UnavailableError, OutcomeUnknownError."""
 
     def rows() -> dict[object, dict[str, object]]:
         return {row["nodeId"]: row for row in service.members()}
@@ -227,7 +228,7 @@ async def _replace(service: AdminService, old: str, new: str, address: tuple[str
     found, shown_address = rows(), "{}:{}".format(f"[{address[0]}]" if ":" in address[0] else address[0], address[1])
     is_added = new in found and found[new]["peerAddress"] == shown_address and found[new]["role"] != "observer"
     if old == new:
-        raise SettingError(f"{old} cannot be replaced by a node of the same name; give another name as by")
+        raise SettingError(f"{old} cannot be replaced by a node of the same name; give another name with the parameter 'by'")
     if old not in found and not is_added:
         raise SettingError(f"{old} is not a member; give one of {', '.join(map(str, found))}")
     if not is_added:

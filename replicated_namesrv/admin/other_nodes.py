@@ -58,7 +58,7 @@ class OtherNode:
         self.address = address
         self.status: dict[str, Any] | None = None
         self.answered_s: float | None = None
-        """When the last status that was answered was requested, on the monotonic clock."""
+        """Time at which the newest received status was requested, on the monotonic clock."""
         self.error: NodeAnswerError | None = None
         self.failing_since_s: float | None = None
         self.is_lost = False
@@ -127,7 +127,8 @@ class OtherNodes:
         self._sends_tokens = True
         self._session: aiohttp.ClientSession | None = None
         self.on_change: Callable[[str, float, str | None], None] | None = None
-        """Called with the node's name, the seconds since its last answer, and why it gives none, or None if it answers again."""
+        """Called when a node is lost, and when it answers again. Arguments: the node's name, the seconds since its last answer,
+        and the reason of the loss (None: it answers again)."""
 
     def begin(
         self,

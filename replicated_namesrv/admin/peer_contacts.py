@@ -70,7 +70,8 @@ class PeerWatch:
         self._lost: set[str] = set()
 
     def look(self, peers: Mapping[str, Mapping[str, Any]], is_late: bool, wall_ms: int) -> list[PeerChange]:
-        """What changed since the last look. ``peers``: from ``peers_of``. ``is_late``: this node was paused since then."""
+        """The losses and returns since the last look. ``peers``: from ``peers_of``. ``is_late``: this node was paused since
+        then."""
         self._contact_ms = {peer: at_ms for peer, at_ms in self._contact_ms.items() if peer in peers}
         self._lost.intersection_update(peers)
         return [] if is_late else [change for peer, facts in peers.items() for change in self._judge(peer, facts, wall_ms)]

@@ -88,7 +88,8 @@ class TimeLine:
         """When a KV entry (``name_of``) was last put or deleted, for changes since ``kv_since_ms``."""
         self.kv_since_ms = self.began_ms
         self._causes: dict[int, ChangeOrigin] = {}
-        """By revision: the caller who requested the change. It has only changes that are not read from the history yet."""
+        """By revision: the caller who requested the change. It contains only changes that have not been read from the history
+        yet."""
         self._position = history.newest
         self._number = 0
         self._standing = (is_serving(), is_fenced())
@@ -177,7 +178,7 @@ class TimeLine:
             self.note("changes-missed")
             return True
         if not changes:
-            self._causes.clear()  # no more changes in the history: it did not record the changes of these causes
+            self._causes.clear()  # all changes of the history are read, and none has these causes
         if self._position > self._history.newest:  # the state was replaced by one with a shorter history
             self._position = self._history.newest
         for change in changes:

@@ -120,7 +120,7 @@ class HttpConnections:
             connection.look()
 
     def stop(self) -> None:
-        """Look at the connections no more. The loop continues to write what is left, until the process ends."""
+        """Stop checking the connections. The loop continues to write what is left, until the process ends."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

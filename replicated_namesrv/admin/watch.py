@@ -1,12 +1,12 @@
 """``GET /v1/watch``: changes as server-sent events, resumable and without gaps.
 
 Each change of the state is one event whose ``id`` is its revision. A watcher continues after it with ``?from=REVISION`` or, as
-browsers do automatically, with the header ``Last-Event-ID``. A watcher reads from the service's history at its own pace; of the
-changes, only its position is stored. If the position is no longer in the history, the answer is 410, or within a stream the event
-``end``; both have the oldest revision from which a watcher may continue. If the whole state is replaced, an open stream
-continues with the event ``restored``. A position that is newer than this node's state is refused only after a majority was
-asked. Events without an ``id`` report other facts than changes: the leader that this node knows (``leader``), suspected brokers
-(``broker-suspected``, ``broker-cleared``; ``/v1/brokers`` has all of them), and why the stream ends (``end``).
+browsers do automatically, with the header ``Last-Event-ID``. A watcher reads from the service's history at its own pace. The node
+stores only the position of the watcher. If the position is no longer in the history, the answer is 410. Within a stream the node
+then sends the event ``end``. Both contain the oldest revision from which a watcher may continue. If the whole state is replaced,
+an open stream continues with the event ``restored``. A position that is newer than this node's state is refused only after a
+majority was asked. Events without an ``id`` report other facts than changes: the leader that this node knows (``leader``),
+suspected brokers (``broker-suspected``, ``broker-cleared``; ``/v1/brokers`` has all of them), and why the stream ends (``end``).
 
 Before events, and after each reload of the access file, the stream checks again whether its caller may watch. Except after a
 reload, it checks at most once a second, because a check can read the token file.

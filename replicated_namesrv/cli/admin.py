@@ -41,7 +41,8 @@ class AdminError(NamesrvError):
 
 
 class AdminUnknownError(NamesrvError):
-    """The outcome of a request is unknown: the connection broke, the answer cannot be read, or the node does not know it."""
+    """The outcome of a request is unknown: the connection broke, the answer cannot be read, or the node does not know the
+    outcome."""
 
     definite = False
 
@@ -179,7 +180,7 @@ def admin_of(arguments: argparse.Namespace) -> Admin:
 
 
 def token_of(arguments: argparse.Namespace) -> bytes | None:
-    """The first line of the file of --token-file, as bytes, which is what a node compares. Raises SettingError."""
+    """The first line of the file of --token-file, as bytes, because a node compares bytes. Raises SettingError."""
     path = arguments.token_file or os.environ.get(TOKEN_VARIABLE)
     if not path:
         return None

@@ -119,7 +119,7 @@ async def _adopt(servers: NameServers, arguments: argparse.Namespace) -> int:
     comparison = await _compare(servers, arguments)
     unlisted = await _unlisted(servers, arguments, configs)
     for reason in unlisted:
-        print(f"KV namespaces unknown: {reason}; or give its namespaces with --namespace", file=sys.stderr)
+        print(f"KV namespaces unknown: {reason}; or give the namespaces with --namespace", file=sys.stderr)
     is_complete = not unlisted or bool(arguments.namespace)
     if arguments.save is not None and not is_complete:
         raise AdoptError("nothing was saved: KV namespaces are unknown")

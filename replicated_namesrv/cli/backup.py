@@ -150,7 +150,7 @@ def fetch_to_stdout(admin: Admin, address: str, path: str = PATH) -> Head:
                 sys.stdout.buffer.write(data)
             head = reader.finish()
         except (BackupError, http.client.HTTPException, ConnectionResetError, TimeoutError) as cause:
-            raise StorageError(f"{address}: {reason_of(cause)}; what was written to stdout is not a backup") from None
+            raise StorageError(f"{address}: {reason_of(cause)}; the output on stdout is not a complete backup") from None
     sys.stdout.buffer.flush()
     return head
 

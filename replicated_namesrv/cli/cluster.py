@@ -177,7 +177,7 @@ def check_ports(plans: Iterable[NodePlan]) -> None:
                 taken.append(f"{host_port((host, port))} ({purpose} address of {plan.node_id})")
     if taken:
         raise ProcessError(
-            f"in use: {', '.join(taken)}; stop what listens there (perhaps another cluster or a RocketMQ name server)"
+            f"in use: {', '.join(taken)}; stop the programs that use them (perhaps another cluster or a RocketMQ name server)"
             " or choose other ports with --listen HOST:PORT"
         )
 

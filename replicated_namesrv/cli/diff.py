@@ -217,7 +217,7 @@ async def _diff(servers: NameServers, arguments: argparse.Namespace) -> int:
     else:
         print_comparison(comparison, arguments.limit, is_complete=not unlisted)
         for reason in unlisted.values():
-            print(f"KV namespaces unknown: {reason}; or give its namespaces with --namespace")
+            print(f"KV namespaces unknown: {reason}; or give the namespaces with --namespace")
     if comparison.differs:
         return BAD
     return USAGE if comparison.unreachable or skipped else FOUND

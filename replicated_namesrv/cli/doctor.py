@@ -150,8 +150,8 @@ def _addresses(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _wrong(error: NamesrvError) -> Finding:
-    """The finding of a wrong setting. Its remedy is the end of the message: what follows the last semicolon or, without one, the
-    last colon."""
+    """The finding of a wrong setting. Its remedy is the text after the last semicolon of the message or, if there is none, after
+    the last colon."""
     text = str(error)
     problem, _, remedy = text.rpartition("; " if "; " in text else ": ")
     return Finding("settings", PROBLEM, problem or text, remedy if problem else "correct this setting (docs/settings.md)")
@@ -196,7 +196,8 @@ def _examine(settings: Settings, admin: Admin, others: Sequence[str], syncs: His
         known = known_members(settings)
         if unknown := ", ".join(name for name in sorted(peers) if name not in known):
             text = (
-                f"peerDial names {unknown}, which {'join' if settings.join else 'peers'} does not name: used once it is a member"
+                f"peerDial names {unknown}, which {'join' if settings.join else 'peers'} does not name; an entry is used when "
+                "its node becomes a member"
             )
             yield Finding("settings", OK, text)
     yield from _ports(settings, admin, {name: address for name, address in own.items() if address is not None})
@@ -293,7 +294,7 @@ def _names(hosts: Iterable[str]) -> Iterator[Finding]:
 
 
 def _reachable(addresses: Iterable[tuple[str, str, int]], timeout_s: float) -> Iterator[Finding]:
-    """Check that the ports of the other nodes accept connections. ``addresses``: what it is, host, port."""
+    """Check that the ports of the other nodes accept connections. ``addresses``: the purpose, host and port of each address."""
     for name, host, port in addresses:
         try:
             began = time.monotonic()

@@ -92,8 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _own_node(file: str) -> tuple[str, ssl.SSLContext | None]:
-    """The admin address of the node with this properties file, and the TLS context for it: exactly the certificate of the node is
-    trusted, whatever its names are. Raises SettingError, OSError."""
+    """The admin address of the node with this properties file, and the TLS context for it: only the certificate of the node is
+    trusted, and its names are not checked. Raises SettingError, OSError."""
     settings = load_settings(file, {"dataDir": os.devnull})  # no dataDir: run-time changes cannot affect the admin port
     own = own_admin(settings)
     if own is None:

@@ -45,8 +45,8 @@ def is_backup(file: Path) -> bool:
 
 
 async def import_entries(servers: NameServers, arguments: argparse.Namespace, entries: list[tuple[str, str, str]]) -> int:
-    """Put every entry on every server. Prints, for each server, the number of entries it accepted and the first it did not
-    accept. Returns the exit code."""
+    """Put every entry on every server. Prints, for each server, the number of entries that it accepted, and the first entry that
+    it did not accept. Returns the exit code."""
     done: dict[str, int] = {}
     problems: dict[str, str] = {}
     heard = dict.fromkeys(servers.addresses, time.monotonic())

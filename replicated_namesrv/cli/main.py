@@ -108,7 +108,7 @@ def parser_of(name: str) -> tuple[argparse.ArgumentParser, object]:
 
 
 class _LossyFile(io.FileIO):
-    """Discards what it cannot write."""
+    """Discards text that it cannot write."""
 
     def write(self, data: Any) -> int:
         try:
@@ -118,8 +118,9 @@ class _LossyFile(io.FileIO):
 
 
 def _open_streams() -> None:
-    """Give a process without stdout or stderr (``>&-``) one that discards everything. Python has None in their place. What stderr
-    cannot take, because its disk is full or its pipe is closed, is discarded, too. Otherwise it would change the exit code."""
+    """If the process has no stdout or stderr (``>&-``), Python has None in its place. Replace it by a stream that discards
+    everything. Text that stderr cannot accept, because its disk is full or its pipe is closed, is discarded, too. Otherwise the
+    error would change the exit code."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 -- open until the process ends

@@ -3,8 +3,8 @@
 The leader knows the progress of all members, so its answer is shown if it answers. Otherwise an answer that names a leader is
 preferred, then one of a higher term. A change is requested from the leader until it is made or refused. If the leader transfers
 leadership, the next leader gets the request. ``add``, ``promote`` and ``replace`` then wait until the node votes. ``add`` of an
-observer waits until it has the log. If that takes too long, the command ends. The same command, run again, continues to wait; if
-everything has been done meanwhile, it says so.
+observer waits until it has the log. If that takes too long, the command ends. If the same command is run again, it continues to
+wait. If everything has been done meanwhile, it reports this.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("action", choices=tuple(_OPERANDS))
     parser.add_argument("operands", nargs="*", metavar="NAME", help="node, and for add, replace and move its peer address")
-    parser.add_argument("--observer", action="store_true", help="add: a member that never votes")
+    parser.add_argument("--observer", action="store_true", help="with add: a member that does not vote until it is promoted")
     parser.add_argument("--within", type=seconds, default=WITHIN_S, metavar="S", help=f"seconds to wait (default {WITHIN_S})")
     codes = "0 shown or done; 1 refused, for example by an independent node; 2 usage, no node answered, or not finished in time"
     add_admin_arguments(parser, _EXAMPLES, codes)
@@ -88,7 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(admin: Admin, addresses: tuple[str, ...], as_json: bool) -> int:
-    """Print the members as the leader knows them, if it answers. If ``addresses`` is another node, the leader is asked, too."""
+    """Print the members as the leader knows them, if it answers. If ``addresses`` names only one node, and it is not the leader,
+    the other nodes are asked, too."""
 
     def ask(some: tuple[str, ...]) -> list[Any]:
         return ask_all(some, lambda address: admin.ask(address, "/v1/members"))

@@ -28,7 +28,8 @@ def words_of(option: str, command: str, missing: str = "give a command") -> list
 
 
 def filled(words: Sequence[str], values: Mapping[str, str], lists: Mapping[str, Sequence[str]] | None = None) -> list[str]:
-    """``words`` with ``{name}`` replaced by the value of this name. A word that is ``{name}`` of a list becomes its items."""
+    """``words`` with ``{name}`` replaced by the value of this name. A word that consists of the ``{name}`` of a list is replaced
+    by the items of this list."""
     found: list[str] = []
     for word in words:
         items = (lists or {}).get(word[1:-1]) if word.startswith("{") and word.endswith("}") else None

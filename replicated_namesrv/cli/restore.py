@@ -47,7 +47,8 @@ HELP = "load a backup into a fresh cluster"
 
 CONFLICT = 409
 TIMEOUT_S, TIMEOUT_S_PER_MIB = 600.0, 1.0
-"""Time limit for the cluster's answer, and what each MiB of the file adds to it. The file passes through the cluster's log."""
+"""Time limit for the cluster's answer, and the time that each MiB of the file adds to it. The file passes through the cluster's
+log."""
 
 _EXAMPLES = """\
   namesrv restore namesrv.backup

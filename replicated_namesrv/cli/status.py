@@ -63,8 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def look_at_cluster(admin: Admin, addresses: tuple[str, ...]) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
-    """The addresses that were asked, and the status of each node. If ``addresses`` is one node of a CP cluster, all nodes that it
-    names are asked: an operator gives the address of any node, and another one may lead."""
+    """The addresses that were asked, and the status of each node. If ``addresses`` contains only one node, and this node belongs
+    to a CP cluster, all nodes that it names are asked, because another one may lead."""
     answers = _ask(admin, addresses)
     nodes = _rows(addresses, answers)
     if len(nodes) == 1 and len(nodes[0].get("members") or ()) > 1:
@@ -243,7 +243,7 @@ def _print(facts: dict[str, Any]) -> None:
         }
         print(f"revision {facts['revision']}, digests {words[facts['digestsEqual']]}")
     elif facts["mode"] == "ap":
-        print("independent nodes: 'namesrv diff' compares what they answer")
+        print("independent nodes: 'namesrv diff' compares their answers")
     for problem in facts["problems"]:
         print(f"problem: {problem}")
 
@@ -251,7 +251,7 @@ def _print(facts: dict[str, Any]) -> None:
 def _spare(facts: dict[str, Any]) -> str:
     count = facts["mayFail"]
     if facts["serving"] < facts["quorum"]:
-        return f"only {facts['serving']} of those asked serve"
+        return f"only {facts['serving']} of the asked nodes serve"
     return "no further node may fail" if count == 0 else f"{count} more may fail" if count > 1 else "one more may fail"
 
 

@@ -1,4 +1,4 @@
-"""What ``namesrv switch`` compares: KV entries and shared settings of backups and kvConfig.json files."""
+"""The KV entries and shared settings of backups and kvConfig.json files, which ``namesrv switch`` compares."""
 
 from collections.abc import Mapping
 from pathlib import Path

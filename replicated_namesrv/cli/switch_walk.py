@@ -11,8 +11,8 @@ nothing. COMMAND switches one node (``namesrv switch --to MODE DIR --backup …`
    added to this cluster and votes.
 5. It waits until all name servers list the same brokers and topics again.
 
-If it stops, the nodes that were not reached stay in their mode and serve. Run again, it continues. What it has to do follows from
-the present modes and members:
+If the command stops, the nodes that it has not reached stay in their mode and serve. If it is run again, it continues. Its next
+steps follow from the present modes and members:
 
     --to  the node runs in   and                      it is
     cp    AP                                          switched, and added

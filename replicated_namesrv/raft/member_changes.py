@@ -62,7 +62,7 @@ class MemberChange(NamedTuple):
     address: Address | None = None
     """Address at which the other members reach the member; for ``add`` and ``move``."""
     observer: bool = False
-    """For ``add``: the new member never votes."""
+    """For ``add``: the new member does not vote until it is promoted."""
     details: str | None = None
     """For ``add`` and ``move``: a text that the user of this package defines; None: the text stays as before."""
 

@@ -29,7 +29,7 @@ class Kind(IntEnum):
     LEARNER = 2
     """The member becomes a voter when it keeps up."""
     OBSERVER = 3
-    """The member never votes."""
+    """The member does not vote until it is promoted."""
 
 
 class RaftMember(NamedTuple):

@@ -90,8 +90,8 @@ class Stall:
         return stalls_at
 
     def next_wakeup(self) -> float:
-        """While a sync is in progress, ticks come often enough to distinguish a stall of this process from one of the disk, and
-        when the limit is exceeded."""
+        """Time of the next tick. While a sync is in progress, ticks are frequent enough to distinguish a stall of this process
+        from a stall of the disk. A tick also comes when the sync exceeds its limit."""
         if self._syncs.oldest_at is None:
             return FOREVER
         wake_at = self._ticked_at + self._limit / 4

@@ -58,7 +58,8 @@ class ConfirmedAnswers:
         self._batch: _Batch | None = None
 
     def answer(self, connection: RemotingConnection, data: bytes, start: int, pieces: list[bytes]) -> int:
-        """Like ``RouteAnswers.answer``. The position is also after queries that wait: ``connection`` gets their answers later."""
+        """Like ``RouteAnswers.answer``. The returned position is also behind the queries that wait for the barrier:
+        ``connection`` gets their answers later."""
         metrics = self._metrics
         hits, misses = metrics.fast_path_hits, metrics.fast_path_misses
         found: list[bytes] = []

@@ -4,9 +4,9 @@ A handler returns an ``Answer`` or a ``Deferred`` one. Everything else is the sa
 requests are executed and not answered. Unknown codes get an error. An exception of a handler is answered with the code of the
 exception, or with 1. If too many requests wait, further ones are answered with code 2.
 
-If a request fails because state or outcome cannot be confirmed, the connection is closed instead. A client uses another
-name server only when its connection breaks, and stays connected to one that answers with an error code. With
-``noQuorumPolicy=serve-stale`` this applies only to route queries that name no level.
+If a request fails because state or outcome cannot be confirmed, the connection is closed instead. A client uses another name
+server only when its connection breaks, and stays connected to one that answers with an error code. With
+``noQuorumPolicy=serve-stale`` such a request gets an error code, except a route query that names no level.
 """
 
 import time

@@ -238,8 +238,8 @@ class Machine(Endpoint):
         self.enqueue(lambda process: process.on_message(peer, message))  # type: ignore[arg-type]  # the network carries Raft messages only
 
     def enqueue(self, event: Callable[[Process], Work | None]) -> None:
-        """Pass an event to the process at its next turn. It is lost if there is no process. Without a result, an event leaves
-        work for ``tick``."""
+        """Pass an event to the process at its next turn. It is lost if there is no process. If ``event`` returns None, the
+        process has to tick after it."""
         if self.process is not None:
             self._inbox.append(event)
             self._turn_soon()

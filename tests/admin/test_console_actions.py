@@ -130,7 +130,7 @@ async def test_who_may_not_change_anything_is_told_why(tmp_path: Path) -> None:
             await page.goto(console(port, place))
             button = page.get_by_role("button", name=label)
             await expect(button).to_have_attribute("aria-disabled", "true", timeout=LIMIT_MS)
-            why = re.compile(f"^no permission: it needs the role {role}, and read has read; use another identity")
+            why = re.compile(f"^no permission: it needs the role {role}, and read has read; give this identity one of the needed")
             await expect(button).to_have_accessible_description(why)
             await button.click(force=True)
             assert await page.locator(OPEN_DIALOG).count() == 0

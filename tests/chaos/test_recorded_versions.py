@@ -1,4 +1,4 @@
-"""What the brokers of a run record of the answers to ``QUERY_DATA_VERSION`` (322) and to registrations."""
+"""Tests of the records that brokers of a chaos run make of answers to ``QUERY_DATA_VERSION`` (322) and to registrations."""
 
 import asyncio
 import itertools

@@ -184,9 +184,9 @@ def test_a_broken_off_run_that_was_judged_is_no_finished_one(tmp_path: Path) -> 
     ("change", "expected"),
     [
         ({"schema": 2}, "schema version 2, but this release reads only version 1"),
-        ({"scenario": {}}, "manifest and trace are not what a run leaves"),
-        ({"nodes": 3}, "manifest and trace are not what a run leaves"),
-        ({"clients": [{}]}, "manifest and trace are not what a run leaves"),
+        ({"scenario": {}}, "manifest or trace has wrong content"),
+        ({"nodes": 3}, "manifest or trace has wrong content"),
+        ({"clients": [{}]}, "manifest or trace has wrong content"),
     ],
 )
 def test_a_manifest_changed_by_hand_is_told(

@@ -53,7 +53,8 @@ async def test_a_sound_machine_has_no_problem(tmp_path: Path) -> None:
 
 async def test_a_node_that_only_peer_dial_names_is_told_and_tried(tmp_path: Path) -> None:
     found = await findings(*member(tmp_path, f"peerDial=n4=127.0.0.1:{free_ports(1)[0]}"), code=0)
-    assert "peerDial names n4, which peers does not name: used once it is a member" in [f["text"] for f in found["settings"]]
+    text = "peerDial names n4, which peers does not name; an entry is used when its node becomes a member"
+    assert text in [f["text"] for f in found["settings"]]
     (tried,) = found["reachability"]
     assert tried["text"].startswith("peer n4: ")
 

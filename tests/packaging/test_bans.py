@@ -12,7 +12,7 @@ from tests.packaging.tree import ROOT, product_sources, sources, statements, tra
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 100
 
-# Put together here so that this file does not contain what it looks for.
+# Put together here so that this file does not contain the texts that it looks for.
 REGISTRY_HOSTS = [
     ".".join(parts)
     for parts in (

@@ -1,4 +1,4 @@
-"""Deployment files: accepted by the tools that check their formats, and by the product that they configure."""
+"""Deployment files are accepted by the tools that check their formats, and by the product that they configure."""
 
 import configparser
 import os
@@ -29,7 +29,7 @@ def tool(name: str) -> str:
     """A program of the test environment."""
     found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if found is None:
-        pytest.skip(f"{name} is not there: it has no wheel for this platform, or the system brings none")
+        pytest.skip(f"the program {name} is missing: it has no wheel for this platform, or is not installed on this system")
     return found
 
 
@@ -97,7 +97,7 @@ def test_unit_notifies_is_watched_reloads_and_is_hardened() -> None:
     assert service["CapabilityBoundingSet"] == ""
     config = "-c /etc/namesrv/namesrv.properties"
     assert f" serve {config} " in service["ExecStart"]
-    assert f" drain {config} " in service["ExecStop"], "so that the drain finds another adminListen, and HTTPS"
+    assert f" drain {config} " in service["ExecStop"], "the drain must read the file, because it may set adminListen and HTTPS"
 
 
 @pytest.mark.parametrize("count", [3, 5])
@@ -229,7 +229,7 @@ def test_manifests_make_a_cluster(count: int, secret: Path) -> None:
     assert (headless["clusterIP"], headless["publishNotReadyAddresses"]) == ("None", True)
     assert stateful_set["spec"]["serviceName"] == "namesrv-peers"
     for name, (host, _) in transport_settings(nodes[0]).addresses.items():
-        assert host == f"{name}.namesrv-peers.namesrv.svc.cluster.local", "a DNS name that stays"
+        assert host == f"{name}.namesrv-peers.namesrv.svc.cluster.local", "the DNS name of a pod does not change"
     assert found["PodDisruptionBudget/namesrv"]["spec"]["maxUnavailable"] == 1
     pod = stateful_set["spec"]["template"]["spec"]
     assert pod["enableServiceLinks"] is False, "variables of other services are unknown settings"

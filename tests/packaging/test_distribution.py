@@ -1,4 +1,4 @@
-"""The distribution: built with standard tools, inspected, installed into an empty environment and run there."""
+"""The distribution is built with standard tools, inspected, installed into an empty environment and run there."""
 
 import json
 import os
@@ -173,7 +173,7 @@ def test_chaos_and_analyze_run_without_a_checkout(installed: Path, tmp_path: Pat
 
 
 def test_the_script_for_ci_runs_from_a_clean_home(distributions: Path, tmp_path: Path) -> None:
-    """As a job on a new runner: it installs the wheel with what it needs, runs a scenario, and writes the summary."""
+    """A job on a new runner installs the wheel with its dependencies, runs a scenario, and writes the summary."""
     (wheel,) = distributions.glob("*.whl")
     home, out = tmp_path / "home", tmp_path / "out"
     home.mkdir()

@@ -133,7 +133,7 @@ def test_no_module_is_part_of_an_import_cycle() -> None:
 
 
 def test_the_drawing_of_raft_and_replication_is_true() -> None:
-    """Every module occurs in it once, and imports only modules on lower lines."""
+    """Every module occurs in the drawing once, and imports only modules on lower lines."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     drawing = text.partition("imports only modules on lower lines:\n\n```\n")[2].partition("```")[0]
     drawn = [block.splitlines()[1:] for block in drawing.strip("\n").split("\n\n")]
@@ -158,7 +158,8 @@ def test_pure_layers_know_no_io_clock_or_randomness() -> None:
 
 
 def test_bare_names_of_linked_folders_are_never_imported() -> None:
-    """Those names belong to other projects; inside the product the folders are replicated_namesrv.compat and so on."""
+    """On the package index, these names belong to other projects. In the product the folders are ``replicated_namesrv.compat``
+    and so on."""
     assert not [str(found) for file in sources() for found in imports(file) if found.target.split(".")[0] in LINKED]
 
 

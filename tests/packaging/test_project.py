@@ -50,7 +50,7 @@ def test_linked_folders_are_links_inside_the_package(name: str) -> None:
         mode = subprocess.run(
             ["git", "ls-files", "-s", f"replicated_namesrv/{name}"], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout.split()[0]
-        assert mode == "120000", "git holds a copy where a link belongs"
+        assert mode == "120000", "git has a copy of the folder in place of a link"
 
 
 def test_metadata() -> None:

@@ -1,4 +1,5 @@
-"""External programs: old ones are ignored, a named one is used or refused, Toxiproxy is built once and runs."""
+"""Tests of external programs. Old versions are ignored. A program that the user names is used or refused. Toxiproxy is built once
+and runs."""
 
 import json
 import subprocess

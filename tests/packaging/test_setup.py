@@ -109,7 +109,7 @@ def test_a_changed_list_is_installed_from_scratch(checkout: Path) -> None:
     status, _, err = call(checkout, "setup")
     assert status == 0, err
     assert installed(checkout, "idna")
-    assert not installed(checkout, "prometheus_client"), "what a list no longer names is gone"
+    assert not installed(checkout, "prometheus_client"), "a package that the list no longer names is not installed"
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_a_wrong_hash_installs_nothing_and_is_told(checkout: Path) -> None:
         assert "DO NOT MATCH THE HASHES" in err
         assert "pip could not install list base" in err
         assert "Traceback" not in err
-        assert call(checkout, "--help")[0] == 2, "the next call tries again instead of running without"
+        assert call(checkout, "--help")[0] == 2, "the next call installs the list before it runs the command"
     finally:
         base.write_text(good, encoding="utf-8")
     assert call(checkout, "setup")[0] == 0
@@ -293,7 +293,8 @@ def test_lists_follow_from_the_selected_tests(
 
 
 def test_tests_keep_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise each of a thousand processes compiles the sources again. Images of containers often set the variable."""
+    """If Python does not keep compiled code, each of a thousand processes compiles the sources again. Images of containers often
+    set the variable that prevents it."""
     script = load_script()
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setattr(script, "set_up", lambda names: False)

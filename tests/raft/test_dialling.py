@@ -29,8 +29,8 @@ def test_a_peer_that_connects_is_dialled_at_once(monkeypatch: pytest.MonkeyPatch
 
 async def test_a_new_process_is_accepted_before_it_stops_waiting_for_introductions() -> None:
     """The machine of ``a`` lost its power, and its connection is still open at ``b``. While ``b`` considers this connection
-    alive, ``b`` refuses the new process. The pauses grew to 1.5 s, so the process made promises before ``b`` could report what
-    ``b`` remembers."""
+    alive, ``b`` refuses the new process. In an earlier version the pauses between two attempts grew to 1.5 s, so the silence
+    after the start ended before ``b`` could report what ``b`` remembers."""
     first, second = pair_of_settings()
     async with started(first, second) as (former, b):
         await both_connected(former, b)

@@ -31,7 +31,7 @@ def entry(state: int, epoch: int = EPOCH, opened_ms: int = AGE_MAX) -> ReportEnt
 
 
 class Leader:
-    """n1 leads. Nodes report four times a second; the broker was registered before its term."""
+    """n1 leads. Nodes report four times a second. The broker was registered before the term of this leader."""
 
     def __init__(self, removed_ms: float = -math.inf) -> None:
         self.departures = Departures(MEMBERS, "n1", GRACE, 0, LivenessDefences(), removed_ms)
@@ -186,7 +186,7 @@ def test_a_registration_that_ended_is_not_gone() -> None:
 @pytest.mark.parametrize("is_backup", [False, True])
 @pytest.mark.parametrize("ran_ms", [1_000, 0])
 def test_never_attached(ran_ms: int, is_backup: bool) -> None:
-    """The processes of the nodes began within T, ``ran_ms`` before the registration."""
+    """Each node's process began ``ran_ms`` before the registration, which is less than T."""
     leader = Leader()
     for node in MEMBERS:
         leader.report(node, full=True, running_ms=0)
@@ -542,7 +542,7 @@ def test_104_waits_for_lists() -> None:
 
 @pytest.mark.parametrize("state", [HELD, RELEASED, LOST, None])
 def test_104_waits_for_an_unreported_registration(state: int | None) -> None:
-    """A report about the earlier process is not waited for."""
+    """A report that the broker closed its connection (LOST) is about the earlier process, so it does not end the wait."""
     leader = Leader()
     leader.lists(n1=(), n2=(), n3=())
     assert not leader.departures.awaits_report(KEY, leader.now_ms)
@@ -599,7 +599,7 @@ def test_104() -> None:
     leader.lists(n1=(entry(LOST, opened_ms=0),), n2=(entry(HELD, opened_ms=1_000),), n3=(entry(HELD, EPOCH - 1, opened_ms=0),))
     assert not leader.is_late(4_000)
     leader.lists(n2=(entry(HELD),))
-    assert not leader.is_late(0), "of an age that its node does not tell"
+    assert not leader.is_late(0), "a connection whose age its node does not report is not newer"
 
 
 def test_a_node_that_became_unheard_keeps_its_word_on_104() -> None:

@@ -443,8 +443,9 @@ def test_a_time_out_that_is_not_positive_ends(timeout_ms: int) -> None:
 
 
 def test_time_outs_that_are_not_positive_do_not_stop_the_leader() -> None:
-    """One broker dies. Others of one group take its id from each other: z:1 with time-outs of 0 and 1,000 s in turn, and new ones
-    with 0. The leader's tick must not fail, and the dead broker is removed."""
+    """One broker dies. In the group ``z``, two brokers take the id 0 from each other. One is z:1, with time-outs of 0 and 1,000 s
+    in turn. The other has a new address each time, and a time-out of 0. The leader's tick must not fail, and the dead broker is
+    removed."""
     with virtual_cluster() as cluster:
         failures: list[str] = []
         cluster.servers.on_failure = failures.append
@@ -750,8 +751,8 @@ def test_a_dead_broker_goes_by_the_bound_of_the_design(changes: tuple[float, ...
 
 @pytest.mark.parametrize("changes", [(0.3, 0.34), (0.34, 0.49), (0.49, 0.5)], ids=str)
 def test_a_broker_that_renews_twice_in_a_time_out_outlives_two_leaders_in_each_period(changes: tuple[float, float]) -> None:
-    """``registerNameServerPeriod`` 60 s and the default time-out of 120 s, in proportion. Each period has two changes of leader,
-    before and after silence is recorded."""
+    """As in production, the time-out is twice the period between registrations (here 6 s and 3 s, by default 120 s and 60 s).
+    Each period has two changes of leader, before and after silence is recorded."""
     with virtual_cluster() as cluster:
         wires = [cluster.wire(name) for name in cluster.machines]
         for wire in wires:

@@ -431,7 +431,7 @@ async def test_a_pause_ages_the_state_but_is_no_silence_of_the_others() -> None:
         scene.at_once(STALE, 5_000)
     scene.reads.tick()
     assert not scene.reads.fenced
-    assert isinstance(scene.reads.barrier(None, None), Future), "what it knew before it slept answers nobody"
+    assert isinstance(scene.reads.barrier(None, None), Future), "after a pause, a read waits for a new confirmation"
     scene.run(FENCE_AFTER_MS - 500)
     assert not scene.reads.fenced
     scene.run(500)

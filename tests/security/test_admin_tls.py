@@ -55,7 +55,7 @@ def test_the_admin_port_speaks_https_and_takes_a_new_certificate(tmp_path: Path,
         before = certificate(node)
         cert.write_text("no certificate")
         key.write_text("no key")
-        wait_until(lambda: "the old certificate stays in use" in node.log, "what cannot be used is not")
+        wait_until(lambda: "the old certificate stays in use" in node.log, "the log line that the old certificate stays in use")
         assert certificate(node) == before
         self_signed_files(tmp_path)
         wait_until(lambda: certificate(node) == cert.read_text(), "the new certificate")

@@ -30,7 +30,7 @@ class Hadoop:
     """One NameNode, DataNode, ResourceManager and NodeManager. Everything that they write is in ``folder``."""
 
     def __init__(self, folder: Path, jars: Path, java_home: Path) -> None:
-        """``jars``: the folder of ``provision.hadoop_jars``."""
+        """``jars``: the folder that ``provision.require_hadoop_jars`` returns."""
         self._folder, self._java = folder, java_home / "bin" / "java"
         logging = sorted(path for name in ("log4j", "slf4j-api-2") for path in (SPARK_HOME / "jars").glob(f"{name}*.jar"))
         self.configuration = folder / "conf"

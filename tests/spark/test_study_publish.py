@@ -389,7 +389,7 @@ def test_verdicts_of_the_present_checks_are_published(study: Path, tmp_path: Pat
     capsys.readouterr()
     # generated traces are for the analysis only, so the checks refuse them
     assert run_command("study", ["publish", str(study), "--to", str(to), "--judge-again"]) == 2
-    assert "manifest and trace are not what a run leaves" in capsys.readouterr().err
+    assert "manifest or trace has wrong content" in capsys.readouterr().err
     assert run_command("study", ["publish", "--judge-again"]) == 2
     assert "--judge-again: needs the runs" in capsys.readouterr().err
 

@@ -130,7 +130,8 @@ def classpath(jars: Path) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Fetch everything now: ``python -m tests.support.provision``; prints where it is."""
+    """``python -m tests.support.provision [VERSION …]``: provides RocketMQ's jars of these versions (default: all versions) and
+    the Toxiproxy server. Prints the path of each."""
     versions = arguments or [*ROCKETMQ_VERSIONS, NEWEST_ROCKETMQ]
     for version in versions:
         print(version, rocketmq_jars(version))

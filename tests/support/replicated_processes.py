@@ -86,7 +86,7 @@ class ReplicatedProcesses:
         await self.all_serve()
 
     async def start_node(self, name: str) -> None:
-        """Start the node's process, which does not run. Does not wait until it serves."""
+        """Start the process of a node whose process is not running. Does not wait until the node serves."""
         await self.nodes[name].start()
         self._ends[name] = asyncio.ensure_future(self.nodes[name].wait())
 

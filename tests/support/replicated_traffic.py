@@ -210,7 +210,7 @@ class Traffic:
             counts = self.looked_up, len(self.written), len(self.registered)
             wanted = (lookups, writes, registrations)
             if any(now - then < want for now, then, want in zip(counts, before, wanted, strict=True)):
-                raise ValueError(f"{before} look-ups, writes and registrations became {counts}")
+                raise ValueError(f"too little progress: look-ups, writes and registrations were {before} and are {counts}")
             return True
 
         await eventually(look, "progress")

@@ -260,7 +260,7 @@ function MemberOperations({ cluster }) {
   return html`<${Action} label="Add a voter" needs="operate" title="Add a voter" disabled=${disabled} input=${input} done=${poll} run=${async (text) => changeMember("add", text)}
       preview=${html`<p>The node receives the state without a vote, and becomes a voter when it keeps up. Start it before, on an empty disk, with <code>join</code>.</p>`} />
     <${Action} label="Add an observer" needs="operate" title="Add an observer" disabled=${disabled} input=${input} done=${poll} run=${async (text) => changeMember("add", text, "&observer=true")}
-      preview=${html`<p>The node receives the state and never votes. Its loss affects no other node. Start it before, on an empty disk, with <code>join</code>.</p>`} />
+      preview=${html`<p>The node receives the state, and does not vote until it is promoted. Its loss affects no other node. Start it before, on an empty disk, with <code>join</code>.</p>`} />
     <${Action} label="Move a member" needs="operate" title="Give a member another address" disabled=${disabled} input=${input} done=${poll} run=${async (text) => changeMember("move", text)}
       preview=${html`<p>The other nodes look for the member at the new address from then on. Start it there with the same disk.</p>`} />`;
 }
