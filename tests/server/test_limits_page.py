@@ -111,7 +111,7 @@ def test_answers_of_the_admin_port() -> None:
     assert f"reads no byte of an answer for {unread.UNREAD_TIMEOUT_S:g} s" in WORDS
     assert f"use more than {unread.UNREAD_BYTES_MAX >> 20} MiB" in WORDS
     assert f"{unread.UNREAD_BYTES_MAX >> 20} MiB for unread answers" in WORDS
-    assert f"Up to {unread.SMALL_BYTES >> 10} KiB of each connection" in WORDS
+    assert f"A connection with at most {unread.SMALL_BYTES >> 10} KiB of unread answers does not count" in WORDS
     assert (operations.RESTORES_MAX, unread.COPIES) == (1, 2), "the page says one, and twice"
 
 
