@@ -91,7 +91,7 @@ async def restore(request: web.Request) -> web.Response:
     """
     if request.app[RESTORES].locked():
         await _drop_rest(request)
-        return json_error(409, "this node receives another backup at present", "wait until that restore has ended")
+        return json_error(429, "this node receives another backup at present", "wait until that restore has ended")
     async with request.app[RESTORES]:
         return await _restore(request)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from replicated_namesrv.errors import SettingError, StorageError
 from replicated_namesrv.files import give_to_owner, sync_folder
 from replicated_namesrv.raft.raft_errors import RaftError
-from replicated_namesrv.raft.recovery import check_unused
+from replicated_namesrv.raft.recovery import Recovered, check_unused
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.routes.state import RouteInfoManager
@@ -40,6 +40,15 @@ def check_place(directory: Path, data_dir: Path, old_id: str, new_id: str) -> No
         )
     if (data_dir / OLD).exists():
         raise SettingError(f"{data_dir / OLD} exists, from an earlier recovery; move it away first")
+
+
+def was_made(data_dir: Path, found: Recovered, new_id: str) -> bool:
+    """Whether a former call has made the new cluster ``new_id`` already, and no member was added since then. Removes what an
+    interrupted call left."""
+    if found.cluster != new_id or found.members != (found.node,) or not (data_dir / OLD).is_dir():
+        return False
+    shutil.rmtree(data_dir / NEW, ignore_errors=True)
+    return True
 
 
 def make(data_dir: Path, node: str, cluster_id: str, state: RouteInfoManager) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from replicated_namesrv import __version__
 from replicated_namesrv.cli.backup import refuse_replacing, saving
 from replicated_namesrv.cli.client import print_json
-from replicated_namesrv.cli.new_cluster import OLD, check_place, make
+from replicated_namesrv.cli.new_cluster import OLD, check_place, make, was_made
 from replicated_namesrv.errors import StorageError
 from replicated_namesrv.raft.raft_errors import RaftError
 from replicated_namesrv.raft.recovery import Recovered, recover
@@ -80,7 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     except (RaftError, RouteFormatError) as error:
         raise StorageError(f"{error}; 'namesrv log inspect {directory}' shows what is there") from None
     facts = _facts(found, machine.state)
-    if new_id is not None:
+    is_made = new_id is not None and was_made(data_dir, found, new_id)
+    if new_id is not None and not is_made:
         check_place(directory, data_dir, found.cluster, new_id)
         if not found.votes:
             raise StorageError(
@@ -91,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         _print(found, facts)
     if file is not None:
         _save(file, found, machine.state)
-    if new_id is not None:
+    if new_id is not None and not is_made:
         make(data_dir, found.node, new_id, machine.state)
     if arguments.json:
         print_json(facts | {"file": None if file is None else str(file), "newCluster": new_id})
@@ -104,7 +105,10 @@ def run(arguments: argparse.Namespace) -> int:
     elif file is None:
         print(f"\nnothing was saved: give a FILE, as in: namesrv recover {arguments.directory} survivor.backup")
     else:
-        print(f"\nsaved to {file}; start a new cluster with empty data directories, and load it with: namesrv restore {file}")
+        print(
+            f"\nsaved to {file}; start a new cluster with empty data directories (its founders need peers, not join), and load "
+            f"it with: namesrv restore {file}"
+        )
     return GOOD
 
 

@@ -12,7 +12,7 @@ count in row F1 only.
 | row | we are   | peers                                              | outcome              | reason                            |
 |-----|----------|----------------------------------------------------|----------------------|-----------------------------------|
 | F1  | blank    | one is a member                                    | member, its founders | join as a learner                 |
-| F12 | blank    | we join a cluster                                  | wait                 | we never found a new cluster      |
+| F12 | blank    | we join a cluster (a problem if all are blank)     | wait                 | we never found a new cluster      |
 | F2  | blank    | not all configured ones have greeted               | wait                 | one may be a member               |
 | F3  | blank    | one has promised with other data directories       | wait; problem        | a disk was lost while founding    |
 | F4  | blank    | all are blank, or have promised the same nodes     | promise              |                                   |
@@ -39,6 +39,10 @@ from replicated_namesrv.raft.identity import BLANK, MEMBER, PROMISED, Identity
 from replicated_namesrv.raft.raft_messages import Greeting
 
 ROWS = tuple(f"F{number}" for number in range(1, 13))
+NOBODY_FOUNDS = (
+    "no node that answers belongs to a cluster, and this node has join, so it does not found one: start a member, or found a new "
+    "cluster with peers in place of join"
+)
 REMEDY = "if the cluster was never formed, nothing is stored yet: remove the data directories of all nodes. Otherwise keep them"
 
 
@@ -74,7 +78,8 @@ def _step_of_blank(
         if greeting.state == MEMBER:
             return FormationStep("F1", MEMBER, dict(greeting.founders))
     if joins:
-        return FormationStep("F12")
+        found = bool(greetings) and all(greeting.state == BLANK for greeting in greetings.values())
+        return FormationStep("F12", problem=NOBODY_FOUNDS if found else None)
     greetings = {peer: greeting for peer, greeting in greetings.items() if peer in members}
     if 1 + len(greetings) < promises_needed:
         return FormationStep("F2")

@@ -181,7 +181,8 @@ class RaftService:
                 self.transport.set_peers(self.settings.addresses)
                 return
             self._observer.waiting(
-                f"no node of the cluster told its name ({', '.join(reasons)}); correct join, or start a member"
+                f"no node of the cluster told its name ({', '.join(reasons)}); correct join, or start a member. To "
+                "found a new cluster, give peers in place of join"
             )
             await asyncio.sleep(NAMES_PAUSE_SECONDS)
 

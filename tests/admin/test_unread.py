@@ -254,7 +254,7 @@ async def test_one_restore_at_a_time(tmp_path: Path) -> None:
 
         async def is_refused() -> bool:
             answers.append(await http(port, "/v1/restore", "POST", b"none"))
-            return answers[-1].status == 409
+            return answers[-1].status == 429
 
         while not await is_refused():
             assert answers[-1].status == 400, answers[-1].text

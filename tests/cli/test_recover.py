@@ -107,6 +107,11 @@ async def test_the_survivor_becomes_the_first_node_of_a_new_cluster(tmp_path: Pa
     again = await run("recover", str(folder), "--force-new-cluster", "rescued-2")
     assert again.code == 1
     assert "move it away first" in again.err
+    (folder / "new-cluster").mkdir()  # as after an interruption between the last two steps
+    repeated = await run("recover", str(folder), "--force-new-cluster", "rescued")
+    assert (repeated.code, "n3 is the only member of the new cluster rescued" in repeated.out) == (0, True), repeated
+    assert not (folder / "new-cluster").exists()
+    assert {path.name: path.read_bytes() for path in (folder / "raft.before-new-cluster").iterdir()} == before
     (folder / "raft").rename(folder / "aside")
     interrupted = await run("recover", str(folder), "--force-new-cluster", "rescued-2")
     assert interrupted.code == 1

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from replicated_namesrv.raft.formation import ROWS, FormationStep, judge_member, next_step
+from replicated_namesrv.raft.formation import NOBODY_FOUNDS, ROWS, FormationStep, judge_member, next_step
 from replicated_namesrv.raft.identity import BLANK, MEMBER, PROMISED, Identity
 from replicated_namesrv.raft.raft_messages import Greeting
 from tests.support.raft_world import Disk
@@ -91,7 +91,9 @@ def row_f9() -> FormationStep:
 def row_f12() -> FormationStep:
     """A node that joins never founds a cluster, even if all configured peers are blank."""
     found = next_step(identity(BLANK), MEMBERS, {"b": greeting(2), "c": greeting(3)}, len(MEMBERS), joins=True)
-    assert (found.state, found.problem) == (None, None)
+    assert (found.state, found.problem) == (None, NOBODY_FOUNDS)
+    alone = next_step(identity(BLANK), MEMBERS, {}, len(MEMBERS), joins=True)
+    assert (alone.state, alone.problem) == (None, None)
     return found
 
 
