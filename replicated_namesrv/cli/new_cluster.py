@@ -42,10 +42,15 @@ def check_place(directory: Path, data_dir: Path, old_id: str, new_id: str) -> No
         raise SettingError(f"{data_dir / OLD} exists, from an earlier recovery; move it away first")
 
 
-def was_made(data_dir: Path, found: Recovered, new_id: str) -> bool:
+def was_made(directory: Path, data_dir: Path, found: Recovered, new_id: str) -> bool:
     """Whether a former call has made the new cluster ``new_id`` already, and no member was added since then. Removes what an
-    interrupted call left."""
-    if found.cluster != new_id or found.members != (found.node,) or not (data_dir / OLD).is_dir():
+    interrupted call left. ``directory``: the folder of the log that was read."""
+    if (
+        directory.resolve() != (data_dir / RAFT).resolve()
+        or found.cluster != new_id
+        or found.members != (found.node,)
+        or not (data_dir / OLD).is_dir()
+    ):
         return False
     shutil.rmtree(data_dir / NEW, ignore_errors=True)
     return True

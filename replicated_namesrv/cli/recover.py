@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (RaftError, RouteFormatError) as error:
         raise StorageError(f"{error}; 'namesrv log inspect {directory}' shows what is there") from None
     facts = _facts(found, machine.state)
-    is_made = new_id is not None and was_made(data_dir, found, new_id)
+    is_made = new_id is not None and was_made(directory, data_dir, found, new_id)
     if new_id is not None and not is_made:
         check_place(directory, data_dir, found.cluster, new_id)
         if not found.votes:

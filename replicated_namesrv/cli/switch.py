@@ -185,6 +185,11 @@ def _kv_file(arguments: argparse.Namespace) -> Path:
                 f"-c {arguments.config_file}: {cause.strerror or cause}; give the node's properties file"
             ) from None
         given = Path(settings.kv_config_path)
+        if not given.is_absolute():
+            raise SettingError(
+                f"kvConfigPath={given} in {arguments.config_file} is relative to the folder in which the node starts; give it as "
+                "an absolute path with --kv-file in place of -c"
+            )
     if given is None:
         print(
             f"note: the KV config is taken to be in {directory / KV_FILE}; if the node's properties file sets kvConfigPath, give "
@@ -371,14 +376,16 @@ class _Steps:
                 table: dict[str, dict[str, str | None]] = {}
                 for (namespace, key), value in self._winner.table.items():
                     table.setdefault(namespace, {})[key] = value
+                created = [folder for folder in self._kv_file.parents if not folder.exists()]
                 write_kv_file(self._kv_file, table)
-                give_to_owner(self._directory, self._kv_file)
+                give_to_owner(self._directory, self._kv_file, *created)
             if self._before != self._after:
                 write_atomically(self._run_time, store_properties(self._after))
                 give_to_owner(self._directory, self._run_time)
             if (raft := self._directory / RAFT) in self._moved:
                 raft.rename(self._names[raft])
             for folder in {self._directory, self._kv_file.parent}:
-                sync_folder(folder)
+                if folder.is_dir():  # an AP node creates the folder of kvConfigPath when it stores its first KV entry
+                    sync_folder(folder)
         except OSError as cause:
             raise StorageError(f"{self._directory}: {cause.strerror or cause}; correct it and repeat the command") from None

@@ -77,6 +77,8 @@ ELECTION_S = 10.0
 """A cluster that has no leader for this time does not get one by itself."""
 DIFFERENCES_SHOWN = 10
 STATE_FILE = "walk.json"
+CLUSTER_FILE = "walk-to-ap"
+"""--to ap: name of the backup of the cluster, with which the nodes are compared at the end."""
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _KNOWN = ("host", "port", "address", "name", "peer", "setting", "backups")
 _NEEDED = {"cp": ("setting", "backups"), "ap": ("backups",)}
@@ -252,7 +254,8 @@ class _Walk:
         if is_equal and self._to == "ap":
             await self._check_values(nodes)
         if is_equal:
-            await asyncio.to_thread(self._state_file.unlink, missing_ok=True)
+            for file in (self._state_file, self._folder / CLUSTER_FILE):
+                await asyncio.to_thread(file.unlink, missing_ok=True)
         if not self._arguments.json:
             print_comparison(comparison, DIFFERENCES_SHOWN)
         self.report(is_equal=is_equal)
@@ -267,19 +270,23 @@ class _Walk:
     async def _check_values(self, nodes: list[_Node]) -> None:
         """Check that the nodes, which are equal, have the values of the cluster. An old file that all of them read would not
         differ. Raises WalkError, StorageError."""
+        try:
+            backup = self._folder / await asyncio.to_thread((self._folder / CLUSTER_FILE).read_text)
+        except FileNotFoundError:
+            return  # all nodes were AP nodes before
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "now"
             try:
                 await asyncio.to_thread(fetch, self._admin, nodes[0].admin, file)
             except NamesrvError as error:
                 raise WalkError(f"all nodes were switched, but their values were not compared with the backup: {error}") from None
-            now, winner = await asyncio.to_thread(side_of, file), await asyncio.to_thread(side_of, Path(self._winner))
+            now, winner = await asyncio.to_thread(side_of, file), await asyncio.to_thread(side_of, backup)
         if found := conflicts_of([now, winner], winner):
             raise WalkError(
-                f"all nodes were switched, but they do not have the values of {self._winner}: {listed(found)}. Either values "
-                "were changed meanwhile, or the nodes read an older file: give 'namesrv switch' their properties file with -c, "
-                "because it may set kvConfigPath. Put the values back with 'namesrv kv import' or 'namesrv restore --merge "
-                f"{self._winner}'"
+                f"all nodes were switched, but they do not have the values of {backup}: {listed(found)}. Either values were "
+                "changed meanwhile, or the nodes read an older file: give 'namesrv switch' their properties file with -c, which "
+                f"may set kvConfigPath. 'namesrv kv import {backup}' puts values back, 'namesrv kv delete' removes keys that it "
+                f"lacks, and 'namesrv config set' changes settings. Then repeat the command, or remove {CLUSTER_FILE}"
             )
 
     # What is there
@@ -392,6 +399,8 @@ class _Walk:
             founder, name = next(node.name for node in nodes), Path(winner.name).name
             written = _Founding(self._names, founder, name, self._prefer, sorted(map(list, lost)), stored=False)
             await asyncio.to_thread(self._write_founding, written)
+        if self._to == "ap" and in_cp and not self._arguments.dry_run:
+            await asyncio.to_thread(write_atomically, self._folder / CLUSTER_FILE, Path(winner.name).name.encode())
         others = [side.name for side in sides.values() if side is not winner] if self._to == "cp" else []
         return [winner.name, *others]
 

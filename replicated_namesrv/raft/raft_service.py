@@ -34,7 +34,8 @@ from replicated_namesrv.raft.transport import PeerTransport, TransportSettings
 logger = logging.getLogger(__name__)
 
 NAMES_PAUSE_SECONDS = 1.0
-"""Pause before addresses without a name are asked again."""
+"""Pause before addresses without a name are asked again. It grows while none answers, up to NAMES_PAUSE_MAX_SECONDS."""
+NAMES_PAUSE_MAX_SECONDS = 10.0
 T = TypeVar("T")
 TIMER_SECONDS = 0.001
 """The resolution of the loop's timers. A timer may fire earlier by this time. Then ``tick`` would find nothing to do yet, and a
@@ -189,13 +190,16 @@ class RaftService:
     async def _learn_other_names(self) -> None:
         """Ask the addresses that have not told a name yet, too. They are needed until the log has the addresses of the members:
         without its address, this node cannot answer a leader."""
+        pause_s = NAMES_PAUSE_SECONDS
         while self._unnamed and self.node.configuration.is_static:
-            await asyncio.sleep(NAMES_PAUSE_SECONDS)
+            await asyncio.sleep(pause_s)
             before = len(self._advertised)
             await self._ask_names()
             if len(self._advertised) > before:
                 self._follow_members()
                 self.kick()
+            else:
+                pause_s = min(2 * pause_s, NAMES_PAUSE_MAX_SECONDS)
 
     async def _ask_names(self) -> list[str]:
         """Ask each address without a name once, and note the names. Returns why the others told none."""
@@ -208,6 +212,8 @@ class RaftService:
                 reasons.append(f"{host}:{port}: {answer or type(answer).__name__}")
             elif answer in self._advertised:
                 reasons.append(f"{host}:{port}: it is named {answer}, too; choose another nodeId")
+                if self._running:  # it is the address of this node, or a second one of a known node
+                    del self._unnamed[host, port]
             else:
                 self._advertised[answer] = host, port
                 self.settings = replace(self.settings, addresses={answer: (host, port), **self.settings.addresses})
@@ -231,10 +237,13 @@ class RaftService:
     def _note_unknown_addresses(self, peers: list[str]) -> None:
         before, self._address_problem = self._address_problem, None
         if peers:
-            self._address_problem = (
-                f"no address of {', '.join(peers)} is known, so this node cannot answer it; give the addresses of all members in "
-                "join, or set peers, and restart this node"
+            silent = ", ".join(f"{host}:{port}" for host, port in self._unnamed)
+            remedy = (
+                f"the nodes at {silent} have not told their names: start the nodes at these addresses"
+                if silent
+                else "give the addresses of all members in join, or set peers, and restart this node"
             )
+            self._address_problem = f"no address of {', '.join(peers)} is known, so this node cannot answer it; {remedy}"
             if self._address_problem != before:
                 _warn(self._address_problem)
 

@@ -361,9 +361,9 @@ class ReplicatedNode:
 
     async def announce(self, request: str, target: str | None, origin: ChangeOrigin | None) -> None:
         """Record an operation in the audit log of every node before it is executed. No-op while not every member knows such
-        commands, and while the states of the nodes differ: nothing can be written then, but a member can be removed, which
-        decides whose state is right. Raises UnavailableError, OutcomeUnknownError, NoPermissionError."""
-        if origin is None or self.consensus.states_differ:
+        commands. A change of members is not recorded while the states of the nodes differ: nothing can be written then, but the
+        removal of a member decides whose state is right. Raises UnavailableError, OutcomeUnknownError, NoPermissionError."""
+        if origin is None or (self.consensus.states_differ and "/v1/members/" in request):
             return
         if self._applied.is_live and self.consensus.command_version >= OPERATION_VERSION:
             data = encode_operation(request, target or "", self.liveness.client.leader_time_ms)

@@ -112,6 +112,8 @@ async def test_the_survivor_becomes_the_first_node_of_a_new_cluster(tmp_path: Pa
     assert (repeated.code, "n3 is the only member of the new cluster rescued" in repeated.out) == (0, True), repeated
     assert not (folder / "new-cluster").exists()
     assert {path.name: path.read_bytes() for path in (folder / "raft.before-new-cluster").iterdir()} == before
+    earlier = await run("recover", str(folder / "raft.before-new-cluster"), "--force-new-cluster", "namesrv")
+    assert (earlier.code, "--force-new-cluster takes the dataDir of the node" in earlier.err) == (1, True), earlier
     (folder / "raft").rename(folder / "aside")
     interrupted = await run("recover", str(folder), "--force-new-cluster", "rescued-2")
     assert interrupted.code == 1

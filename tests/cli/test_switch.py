@@ -72,6 +72,22 @@ async def test_kv_config_path_of_the_properties_file_is_used(tmp_path: Path) -> 
     assert (missing.code, "give the node's properties file" in missing.err) == (1, True), missing
 
 
+async def test_a_folder_of_kv_config_path_that_does_not_exist_is_no_obstacle(tmp_path: Path) -> None:
+    data, properties = tmp_path / "data", tmp_path / "namesrv.properties"
+    data.mkdir()
+    (data / "runtime.properties").write_text("orderMessageEnable=true\n")
+    properties.write_text(f"kvConfigPath={tmp_path / 'nowhere' / 'kv.json'}\n")
+    backup = backup_file(tmp_path / "backup", {"k": "v"}, ordered=True)
+    to_cp = await run("switch", "--to", "cp", str(data), "--backup", backup, "-c", str(properties))
+    assert to_cp.code == 0, to_cp
+    to_ap = await run("switch", "--to", "ap", str(data), "--backup", backup, "-c", str(properties))
+    assert to_ap.code == 0, to_ap
+    assert read_kv_file(tmp_path / "nowhere" / "kv.json") == {"N": {"k": "v"}}
+    properties.write_text("kvConfigPath=relative/kv.json\n")
+    relative = await run("switch", "--to", "ap", str(data), "--backup", backup, "-c", str(properties))
+    assert (relative.code, "give it as an absolute path with --kv-file" in relative.err) == (1, True), relative
+
+
 async def test_a_key_that_only_this_disk_has_is_not_lost(tmp_path: Path) -> None:
     file = tmp_path / "kvConfig.json"
     write_kv_file(file, {"N": {"k": "v", "only here": "v"}})

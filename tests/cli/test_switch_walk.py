@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.child_process import serve_command, start_process
+from replicated_namesrv.cli.switch_walk import CLUSTER_FILE
 from replicated_namesrv.client.nameservers import NameServers, RequestOutcome
 from replicated_namesrv.client.queries import read_route, route_request
 from replicated_namesrv.client.remoting import RemotingClient
@@ -118,8 +119,9 @@ async def running(folder: Path) -> AsyncIterator[Nodes]:
         )  # fmt: skip  # items grouped by line
 
         async def registered() -> bool:
-            return (await run("diff", "-n", nodes.names, "--admin", ";".join(nodes.admin))).code == 0 and bool(
-                (await http(nodes.port(0), "/v1/brokers")).json["brokers"]
+            # in this order: before the first registration, diff would compare no routes, and not notice nodes that are not ready
+            return bool((await http(nodes.port(0), "/v1/brokers")).json["brokers"]) and (
+                (await run("diff", "-n", nodes.names, "--admin", ";".join(nodes.admin))).code == 0
             )
 
         await eventually(registered, "the brokers are registered everywhere")
@@ -199,6 +201,15 @@ async def test_running_nodes_are_switched_to_cp_and_back(tmp_path: Path) -> None
             assert await nodes.value(number, "only") == "n1"
         assert look.looks > COUNT
         assert not look.in_vain
+
+        # as after a walk that ended before it compared the values, with nodes that read an older file
+        folder = nodes.folder / "backups"
+        assert not (folder / CLUSTER_FILE).exists()
+        for number in range(COUNT):
+            assert (await http(nodes.port(number), "/v1/kv/N/k", "PUT", b"old")).status == 200
+        (folder / CLUSTER_FILE).write_text(f"{nodes.addresses[0].replace(':', '-')}.cp.backup")
+        wrong = await nodes.walk("ap")
+        assert (wrong.code, "the files disagree about key N/k" in wrong.err) == (1, True), wrong
 
 
 async def test_a_node_with_a_newer_value_is_not_switched_and_the_walk_continues_later(tmp_path: Path) -> None:

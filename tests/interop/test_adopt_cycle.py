@@ -113,7 +113,8 @@ class Cycle:
     def adopt_all(self, kind: str) -> None:
         """Swap each server with ``namesrv adopt``."""
         for server in self.servers:
-            (row,) = adopt(";".join(self.servers), "--only", server, "--swap", self._plan.command)["swapped"]
+            more = ("--only", server, "--namespace", "ORDER_TOPIC_CONFIG")
+            (row,) = adopt(";".join(self.servers), *more, "--swap", self._plan.command)["swapped"]
             assert row["to"] == kind, row
             self.swapped.append(kind)
 
