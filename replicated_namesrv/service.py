@@ -137,7 +137,7 @@ class Connection(Protocol):
         """Close after pending bytes have been sent. Idempotent."""
 
     def charge(self, work_ns: int) -> None:
-        """Charge this time to the address of the other end, whose request needs it on this node or on others."""
+        """Charge ``work_ns`` of processor time to the address of the other end, because its request takes this time."""
 
 
 def origin_of(connection: Connection | None) -> ChangeOrigin | None:

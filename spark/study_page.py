@@ -171,8 +171,9 @@ def _answer(data: StudyData) -> Iterable[str]:
     )
     yield (
         f"{answer} This holds if a fault is present for {name} in total and the round trip between the nodes is 10 ms. The table "
-        "has other frequencies and round trips. Each cell is a threshold: a time that a client waits. At this waiting time, AP "
-        "and CP cost the same in the model. If a missing broker costs you more than this wait, choose CP. "
+        "has other frequencies and round trips. Each cell is a threshold: the cost of one answer that lacks a living "
+        "broker, expressed as a wait of one client. At this cost, AP and CP cost the same in the model. If such an answer costs "
+        "you more, choose CP. "
         + (
             "The brackets contain the 95 % interval of the threshold."
             if decision.resamples
@@ -390,9 +391,10 @@ def _detection(data: StudyData) -> Iterable[str]:
         "The figures cover only deaths of brokers whose connections stayed open, because a node notices closed connections at "
         "once. A pair is a death and a node that listed the broker then. Each time begins at the death. The node's last answer "
         "that lists the broker is followed by an answer without it. With this answer the time ends. Times are multiples of the "
-        "broker's time-out. The quantiles are Kaplan-Meier estimates. *Not reached* means that the observation ended before the "
-        "quantile. A node is asked every 0.25 s, and some nodes do not answer during a fault, so a time is an upper bound. The "
-        "deaths of one run are not independent."
+        "broker's time-out. In some pairs, the observation ended before the removal, so the time is only known to be longer. The "
+        "quantiles take these pairs into account (Kaplan-Meier estimates). *Not reached* means that the observation ended before "
+        "the quantile. A node is asked every 0.25 s, and some nodes do not answer during a fault, so a time is an upper bound. "
+        "The deaths of one run are not independent."
     )
 
 
@@ -401,7 +403,10 @@ def _levels(data: StudyData) -> Iterable[str]:
     yield _arms_table(data, [_BY_COLUMN[column] for column in READ_LEVELS])
     ages = [[data.visible_ms(arm, share) for arm in data.plan.arms] for share in VISIBLE_SHARES]
     if any(age is not None for row in ages for age in row):
-        yield "Time from the acknowledgement of a KV write until all reads see it (t-visibility, Turnbull's estimate):"
+        yield (
+            "Time from the acknowledgement of a KV write until all reads see it (t-visibility). For one write, the reads show "
+            "this time only as an interval. The distribution is estimated from the intervals (Turnbull's method):"
+        )
         yield _table(
             ["share of the writes", *data.plan.arms],
             [
@@ -666,10 +671,11 @@ def _threats(data: StudyData, others: Sequence[str]) -> Iterable[str]:
 def _families(families: list[list[tuple[str, str]]]) -> str:
     """How the p-values are corrected for their number."""
     if len(families) == 1:
-        return "It is corrected for the number of figures (Holm)."
+        return "It is corrected for the number of figures, because some of many differences look significant by chance (Holm)."
     return (
-        f"It is corrected (Holm) in two families: the {len(PRIMARY_FIGURES)} figures of the primary comparison ({CP} minus "
-        f"{AP}), and the figures of all other comparisons."
+        "It is corrected for the number of figures that are tested together, because some of many differences look significant "
+        f"by chance (Holm). The {len(PRIMARY_FIGURES)} figures of the primary comparison ({CP} minus {AP}) are one group, and "
+        "the figures of all other comparisons are the other group."
     )
 
 

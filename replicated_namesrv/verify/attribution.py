@@ -1,7 +1,8 @@
 """Attribution of reads to writes: which write of a key a read saw. Pure.
 
-Each value is written once, so it identifies the write. Absence is the initial state and the result of every delete. A read of
-it is attributed to the latest candidate that had begun, which is the most favourable choice.
+A value that is written once identifies the write. Absence is the initial state and the result of every delete, and a value
+can be written more than once. A read of these is attributed to the latest candidate that had begun, which is the most favourable
+choice.
 """
 
 import math

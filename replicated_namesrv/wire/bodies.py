@@ -181,7 +181,7 @@ def encode_topic_list(
     topics: Sequence[str], broker_addr: str | None = None, check_length: Callable[[int], None] = lambda characters: None
 ) -> bytes:
     """Body of an answer that lists topics: 206, 224, 304, 311 to 313 (``RequestCode``). ``check_length`` raises an error if the
-    list has too many characters. It is called before most of a list that is too long for a frame is encoded."""
+    list has too many characters. For a list that is too long for a frame, it is called before most of the list is encoded."""
     addr = "" if broker_addr is None else f'"brokerAddr":{quote(broker_addr)},'
     listed = dump_alike(topics)
     if listed is None:

@@ -27,7 +27,8 @@ MARKUP = '<img src=x onerror="alert(1)">&amp;'
 MARKUP_TOKEN = "the token of an identity with an odd name"
 TOPICS = 20_000
 ROW_HEIGHT_MAX = 300
-"""In pixels, in a window 390 pixels wide: columns are not squeezed until each line has one word."""
+"""Maximum height of a table row in pixels, in a window 390 pixels wide. In a higher row, a column is so narrow that each line has
+one word."""
 BROKEN_WORDS = """[...document.querySelectorAll("td, th")].flatMap((cell) => {
     const found = [], texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
     for (let node = texts.nextNode(); node; node = texts.nextNode()) {
@@ -41,7 +42,8 @@ BROKEN_WORDS = """[...document.querySelectorAll("td, th")].flatMap((cell) => {
     }
     return found;
 })"""
-"""The words of tables, of at most 30 characters, that are on two lines. A browser may break a word after a hyphen."""
+"""The words in tables that have at most 30 characters and are broken over two lines. A browser may break a word
+after a hyphen."""
 PAINT_LIMIT_S, SEARCH_LIMIT_S = 10.0, 5.0
 """These limits are generous, because other tests run at the same time. docs/performance.md does not quote them."""
 

@@ -209,7 +209,7 @@ def ask_two_leaders(cluster: Cluster, skew_s: int) -> tuple[str, str, str]:
     The result is the nodes' names.
 
     ``skew_s``: the first leader's clock is ahead of the second leader's by this time. If it is ahead, the broker's process ends
-    afterwards."""
+    after the inquiry was sent."""
     leader, (near, far) = cluster.leader(), cluster.followers()
     clock = cluster.node(leader).liveness._node
     wall_ms = clock.wall_ms
@@ -594,7 +594,7 @@ def test_a_snapshot_with_another_id_of_a_broker_keeps_its_connections() -> None:
 
 def test_the_leader_was_removed_from_the_cluster() -> None:
     """The broker has closed its connections to two nodes, and uses the third, which leads. The third node hands leadership over
-    and is removed. The next leader has no report of it."""
+    and is removed. The next leader has no report from the third node."""
     with virtual_cluster() as cluster:
         wires = {name: cluster.wire(name) for name in cluster.machines}
         for wire in wires.values():

@@ -1,4 +1,4 @@
-"""Backup files: cut anywhere they give the same snapshot, and every kind of damage is reported."""
+"""Backup files: read in pieces of any size, they give the same snapshot, and every kind of damage is reported."""
 
 import json
 from hashlib import sha256

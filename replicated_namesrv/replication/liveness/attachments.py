@@ -77,7 +77,7 @@ class _Broker:
     released_ms: float = -math.inf
     """Opening time of the newest connection that has ended, except by a clean close."""
     returns_until_ms: float = -math.inf
-    """Until then, ``released_ms`` counts."""
+    """``released_ms`` counts until this time."""
 
 
 class Attachments:
