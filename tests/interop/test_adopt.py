@@ -127,7 +127,10 @@ def test_a_walk_does_not_begin_while_servers_differ(lab: Lab, tmp_path: Path) ->
     nodes = [lab.java_namesrv(VERSION)[0], lab.namesrv("ours")[0]]
     put(nodes[0], "only", "here")
     started = tmp_path / "started"
-    done = run_command("adopt", "-n", ";".join(nodes), "--swap", f"touch {started}")
+    mixed = run_command("adopt", "-n", ";".join(nodes), "--swap", f"touch {started}")
+    assert (mixed.returncode, f"ours: --only {nodes[1]}; rocketmq: --only {nodes[0]}" in mixed.stderr) == (2, True), mixed.stderr
+    one = ("adopt", "-n", ";".join(nodes), "--only", nodes[0])
+    done = run_command(*one, "--swap", f"touch {started}")
     assert done.returncode == 1
     assert "key ORDER_TOPIC_CONFIG/only" in done.stdout
     assert "was not swapped: the servers differ" in done.stderr
@@ -138,9 +141,9 @@ def test_a_walk_does_not_begin_while_servers_differ(lab: Lab, tmp_path: Path) ->
     put(nodes[1], "only", "here")
     kinds = adopt(";".join(nodes))["servers"]
     assert kinds == {nodes[0]: "rocketmq", nodes[1]: "ours"}
-    done = run_command("adopt", "-n", ";".join(nodes), "--swap", "true", "--within", "1")
+    done = run_command(*one, "--swap", "true", "--within", "1")
     assert done.returncode == 1
     assert "still waiting for the server to be replaced (its kind is still " in done.stderr
-    done = run_command("adopt", "-n", ";".join(nodes), "--swap", "false")
+    done = run_command(*one, "--swap", "false")
     assert done.returncode == 1
     assert "the command of --swap ended with 1" in done.stderr
