@@ -19,7 +19,6 @@ import pytest
 
 from replicated_namesrv.child_process import serve_command, start_process
 from tests.interop.lab import ALL_INTEROP, OLD, Driver, Lab, ask, compile_driver, laboratory, wait_for
-from tests.interop.swap_server import listens
 from tests.interop.test_adopt import Plan, adopt, put, sends
 from tests.interop.test_peers import create_topic, registered
 from tests.support import provision
@@ -127,7 +126,7 @@ class Cycle:
         for entry in entries.values():
             os.kill(entry["pid"], signal.SIGTERM)
         for port, entry in entries.items():
-            wait_for(partial(has_stopped, port), f"the node on {port} has stopped")
+            wait_for(partial(has_ended, entry["pid"]), f"the node on {port} has ended")
             succeed("switch", "--to", mode, entry["data"], "--backup", *backups)
         for entry in entries.values():
             entry["ours"] = entry[mode]
@@ -155,8 +154,12 @@ def succeed(*arguments: str) -> None:
     assert done.returncode == 0, (arguments, done.stdout, done.stderr)
 
 
-def has_stopped(port: str) -> bool:
-    return not listens(int(port))
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended. It may be a zombie."""
+    try:
+        return not Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def is_ready(admin: str) -> bool:
