@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.child_process import serve_command, start_process
+from tests.cli.test_cluster_command import is_alive
 from tests.interop.lab import ALL_INTEROP, OLD, Driver, Lab, ask, compile_driver, laboratory, wait_for
 from tests.interop.test_adopt import Plan, adopt, put, sends
 from tests.interop.test_peers import create_topic, registered
@@ -155,11 +156,7 @@ def succeed(*arguments: str) -> None:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process has ended. It may be a zombie."""
-    try:
-        return not Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+    return not is_alive(pid)
 
 
 def is_ready(admin: str) -> bool:
