@@ -177,6 +177,8 @@ def _kv_file(arguments: argparse.Namespace) -> Path:
     """The file of the KV config that the node uses in AP. Raises SettingError."""
     directory: Path = arguments.directory
     given: Path | None = arguments.kv_file
+    if given is not None and arguments.config_file is not None:
+        raise SettingError(f"--kv-file {given} and -c {arguments.config_file} are both given; give one of them")
     if given is None and arguments.config_file is not None:
         try:
             settings = load_settings(arguments.config_file, {"dataDir": str(directory)})

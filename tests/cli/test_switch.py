@@ -83,6 +83,8 @@ async def test_a_folder_of_kv_config_path_that_does_not_exist_is_no_obstacle(tmp
     to_ap = await run("switch", "--to", "ap", str(data), "--backup", backup, "-c", str(properties))
     assert to_ap.code == 0, to_ap
     assert read_kv_file(tmp_path / "nowhere" / "kv.json") == {"N": {"k": "v"}}
+    both = await run("switch", "--to", "ap", str(data), "--backup", backup, "-c", str(properties), "--kv-file", str(data / "f"))
+    assert (both.code, "are both given; give one of them" in both.err) == (1, True), both
     properties.write_text("kvConfigPath=relative/kv.json\n")
     relative = await run("switch", "--to", "ap", str(data), "--backup", backup, "-c", str(properties))
     assert (relative.code, "give it as an absolute path with --kv-file" in relative.err) == (1, True), relative
