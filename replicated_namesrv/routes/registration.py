@@ -19,8 +19,7 @@ issue 10425).
 """
 
 from collections.abc import Mapping
-from itertools import compress, filterfalse
-from operator import is_not, ne
+from itertools import filterfalse
 
 from replicated_namesrv.model import MASTER_ID, PERM_WRITE, QueueData
 from replicated_namesrv.routes.broker_group import BrokerGroup, Registration
@@ -33,6 +32,8 @@ from replicated_namesrv.routes.tables import (
 )
 
 SYSTEM_ERROR = 1
+COMPARED_AT_ONCE = 64
+"""Topics compared in one step. Mostly, few topics of a registration differ from the stored ones."""
 
 
 def register_broker(tables: Tables, command: RegisterBroker, time_ms: int) -> Result:
@@ -265,12 +266,15 @@ def _differing(
     """The part of ``topics`` whose stored queue settings differ or are missing. ``kinds``: the distinct values of ``stored``."""
     if kinds.keys().isdisjoint(topics.values()):  # all have new settings; stops at the first that does not
         return topics
-    # Comparing identities takes a third of the time of comparing values. Equal values are mostly one object.
-    differs = list(map(is_not, topics.values(), map(stored.get, topics)))
-    if not all(differs):
-        return {topic: queue_data for topic, queue_data in compress(topics.items(), differs) if stored.get(topic) != queue_data}
-    differs = list(map(ne, topics.values(), map(stored.get, topics)))
-    return topics if all(differs) else dict(compress(topics.items(), differs))
+    names, after, before = list(topics), list(topics.values()), list(map(stored.get, topics))
+    parts = [slice(start, start + COMPARED_AT_ONCE) for start in range(0, len(names), COMPARED_AT_ONCE)]
+    return {
+        topic: queue_data
+        for part in parts
+        if after[part] != before[part]
+        for topic, queue_data, held in zip(names[part], after[part], before[part], strict=True)
+        if queue_data != held
+    }
 
 
 def _without_write_perm(topics: Mapping[str, QueueData]) -> Mapping[str, QueueData]:
