@@ -60,15 +60,15 @@ def _service(status: dict[str, Any]) -> Iterable[NodeProblem]:
         yield NodeProblem("bad", "It was removed from the cluster and does not serve.", remedy)
     elif refusal := refusal_by_peers(status):
         yield NodeProblem("bad", f"It does not serve: {refusal}.", REFUSED_REMEDY)
+    elif problem := (replication.get("raft") or {}).get("problem"):  # before the next one: it may be the reason of the fence
+        yield NodeProblem(
+            "bad", f"{str(problem)[:1].upper()}{str(problem)[1:]}.", "See docs/operations.md and the log of the node."
+        )
     elif replication.get("fenced"):
         yield NodeProblem(
             "bad",
             "It is fenced: it reaches no leader that has a majority, so brokers and clients use other nodes.",
             "Start the nodes that do not answer, or restore the network between the nodes.",
-        )
-    elif problem := (replication.get("raft") or {}).get("problem"):
-        yield NodeProblem(
-            "bad", f"{str(problem)[:1].upper()}{str(problem)[1:]}.", "See docs/operations.md and the log of the node."
         )
     elif status.get("drained"):
         yield NodeProblem("warn", "It is drained, so brokers and clients use other nodes.", "Let it serve again, or restart it.")

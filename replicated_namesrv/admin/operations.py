@@ -108,9 +108,11 @@ async def _restore(request: web.Request) -> web.Response:
         raise
     state.compares_content = service.state.compares_content  # False: the state is written in a form that version 0.1 can read
     result = await service.restore(state.snapshot(), request.get(ORIGIN))
-    if result.code:
+    if result.code and service.state.contents():
         remedy = "form a new cluster with empty data directories, or add KV config and settings: namesrv restore --merge FILE"
         return json_error(409, result.remark or "refused", remedy)
+    if result.code:  # for example, because another node received a backup at the same time
+        return json_error(503, result.remark or "refused", "repeat the request when no other backup is being restored")
     return json_response({"changed": True, "revision": service.state.revision})
 
 
@@ -229,6 +231,10 @@ async def _replace(service: AdminService, old: str, new: str, address: tuple[str
     is_added = new in found and found[new]["peerAddress"] == shown_address and found[new]["role"] != "observer"
     if old == new:
         raise SettingError(f"{old} cannot be replaced by a node of the same name; give another name with the parameter 'by'")
+    if found.get(old, {}).get("role") == "observer":
+        raise SettingError(
+            f"{old} is an observer, and 'replace' adds a voter: add {new} with observer=true, and then remove {old}"
+        )
     if old not in found and not is_added:
         raise SettingError(f"{old} is not a member; give one of {', '.join(map(str, found))}")
     if not is_added:

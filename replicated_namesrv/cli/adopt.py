@@ -65,8 +65,9 @@ _PER_MACHINE = ("rocketmqHome", "kvConfigPath", "configStorePath", "listenPort",
 _EXAMPLES = """\
   namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876'                  compare the servers
   namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876' --save start/    files for the dataDir of each new node
-  namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876' --swap 'ssh root@{host} systemctl stop mqnamesrv "&&" systemctl start namesrv'
-  namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876' --only 10.0.0.2:9876 --swap './back.sh {host} {port}'
+  namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876' --to ours \\
+      --swap 'ssh root@{host} systemctl stop mqnamesrv "&&" systemctl start namesrv'
+  namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876' --only 10.0.0.2:9876 --to rocketmq --swap './back.sh {host} {port}'
 
 COMMAND runs on this machine, without a shell. {host}, {port} and {address} stand for the server. COMMAND has to return when the
 new server has been started. Start each new server with needWaitForService=true, also if it is RocketMQ's own. Then it answers no
@@ -82,6 +83,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("--save", type=Path, metavar="DIR", help=f"write kvConfig.json and {RUN_TIME_FILE} for new nodes to DIR")
     parser.add_argument("--swap", metavar="COMMAND", help="replace the servers one after the other; COMMAND replaces one")
+    parser.add_argument(
+        "--to",
+        choices=(OURS, JAVA),
+        help="with --swap: what COMMAND starts; servers that are of this kind already are left alone",
+    )
     parser.add_argument("--only", metavar="ADDRESS", action="append", default=[], help="swap only this server; may be repeated")
     parser.add_argument(
         "--within", type=seconds, default=WITHIN_S, metavar="SECONDS", help=f"time for each swap (default {WITHIN_S})"
@@ -113,9 +119,9 @@ async def _adopt(servers: NameServers, arguments: argparse.Namespace) -> int:
         raise SettingError(f"--only {unknown[0]}: not in the list of -n ({', '.join(servers.addresses)})")
     if arguments.swap is not None:
         words_of("--swap", arguments.swap)
+    if (arguments.swap is None) != (arguments.to is None):
+        raise SettingError(f"give --swap COMMAND together with --to {OURS} or --to {JAVA}, which says what COMMAND starts")
     configs = await _configs(servers)
-    if arguments.swap is not None and not arguments.only:
-        _check_one_kind({address: _kind(configs.get(address)) for address in servers.addresses})
     comparison = await _compare(servers, arguments)
     unlisted = await _unlisted(servers, arguments, configs)
     for reason in unlisted:
@@ -128,7 +134,10 @@ async def _adopt(servers: NameServers, arguments: argparse.Namespace) -> int:
     swapped: list[dict[str, Any]] = []
     if arguments.swap:
         for address in arguments.only or servers.addresses:
-            swapped.append(await _swap(servers, arguments, address))
+            if _kind((await _configs(servers)).get(address)) != arguments.to:
+                swapped.append(await _swap(servers, arguments, address))
+            elif not arguments.json:
+                print(f"{address}: it is {arguments.to} already")
         configs, comparison = await _configs(servers), await _compare(servers, arguments)
     kinds = {address: _kind(configs.get(address)) for address in servers.addresses}
     if arguments.json:
@@ -146,15 +155,6 @@ async def _adopt(servers: NameServers, arguments: argparse.Namespace) -> int:
     if comparison.differs:
         return BAD
     return FOUND if is_complete and not comparison.unreachable else USAGE
-
-
-def _check_one_kind(kinds: dict[str, str]) -> None:
-    """Check that all servers are of one kind. Otherwise, a former run has swapped some of them, and would swap these back.
-    Raises SettingError."""
-    known = {kind: [address for address in kinds if kinds[address] == kind] for kind in (OURS, JAVA)}
-    if all(known.values()):
-        choices = "; ".join(f"{kind}: {' '.join(f'--only {address}' for address in known[kind])}" for kind in known)
-        raise SettingError(f"no server was swapped: some servers are ours, and some RocketMQ's. Name those to swap. {choices}")
 
 
 async def _configs(servers: NameServers) -> dict[str, dict[str, str]]:
@@ -239,7 +239,7 @@ async def _swap(servers: NameServers, arguments: argparse.Namespace, address: st
             print_comparison(before, DIFFERENCES_SHOWN)
         raise AdoptError(
             f"{address} was not swapped: the servers differ or do not all answer; repeat the command when 'namesrv diff' says "
-            "that they are equal, with --only for each server that is not swapped yet"
+            "that they are equal"
         )
     kind = _kind((await _configs(servers)).get(address))
     started = time.monotonic()
@@ -250,8 +250,8 @@ async def _swap(servers: NameServers, arguments: argparse.Namespace, address: st
     while time.monotonic() - started < arguments.within:
         now = _kind((await _configs(servers)).get(address))
         if now == kind:
-            waits_for = f"the server to be replaced (its kind is still {kind})"
-        elif now != SILENT:
+            waits_for = f"the server to be replaced (it is still {kind})"
+        elif now == arguments.to:
             comparison = await _compare(servers, arguments)
             if not comparison.differs and not comparison.unreachable:
                 progress.clear()
@@ -268,7 +268,7 @@ async def _swap(servers: NameServers, arguments: argparse.Namespace, address: st
     progress.clear()
     raise AdoptError(
         f"{address}: after {arguments.within} s still waiting for {waits_for}; the other servers were not touched. See the "
-        "log of the new server, or start the old server again"
+        "log of the new server. If it serves, repeat the command; else start the old server again"
     )
 
 

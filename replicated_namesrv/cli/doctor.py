@@ -183,6 +183,7 @@ def _settings(settings: Settings) -> Iterator[Finding]:
 
 def _examine(settings: Settings, admin: Admin, others: Sequence[str], syncs: Histogram) -> Iterator[Finding]:
     peers: dict[str, tuple[str, int]] = {}
+    contacts: list[tuple[str, int]] = []
     wrong, transport = list(_settings(settings)), None
     try:
         transport = transport_settings(settings) if settings.mode == "cp" else None
@@ -193,6 +194,7 @@ def _examine(settings: Settings, admin: Admin, others: Sequence[str], syncs: His
     if transport is not None:
         own["peerListen"] = transport.listen
         peers = {name: address for name, address in transport.addresses.items() if name != settings.node_id}
+        contacts = [address for address in transport.unnamed if address != transport.listen]
         known = known_members(settings)
         if unknown := ", ".join(name for name in sorted(peers) if name not in known):
             text = (
@@ -202,9 +204,10 @@ def _examine(settings: Settings, admin: Admin, others: Sequence[str], syncs: His
             yield Finding("settings", OK, text)
     yield from _ports(settings, admin, {name: address for name, address in own.items() if address is not None})
     servers = [address for address in _addresses(settings.name_server_addresses) if address != settings.listen_address]
-    dns = list(_names(host for host, _ in (*peers.values(), *servers)))
+    dns = list(_names(host for host, _ in (*peers.values(), *contacts, *servers)))
     yield from dns
     listed = [(f"peer {name}", *address) for name, address in peers.items()]
+    listed += [("member", *address) for address in contacts]
     listed += [("name server", *address) for address in servers]
     nameless = {finding.text.partition(":")[0] for finding in dns if finding.level == PROBLEM}
     yield from _reachable([each for each in listed if each[1] not in nameless], admin.timeout_s)
@@ -212,7 +215,7 @@ def _examine(settings: Settings, admin: Admin, others: Sequence[str], syncs: His
     yield from _disk(settings, syncs)
     yield _descriptors(settings)
     yield from _certificates(settings)
-    yield from _others(settings, admin, others, bool(peers))
+    yield from _others(settings, admin, others, bool(peers or contacts))
 
 
 def _ports(settings: Settings, admin: Admin, own: dict[str, tuple[str, int]]) -> Iterator[Finding]:
@@ -286,7 +289,7 @@ def _names(hosts: Iterable[str]) -> Iterator[Finding]:
         try:
             found = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
         except OSError as cause:
-            remedy = "add the name to DNS or /etc/hosts, or give an address in peers and nameServerAddresses"
+            remedy = "add the name to DNS or /etc/hosts, or give an address in its place"
             yield Finding("dns", PROBLEM, f"{host}: {reason_of(cause)}", remedy)
         else:
             if found != [host]:

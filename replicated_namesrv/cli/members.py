@@ -283,6 +283,11 @@ class _Change:
                 "address and an empty disk"
             )
         rows = {row["nodeId"]: row for row in self._rows()}
+        if rows.get(old, {}).get("role") == "observer":
+            raise SettingError(
+                f"{old} is an observer, and 'replace' adds a voter: use 'namesrv members add {new} {address} --observer', and "
+                f"then 'namesrv members remove {old}'"
+            )
         if old not in rows:
             if new not in rows or not _is_at(rows[new], address):
                 raise SettingError(f"{old} is not a member; give one of {', '.join(rows)}")

@@ -123,7 +123,7 @@ def _row(address: str, answer: Any) -> dict[str, Any]:
         problem = "it was removed from the cluster and does not serve; stop its process, or add it again (namesrv members add)"
     elif refusal := refusal_by_peers(answer):
         problem = f"does not serve: {refusal}. {REFUSED_REMEDY}"
-    elif replication.get("fenced"):
+    elif replication.get("fenced") and not raft.get("problem"):
         problem = "fenced: it reaches no leader that has a majority"
     return {
         "admin": address,

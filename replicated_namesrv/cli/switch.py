@@ -19,8 +19,9 @@ With ``--walk COMMAND`` the command switches running nodes instead, one at a tim
 No file is deleted. The command refuses, and changes nothing, if data would be lost. There are two cases. First, the given files
 disagree about a key or a shared setting, and --prefer names no winner. Second, DIR has a value of a key or of a shared setting
 that no given file has: with ``--to cp`` in kvConfig.json, runtime.properties or a CP log; with ``--to ap`` in a CP log of a
-higher revision than the backup or, if DIR has no CP log because it was switched already, in kvConfig.json (with --prefer, it is
-replaced). After a crash, run the command again: it completes the work.
+higher revision than the backup. If DIR has no CP log because it was switched to AP already, any difference between it and the
+backup is refused, deleted keys included; with --prefer, the backup is used. After a crash, run the command again: it completes
+the work.
 """
 
 import argparse
@@ -57,7 +58,6 @@ from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.encoding import RouteFormatError
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from replicated_namesrv.settings import RUN_TIME_FILE
-from replicated_namesrv.settings_sources import load_settings
 from replicated_namesrv.wire.properties import load_properties, store_properties
 
 HELP = "prepare a stopped node's data directory for the other mode"
@@ -140,9 +140,9 @@ def run(arguments: argparse.Namespace) -> int:
         _check_earlier_log(directory / RAFT, sides)
     else:
         _check_log(directory / RAFT, winner, arguments.backup[sides.index(winner)])
-        was_switched = not (directory / RAFT).is_dir() and _has_log(directory)
+        was_switched = not (directory / RAFT).is_dir() and _has_log(directory) and kv_file.exists()
         if was_switched and arguments.prefer is None:
-            _check_switched(own, winner)
+            _check_switched(own, directory / RUN_TIME_FILE, winner)
         conflicts += conflicts_of([own, winner], winner) if kv_file.exists() else []
     if arguments.to == "ap" and not _has_log(directory):
         print(f"warning: {directory} has no folder {RAFT}; check that it is the dataDir of a node with mode=cp", file=sys.stderr)
@@ -181,13 +181,15 @@ def _kv_file(arguments: argparse.Namespace) -> Path:
         raise SettingError(f"--kv-file {given} and -c {arguments.config_file} are both given; give one of them")
     if given is None and arguments.config_file is not None:
         try:
-            settings = load_settings(arguments.config_file, {"dataDir": str(directory)})
+            text = load_properties(Path(arguments.config_file).read_bytes()).get("kvConfigPath", "").strip()
         except OSError as cause:
             raise SettingError(
                 f"-c {arguments.config_file}: {cause.strerror or cause}; give the node's properties file"
             ) from None
-        given = Path(settings.kv_config_path)
-        if not given.is_absolute():
+        except BodyError as cause:
+            raise SettingError(f"-c {arguments.config_file}: {cause}; give the node's properties file") from None
+        given = Path(text) if text else directory / KV_FILE
+        if text and not given.is_absolute():
             raise SettingError(
                 f"kvConfigPath={given} in {arguments.config_file} is relative to the folder in which the node starts; give it as "
                 "an absolute path with --kv-file in place of -c"
@@ -260,13 +262,18 @@ def _has_log(directory: Path) -> bool:
     return any(path.is_dir() for path in directory.glob(f"{RAFT}*") if path.name == RAFT or ".before-" in path.name)
 
 
-def _check_switched(own: Side, backup: Side) -> None:
-    """Check that the kvConfig.json of a folder that was switched to AP already has nothing that the backup lacks. Raises
-    DisagreementError."""
-    if newer := missing_names(own.table, [backup]):
+def _check_switched(own: Side, run_time: Path, backup: Side) -> None:
+    """Check that the KV entries and shared settings of a folder that was switched to AP already are those of the backup.
+    Otherwise its node ran in AP since then, and its changes and deletions would be lost. Raises DisagreementError,
+    StorageError."""
+    changed = _run_time(run_time)
+    default = shown_settings(RouteSettings())
+    settings = {name: changed[name].lower() == "true" if name in changed else default[name] for name in SHARED}
+    if newer := conflicts_of([own._replace(settings=settings), backup], backup):
         raise DisagreementError(
-            f"nothing was changed: this folder was switched to ap already, and {own.name} has values that {backup.name} does not "
-            f"have: {', '.join(newer[:SHOWN_MAX])}; to replace it nevertheless, repeat the command with --prefer {backup.name}"
+            f"nothing was changed: this folder was switched to ap already, and was changed since, or {backup.name} is another "
+            f"backup: {listed(newer)}; to use the values of the backup nevertheless, repeat the command with --prefer "
+            f"{backup.name}"
         )
 
 

@@ -139,6 +139,11 @@ class Group:
             if peer in self.links:
                 self._connected(peer)
 
+    def contact(self, names: Collection[str]) -> None:
+        """These nodes were named after the start, in reply to a question of the driver. They count as configured."""
+        self._context.configured = sorted({*self._context.configured, *names})
+        self._is_due = True
+
     def on_hint(self, message: MemberHint) -> None:
         """Another node knows these members. Raises MalformedError."""
         members = unpack_members(message.members)

@@ -35,8 +35,8 @@ class Identity:
     def __init__(
         self, storage: Storage, node: str, cluster: str, members: list[str], incarnation: int, joins: bool = False
     ) -> None:
-        """``incarnation``: the number to use if the directory is blank. ``joins``: if the directory is blank, its node joins a
-        cluster, and ``members`` are only the nodes that it contacts first."""
+        """``incarnation``: the number to use if the directory is blank. ``joins``: ``members`` are only the nodes that this node
+        contacts first, and if the directory is blank, the node joins their cluster."""
         self._storage = storage
         self.node, self.cluster, self.members = node, cluster, members
         self.incarnation, self.boot, self.state = incarnation, 0, BLANK
@@ -47,7 +47,7 @@ class Identity:
         """Index of the entry that removed this node from the cluster; 0 while this node is a member, or is about to become
         one."""
         if IDENTITY in storage.list_names():
-            self._load(storage.read(IDENTITY))
+            self._load(storage.read(IDENTITY), joins)
         elif others := [n for n in storage.list_names() if n.startswith(("log-", "snapshot-"))]:
             raise CorruptionError(
                 f"there is {others[0]} but no file {IDENTITY}: this is not a complete data directory. "
@@ -56,7 +56,7 @@ class Identity:
         self.boot += 1
         self.save()
 
-    def _load(self, data: bytes) -> None:
+    def _load(self, data: bytes, joins: bool) -> None:
         try:
             text, checksum = data.rsplit(b"\n", 2)[:2]
             if int(checksum) != crc32(text):
@@ -68,6 +68,8 @@ class Identity:
             self.founders = {str(name): int(number) for name, number in known["founders"].items()}
             self.members_in_log = known["version"] == MEMBERS_VERSION
             self.removed_at = int(known.get("removed_at", 0))
+            if joins:
+                self.members = list(map(str, known["members"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(
                 f"file {IDENTITY}: {error}. Move the data directory away: the node returns as a learner"

@@ -186,6 +186,11 @@ class Membership:
     def counts_now(self, peer: str) -> bool:
         return self.counts(peer, self.known.get(peer, VACANT))
 
+    def has_place(self, peer: str) -> bool:
+        """Whether ``peer`` has a place and is not known to run as another incarnation than that of the place."""
+        place = self.configuration.latest.get(peer, VACANT)
+        return place != VACANT and self.known.get(peer, place) == place
+
     def command_version(self, member: str) -> int:
         """The newest version of commands that ``member`` is known to apply; 0 if it has not greeted since our start."""
         if member == self.identity.node:

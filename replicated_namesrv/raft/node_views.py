@@ -272,7 +272,7 @@ class NodeViews:
                 "match_index": p.match,
                 "next_index": p.next,
                 "inflight_bytes": p.inflight_bytes,
-                "votes": self.membership.counts_now(p.peer),
+                "votes": self.membership.has_place(p.peer),
             }
             for p in self.followers.progress.values()
         }

@@ -108,6 +108,8 @@ class RaftService:
         self._unnamed = {address: HostLookUp() for address in settings.unnamed}
         """Addresses of members whose names are not known yet."""
         self._naming: asyncio.Task[None] | None = None
+        self._asks_names = False
+        """Whether they are being asked for the first time."""
         self._address_problem: str | None = None
         self._joins, self._dial = joins, dial or {}
         self._group_version = 0
@@ -168,17 +170,18 @@ class RaftService:
         self._log_syncer = Syncer(self, f"raft-log-sync-{self.settings.node_id}")
         self._snapshot_syncer = Syncer(self, f"raft-snapshot-sync-{self.settings.node_id}")
         self._running = True
+        self._asks_names = bool(self._unnamed)
         self._follow_members()
         if self._unnamed:
             self._naming = self.loop.create_task(self._learn_other_names())
         self.kick()
 
     async def _learn_names(self) -> None:
-        """Ask the nodes at the addresses without a name for their names, until one answers. A node whose log names its members
-        asks once. With no name at all, a blank node would count as a cluster of its own."""
-        while self._unnamed:
+        """Ask the nodes at the addresses without a name for their names, until one is known. With no name at all, a blank node
+        would count as a cluster of its own. A node that was part of a cluster has the names in its log, and does not wait."""
+        while self._unnamed and len(self._advertised) == 1 and not is_member_on(self.storage):
             reasons = await self._ask_names()
-            if len(self._advertised) > 1 or is_member_on(self.storage):
+            if len(self._advertised) > 1:
                 self.transport.set_peers(self.settings.addresses)
                 return
             self._observer.waiting(
@@ -188,18 +191,20 @@ class RaftService:
             await asyncio.sleep(NAMES_PAUSE_SECONDS)
 
     async def _learn_other_names(self) -> None:
-        """Ask the addresses that have not told a name yet, too. They are needed until the log has the addresses of the members:
-        without its address, this node cannot answer a leader."""
-        pause_s = NAMES_PAUSE_SECONDS
-        while self._unnamed and self.node.configuration.is_static:
+        """Ask the addresses that have not told a name yet, too. A named node becomes a peer. These nodes are needed until this
+        node knows a leader, and until the log has the addresses of the members: without its address, this node cannot answer a
+        leader."""
+        pause_s = 0.0
+        while self._unnamed and (self.node.group.is_searching or self.node.configuration.is_static):
             await asyncio.sleep(pause_s)
-            before = len(self._advertised)
+            before = set(self._advertised)
             await self._ask_names()
-            if len(self._advertised) > before:
+            if (learned := self._advertised.keys() - before) or self._asks_names:
+                self._asks_names = False
+                self.node.group.contact(learned)
                 self._follow_members()
                 self.kick()
-            else:
-                pause_s = min(2 * pause_s, NAMES_PAUSE_MAX_SECONDS)
+            pause_s = NAMES_PAUSE_SECONDS if learned else min(2 * pause_s + NAMES_PAUSE_SECONDS, NAMES_PAUSE_MAX_SECONDS)
 
     async def _ask_names(self) -> list[str]:
         """Ask each address without a name once, and note the names. Returns why the others told none."""
@@ -236,7 +241,7 @@ class RaftService:
 
     def _note_unknown_addresses(self, peers: list[str]) -> None:
         before, self._address_problem = self._address_problem, None
-        if peers:
+        if peers and not self._asks_names:
             silent = ", ".join(f"{host}:{port}" for host, port in self._unnamed)
             remedy = (
                 f"the nodes at {silent} have not told their names: start the nodes at these addresses"

@@ -189,17 +189,11 @@ class RestorableMachine:
 
     def _refusal(self, kind: int, restore_id: str, number: int) -> str | None:
         state, incoming = self.machine.state, self.incoming
-        if kind in (BEGIN, FINISH):
-            holds = {
-                "brokers": state.broker_count,
-                "topics": len(state.topic_revisions),
-                "KV entries": sum(map(len, state.kv_table().values())),
-            }
-            if any(holds.values()):
-                if kind == FINISH:
-                    self.incoming = None
-                content = ", ".join(f"{count} {name}" for name, count in holds.items() if count)
-                return f"this cluster is not fresh, it contains {content}: a backup is restored only into an empty one"
+        if kind in (BEGIN, FINISH) and (contents := state.contents()):
+            if kind == FINISH:
+                self.incoming = None
+            content = ", ".join(f"{count} {name}" for name, count in contents.items())
+            return f"this cluster is not fresh, it contains {content}: a backup is restored only into an empty one"
         if kind != BEGIN and (incoming is None or incoming.restore_id != restore_id):
             return "this restore was abandoned, or another one has replaced it"
         if kind in (PIECE, FINISH) and incoming is not None and number != len(incoming.pieces):

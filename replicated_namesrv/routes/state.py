@@ -389,6 +389,15 @@ class RouteInfoManager:
         """All live entries, by cluster and address. A copy, which takes a single step."""
         return dict(self._tables.live)
 
+    def contents(self) -> dict[str, int]:
+        """The number of brokers, topics and KV entries, without those that are 0."""
+        found = {
+            "brokers": len(self._tables.live),
+            "topics": len(self._tables.topic_revisions),
+            "KV entries": sum(map(len, self._tables.kv.values())),
+        }
+        return {name: count for name, count in found.items() if count}
+
     @property
     def broker_count(self) -> int:
         """Number of live entries."""

@@ -80,6 +80,16 @@ async def test_peers_that_have_no_name_or_do_not_listen_are_found(tmp_path: Path
     assert silent["remedy"].endswith(f"correct the port: nothing listens on {port} there")
 
 
+async def test_members_whose_names_are_not_given_are_checked(tmp_path: Path) -> None:
+    own, port = free_ports(2)
+    options = member(
+        tmp_path, "peers=", f"join=127.0.0.1:{own},no-such-host.invalid:9896,127.0.0.1:{port}", f"peerListen=127.0.0.1:{own}"
+    )
+    found = await findings(*options, code=1)
+    assert [finding["text"].partition(":")[0] for finding in found["dns"]] == ["no-such-host.invalid"]
+    assert [finding["text"] for finding in found["reachability"]] == [f"member: 127.0.0.1:{port}: Connection refused"]
+
+
 @pytest.mark.parametrize(("days", "level", "code"), [(30, "ok", 0), (5, "warning", 0), (-1, "problem", 1)])
 async def test_certificates_are_judged_by_their_expiry(tmp_path: Path, days: int, level: str, code: int) -> None:
     (tmp_path / "tls").mkdir()

@@ -258,6 +258,7 @@ TABLE = [
     Invocation("members add o2 127.0.0.1:3 -a {apadmin}", BAD, err="have no members"),
     Invocation("members move o1 127.0.0.1:2 -a {cpadmin} --json", GOOD, '"127.0.0.1:2"'),
     Invocation("members promote o1 -a {cpadmin}", BAD, err="is not connected to the leader"),
+    Invocation("members replace o1 o2 127.0.0.1:2 -a {cpadmin}", BAD, err="o1 is an observer, and 'replace' adds a voter: use "),
     Invocation("members remove o1 -a {cpadmin} --json", GOOD, '"changed": true'),
     Invocation("members replace o9 o2 127.0.0.1:2 -a {cpadmin}", BAD, err="o9 is not a member; give one of "),
     Invocation("members replace o1 o1 127.0.0.1:2 -a {cpadmin}", BAD, err="cannot be replaced by a node of the same name"),

@@ -168,7 +168,21 @@ async def test_a_port_with_another_protocol_is_named_with_the_option_to_correct(
 )
 async def test_a_script_of_adopt_that_fails_is_named(tmp_path: Path, script: str, reason: str) -> None:
     async with operated(tmp_path, 2, "ap") as nodes:
-        words = ("adopt", "-n", nodes.namesrv, "-a", nodes.admin, "--timeout-ms", "5000", "--swap", script, "--within", "1")
+        words = (
+            "adopt",
+            "-n",
+            nodes.namesrv,
+            "-a",
+            nodes.admin,
+            "--timeout-ms",
+            "5000",
+            "--to",
+            "rocketmq",
+            "--swap",
+            script,
+            "--within",
+            "1",
+        )
         done = await asyncio.to_thread(run_command, *words)
         assert (done.returncode, reason in done.stderr) == (1, True), done
 

@@ -1,15 +1,19 @@
 """``namesrv restore --merge``: KV config and shared settings of a backup for nodes that hold data already."""
 
+import asyncio
 import json
 import socket
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from replicated_namesrv.process import ServingNode
 from replicated_namesrv.routes.backup import encode
 from replicated_namesrv.routes.commands import PutKVConfig
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
-from tests.support.nodes import http, running_command
+from tests.support.nodes import http, run_command, running_command
 from tests.support.operated import operated, run
 from tests.support.routes import register
 from tests.support.waiting import until
@@ -134,3 +138,26 @@ async def test_a_restore_passes_over_a_node_that_accepts_connections_but_does_no
             await cluster.elected()
             done = await run("restore", file, "-a", f"{silent};{cluster.admin}", "--timeout-ms", "2000")
             assert done.code == 0, done
+
+
+@pytest.mark.slow
+async def test_a_restore_that_another_one_replaces_does_not_add_a_part_of_its_file(tmp_path: Path) -> None:
+    """Only a cluster with data gets the KV config alone. Here, the brokers would be missing."""
+    file, state = backup_file(tmp_path / "small"), RouteInfoManager()
+    for number in range(400):
+        state.apply(PutKVConfig("L", f"k{number}", "v" * 100_000), 1)
+    large = tmp_path / "large"
+    large.write_bytes(
+        b"".join(encode({"revision": state.revision, "mode": "cp", "clusterId": "c", "nodeId": "n1"}, state.snapshot()))
+    )
+    async with operated(tmp_path / "nodes", 3) as cluster:
+        one, other = (f"127.0.0.1:{port}" for port in cluster.admin_ports[:2])
+        service: Any = cluster.nodes[1].service
+        first = asyncio.ensure_future(asyncio.to_thread(run_command, "restore", str(large), "--merge", "-a", one))
+        await until(lambda: service._leftovers._machine.incoming is not None, "the large backup arrives at the second node")
+        second = await run("restore", str(file), "-a", other)
+        replaced = await first
+        assert second.code == 0, second
+        assert (replaced.returncode, "another one has replaced it" in replaced.stderr) == (1, True), replaced
+        await until(lambda: knows(cluster.nodes[0], 1), "the broker of the small backup")
+        assert set(kv(cluster.nodes[0])) == {"N"}

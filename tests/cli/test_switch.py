@@ -85,6 +85,9 @@ async def test_a_folder_of_kv_config_path_that_does_not_exist_is_no_obstacle(tmp
     assert read_kv_file(tmp_path / "nowhere" / "kv.json") == {"N": {"k": "v"}}
     both = await run("switch", "--to", "ap", str(data), "--backup", backup, "-c", str(properties), "--kv-file", str(data / "f"))
     assert (both.code, "are both given; give one of them" in both.err) == (1, True), both
+    properties.write_text("accessPolicy=enforce\n")  # a problem of another setting does not matter; kvConfigPath is not set
+    default = await run("switch", "--to", "ap", str(data), "--backup", backup, "-c", str(properties))
+    assert (default.code, read_kv_file(data / "kvConfig.json")) == (0, {"N": {"k": "v"}}), default
     properties.write_text("kvConfigPath=relative/kv.json\n")
     relative = await run("switch", "--to", "ap", str(data), "--backup", backup, "-c", str(properties))
     assert (relative.code, "give it as an absolute path with --kv-file" in relative.err) == (1, True), relative
@@ -133,7 +136,20 @@ async def test_a_log_with_newer_entries_than_the_backup_is_refused(tmp_path: Pat
         assert nodes.nodes[0].service.state.kv_get("N", "k") == "two"
     older = await run("switch", "--to", "ap", str(data), "--backup", str(early))
     assert older.code == 1
-    assert f"was switched to ap already, and {data / 'kvConfig.json'} has values that {early} does not have: N/k" in older.err
+    assert "was switched to ap already, and was changed since" in older.err
+    assert "the files disagree about key N/k; to use the values of the backup" in older.err
+    kv_file, run_time = data / "kvConfig.json", data / "runtime.properties"
+    table, text = read_kv_file(kv_file), run_time.read_text()
+    for changed_table, changed_text in (
+        ({"N": {}}, text),
+        (table, text.replace("orderMessageEnable=false", "orderMessageEnable=true")),
+    ):
+        write_kv_file(kv_file, changed_table)
+        run_time.write_text(changed_text)
+        refused = await run("switch", "--to", "ap", str(data), "--backup", str(late))
+        assert (refused.code, "was changed since" in refused.err) == (1, True), refused
+    write_kv_file(kv_file, table)
+    run_time.write_text(text)
     for repeated in (("--backup", str(late)), ("--backup", str(early), "--prefer", str(early))):
         assert (await run("switch", "--to", "ap", str(data), *repeated)).code == 0
     assert read_kv_file(data / "kvConfig.json") == {"N": {"k": "one"}}

@@ -109,7 +109,7 @@ def test_java_servers_are_replaced_under_load_and_put_back(lab: Lab, tmp_path: P
     try:
         for kind in ("ours", "rocketmq"):
             before = sends(driver)
-            report = adopt(names, "--swap", plan.command)
+            report = adopt(names, "--to", kind, "--swap", plan.command)
             assert [row["to"] for row in report["swapped"]] == [kind, kind]
             assert set(report["servers"].values()) == {kind}
             for address in nodes:
@@ -127,9 +127,7 @@ def test_a_walk_does_not_begin_while_servers_differ(lab: Lab, tmp_path: Path) ->
     nodes = [lab.java_namesrv(VERSION)[0], lab.namesrv("ours")[0]]
     put(nodes[0], "only", "here")
     started = tmp_path / "started"
-    mixed = run_command("adopt", "-n", ";".join(nodes), "--swap", f"touch {started}")
-    assert (mixed.returncode, f"ours: --only {nodes[1]}; rocketmq: --only {nodes[0]}" in mixed.stderr) == (2, True), mixed.stderr
-    one = ("adopt", "-n", ";".join(nodes), "--only", nodes[0])
+    one = ("adopt", "-n", ";".join(nodes), "--to", "ours")  # the second server is ours already
     done = run_command(*one, "--swap", f"touch {started}")
     assert done.returncode == 1
     assert "key ORDER_TOPIC_CONFIG/only" in done.stdout
@@ -143,7 +141,13 @@ def test_a_walk_does_not_begin_while_servers_differ(lab: Lab, tmp_path: Path) ->
     assert kinds == {nodes[0]: "rocketmq", nodes[1]: "ours"}
     done = run_command(*one, "--swap", "true", "--within", "1")
     assert done.returncode == 1
-    assert "still waiting for the server to be replaced (its kind is still " in done.stderr
+    assert "still waiting for the server to be replaced (it is still rocketmq)" in done.stderr
+    names = ";".join(nodes)
+    unclear = run_command("adopt", "-n", names, "--swap", f"touch {started}")
+    assert (unclear.returncode, "give --swap COMMAND together with --to ours or --to rocketmq" in unclear.stderr) == (2, True)
+    skipped = run_command("adopt", "-n", names, "--only", nodes[1], "--to", "ours", "--swap", f"touch {started}")
+    assert (skipped.returncode, f"{nodes[1]}: it is ours already" in skipped.stdout) == (0, True), skipped
+    assert not started.exists()
     done = run_command(*one, "--swap", "false")
     assert done.returncode == 1
     assert "the command of --swap ended with 1" in done.stderr

@@ -114,7 +114,7 @@ class Cycle:
         """Swap each server with ``namesrv adopt``."""
         for server in self.servers:
             more = ("--only", server, "--namespace", "ORDER_TOPIC_CONFIG")
-            (row,) = adopt(";".join(self.servers), *more, "--swap", self._plan.command)["swapped"]
+            (row,) = adopt(";".join(self.servers), *more, "--to", kind, "--swap", self._plan.command)["swapped"]
             assert row["to"] == kind, row
             self.swapped.append(kind)
 

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -71,6 +72,10 @@ class Group:
         await self.wait_for(name, Kind.OBSERVER if observer else Kind.VOTER)
 
 
+def followers_of(leader: RaftService) -> dict[str, dict[str, object]]:
+    return cast("dict[str, dict[str, object]]", leader.status()["followers"])
+
+
 @pytest.mark.slow
 async def test_a_cluster_grows_to_five_and_a_dead_node_and_the_leader_are_removed(tmp_path: Path) -> None:
     group = Group(tmp_path, ["n1", "n2", "n3", "n4", "n5"])
@@ -126,6 +131,77 @@ async def test_a_founder_with_a_new_disk_learns_the_name_of_a_member_that_starts
         await until(lambda: service.status()["problem"] is None, "the end of the problem")
         await group.services.pop("n1").stop()
         await until(lambda: group.leader is not None, "a leader without n1")
+    finally:
+        await group.stop()
+
+
+async def test_a_blank_founder_contacts_members_that_are_named_after_its_start(tmp_path: Path) -> None:
+    """It knows the name of a dead node only, and both founders start later. They have no hint to give: no member was changed."""
+    group = Group(tmp_path, ["n1", "n2", "n3", "n9"])
+    try:
+        for name in group.founders:
+            await group.start(name)
+        await until(lambda: group.leader is not None, "a leader")
+        for name in group.founders:
+            await group.services.pop(name).stop()
+        shutil.rmtree(tmp_path / "n3")
+        own, others = group.addresses["n3"], (group.addresses["n1"], group.addresses["n2"])
+        known = {"n3": own, "n9": group.addresses["n9"]}
+        settings = TransportSettings("n3", "test", known, own, SECRET, unnamed=others)
+        group.machines["n3"] = Machine()
+        group.services["n3"] = service = RaftService(settings, tmp_path / "n3", group.machines["n3"], RaftConfig(), joins=True)
+        await service.start()
+        for name in ("n1", "n2"):
+            await group.start(name)
+        await until(lambda: service.node.membership.is_voter, "the vote of n3")
+    finally:
+        await group.stop()
+
+
+async def test_a_member_does_not_wait_for_a_silent_contact_before_it_listens(tmp_path: Path) -> None:
+    group = Group(tmp_path, ["n1", "n2", "n3"])
+    asked: list[bool] = []
+    questions: list[asyncio.StreamWriter] = []
+
+    async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(hasattr(service, "node"))
+        questions.append(writer)
+
+    silent = await asyncio.start_server(never_answer, "127.0.0.1", 0)
+    try:
+        for name in group.founders:
+            await group.start(name)
+        await until(lambda: group.leader is not None, "a leader")
+        await group.services.pop("n3").stop()
+        own, contact = group.addresses["n3"], silent.sockets[0].getsockname()
+        settings = TransportSettings("n3", "test", {"n3": own}, own, SECRET, unnamed=(contact, group.addresses["n1"]))
+        group.machines["n3"] = Machine()
+        group.services["n3"] = service = RaftService(settings, tmp_path / "n3", group.machines["n3"], RaftConfig(), joins=True)
+        await service.start()
+        await until(lambda: asked == [True], "the question, after the start")
+        await until(lambda: service.node.leader_id is not None, "a leader for n3")
+    finally:
+        await group.stop()
+        silent.close()
+        for writer in questions:
+            writer.close()
+
+
+async def test_a_dead_voter_is_shown_as_voter_by_a_leader_that_never_met_it(tmp_path: Path) -> None:
+    group = Group(tmp_path, ["n1", "n2", "n3"])
+    try:
+        for name in group.founders:
+            await group.start(name)
+        await until(lambda: group.leader is not None, "a leader")
+        for name in group.founders:
+            await group.services.pop(name).stop()
+        for name in ("n1", "n2"):
+            await group.start(name)
+        await until(lambda: group.leader is not None, "a leader of two nodes")
+        leader = group.leader
+        assert leader is not None
+        follower = followers_of(leader)["n3"]
+        assert (follower["connected"], follower["votes"]) == (False, True)
     finally:
         await group.stop()
 
