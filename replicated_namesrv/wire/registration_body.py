@@ -5,11 +5,13 @@ JSON that fastjson accepts, and one for the *compressed* form (``registration_co
 their values are equal.
 
 The canonical decoder splits a body instead of parsing it. A body has three parts, each checked completely: the text before the
-topic table (one strict pattern), the table, and the text after it. The table is cut at ``}``. With 5.x that gives two pieces
-for each topic, a head up to its attributes and a tail with all relevant fields; with 4.9 it gives one. Tails are looked up in
-a cache, whose value also names the head that belongs to the tail. A piece that does not have exactly the expected form (a
-bracket inside a name, an escape, a blank, another order) makes the whole body non-canonical. A property test compares the
-canonical decoder with the general one.
+topic table (one strict pattern), the table, and the text after it. The table is cut into parts of whole topics, which are
+looked up in a cache: mostly, few topics of a registration have changed. The cuts do not depend on positions in the body. So a
+topic that gets longer changes only its own part. An unknown part is cut at ``}``. With 5.x that gives two pieces for each
+topic, a head up to its attributes and a tail with all relevant fields; with 4.9 it gives one. Tails are looked up in a second
+cache, whose value also names the head that belongs to the tail. Brokers with the same topics in another order share it. A piece
+that does not have exactly the expected form (a bracket inside a name, an escape, a blank, another order) makes the whole body
+non-canonical. A property test compares the canonical decoder with the general one.
 
 Decoding is a generator that yields after every few milliseconds of work and returns the result, so that a server can serve
 others between the slices of a large body::
@@ -17,8 +19,8 @@ others between the slices of a large body::
     steps = decode_register_body(body, header.version, compressed)
     body = finish(steps)                      # in one go, or: next(steps) until StopIteration, whose value is the result
 
-Inflated bytes, bytes of one text, nesting, members and topics are bounded. The cache that is shared by all bodies is bounded,
-too, and results do not depend on it.
+Inflated bytes, bytes of one text, nesting, members and topics are bounded. The caches that all bodies share are bounded, too, and
+results do not depend on them.
 
 Deviations from RocketMQ 5.3.3: a topic without ``topicName`` is an error, not an incomplete registration. A zlib stream is
 recognised even if the header does not announce it, as with 5.x brokers. A topic line may have 5 or more fields in every
@@ -150,6 +152,10 @@ MAX_REMEMBERED: Final = 65_536
 """Maximum number of pieces in the cache, about 500 bytes each. The cache is emptied when it is full."""
 MAX_REMEMBERED_BYTES: Final = 512
 """A longer tail is not cached."""
+PART_BYTES: Final = 8_192
+"""A part of a table ends with the first topic after this number of bytes."""
+MAX_PARTS_BYTES: Final = 16 << 20
+"""Maximum total of the parts in their cache, in bytes. The cache is emptied when it is full."""
 SLICE_BYTES: Final = 200_000
 """Number of bytes of a table that are decoded between two yields: about 2 ms if no piece is cached."""
 MAX_TOPIC_BYTES: Final = 400_000
@@ -175,6 +181,9 @@ _END_OF_TOPIC = re.compile(rb"[0-9]\},")
 
 Topic = tuple[str, QueueData]
 Known = tuple[bytes, Topic]
+_parts: dict[bytes, list[Topic]] = {}
+"""Cache: from a part of a table to its topics."""
+_parts_bytes = 0
 _known: dict[bytes, Known] = {}
 """Cache: from the tail of a topic (4.9: its whole text) to its head without attributes and its value."""
 _shapes: dict[tuple[bytes, bytes], QueueData] = {}
@@ -208,16 +217,20 @@ def decode_canonical(body: bytes) -> Generator[None, None, RegisterBrokerBody | 
     else:
         return None
     topics: dict[str, QueueData] = {}
+    yields_at = start + SLICE_BYTES
     while start < end:
-        limit = start + SLICE_BYTES + MAX_TOPIC_BYTES
-        cut = _END_OF_TOPIC.search(body, min(start + SLICE_BYTES, end), min(limit, end))
+        limit = start + PART_BYTES + MAX_TOPIC_BYTES
+        cut = _END_OF_TOPIC.search(body, min(start + PART_BYTES, end), min(limit, end))
         if cut is None and limit < end:
             return None
-        slice_end = end if cut is None else cut.start() + 2
-        if not _decode_table(body[start:slice_end], topics):
+        part_end = end if cut is None else cut.start() + 2
+        part = _topics_of(body[start:part_end])
+        if part is None:
             return None
-        start = slice_end + 1
-        if start < end:
+        topics.update(part)
+        start = part_end + 1
+        if yields_at <= start < end:
+            yields_at = start + SLICE_BYTES
             yield
     filter_servers, counter, state_version, timestamp = before.group(1, 2, 3, 4)
     return RegisterBrokerBody(
@@ -241,25 +254,40 @@ def _mappings(rest: bytes) -> Generator[None, None, dict[str, TopicQueueMappingI
         return None
 
 
-def _decode_table(table: bytes, topics: dict[str, QueueData]) -> bool:
-    """Add the topics of a part of the table, from the quote of a key to the bracket that ends a topic. False: not canonical."""
-    pieces = table.split(b"}")
+def _topics_of(part: bytes) -> list[Topic] | None:
+    """The topics of a part of the table, from the quote of a key to the bracket that ends a topic. None: not canonical."""
+    global _parts_bytes
+    known = _parts.get(part)
+    if known is None:
+        known = _decode_part(part)
+        if known is None:
+            return None
+        if len(part) <= 2 * PART_BYTES:
+            if _parts_bytes + len(part) > MAX_PARTS_BYTES:
+                _parts.clear()
+                _parts_bytes = 0
+            _parts[part] = known
+            _parts_bytes += len(part)
+    return known
+
+
+def _decode_part(part: bytes) -> list[Topic] | None:
+    pieces = part.split(b"}")
     if pieces.pop():
-        return False
+        return None
     pieces[0] = b"," + pieces[0]
     if len(pieces) > 1 and pieces[1].startswith(b',"order":'):
         heads, tails = pieces[0::2], pieces[1::2]
         known = _look_up(tails, _understand)
         if known is None or len(heads) != len(tails):
-            return False
+            return None
         if list(map(_head_of, known)) != heads and not _heads_fit(heads, known):
-            return False
+            return None
     else:
         known = _look_up(pieces, _understand_whole)
         if known is None:
-            return False
-    topics.update(map(_topic_of, known))
-    return True
+            return None
+    return list(map(_topic_of, known))
 
 
 def _look_up(pieces: list[bytes], understand: Callable[[list[bytes]], list[Known] | None]) -> list[Known] | None:

@@ -45,11 +45,18 @@ def general(body: bytes) -> RegisterBrokerBody | None:
 
 
 def canonical(body: bytes) -> RegisterBrokerBody | None:
-    """The result of the canonical decoder alone; None if the body is not canonical, or wrong."""
-    try:
-        return finish(decode_canonical(body))
-    except MalformedJsonError:
-        return None
+    """The result of the canonical decoder alone; None if the body is not canonical, or wrong. It is the same whether the table is
+    cut into parts after each topic or rarely, and whether its parts were decoded before or not."""
+    results: list[RegisterBrokerBody | None] = []
+    for part_bytes in (1, 1, 8_192, 8_192):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(registration_body, "PART_BYTES", part_bytes)
+            try:
+                results.append(finish(decode_canonical(body)))
+            except MalformedJsonError:
+                results.append(None)
+    assert results.count(results[0]) == len(results)
+    return results[0]
 
 
 def in_slices(steps: Steps[RegisterBrokerBody]) -> tuple[RegisterBrokerBody, int]:
@@ -224,6 +231,29 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     long_name = "x" * 2000
     assert decode(body_of([long_name])).topics == {long_name: QueueData(6, 8, 0, 8)}
     assert not any(long_name.encode() in piece for piece in registration_body._known)
+
+
+def test_decoded_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration_body, "MAX_PARTS_BYTES", 100_000)
+    for start in range(10):
+        names = [f"part{start}-{n}" for n in range(200)]
+        assert list(decode(body_of(names)).topics or {}) == names
+        assert registration_body._parts_bytes == sum(map(len, registration_body._parts)) <= 100_000
+    long_names = [f"{n}{'x' * 20_000}" for n in range(3)]
+    assert list(decode(body_of(long_names)).topics or {}) == long_names
+    assert max(map(len, registration_body._parts)) < 20_000
+
+
+def test_a_changed_topic_changes_only_its_part() -> None:
+    body = body_of([f"Only{n:04}" for n in range(1_000)])
+    decode(body)
+    before = set(registration_body._parts)
+    for number in (0, 500, 999):
+        changed = body.replace(
+            b'"topicName":"Only%04d","topicSysFlag":0' % number, b'"topicName":"Only%04d","topicSysFlag":12' % number
+        )
+        assert decode(changed).topics != decode(body).topics
+    assert len(set(registration_body._parts) - before) == 3
 
 
 # -- slices
