@@ -1,6 +1,15 @@
-"""Closing a listening socket without losing accepted connections."""
+"""Addresses at which only this machine connects, and closing a listening socket without losing accepted connections."""
 
 import asyncio
+import ipaddress
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine reach ``host``."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def stop_listening(server: asyncio.AbstractServer) -> None:

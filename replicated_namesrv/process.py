@@ -28,7 +28,7 @@ from replicated_namesrv.admin.app import AdminServer, HealthServer
 from replicated_namesrv.admin.change_records import ChangeRecords, RecordedCluster
 from replicated_namesrv.admin.context import AdminContext, AdminService, Drained
 from replicated_namesrv.admin.health import Layer
-from replicated_namesrv.admin.json_views import advertised_address
+from replicated_namesrv.admin.json_views import admin_address, advertised_address
 from replicated_namesrv.admin.loop_lag import LoopLag
 from replicated_namesrv.compat import IndependentNode
 from replicated_namesrv.errors import NamesrvError, StorageError
@@ -318,7 +318,8 @@ class ServingNode:
             self._address, self._address_port = advertised_address(context), port
             self._address_until = now + ADDRESS_SECONDS
         serves = self.remoting.is_listening and not self.is_drained
-        return NodeAddress(self.settings.node_id, self._address, serves, self.is_drained, self.settings.zone)
+        zone, admin = self.settings.zone, admin_address(context, None if self.admin is None else self.admin.address)
+        return NodeAddress(self.settings.node_id, self._address, serves, self.is_drained, zone, admin)
 
     def announce_drain(self) -> None:
         """Leave the address lists of all nodes. ``drain`` or ``resume`` has to follow."""

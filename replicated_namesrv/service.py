@@ -35,6 +35,8 @@ class NodeAddress(NamedTuple):
     """Whether an operator has drained this node."""
     zone: str = ""
     """Zone of the node (setting ``zone``); empty: none, or not known."""
+    admin: str = ""
+    """host:port at which other nodes reach its admin port; empty: nowhere, or not known."""
 
 
 class ReadLevel(StrEnum):

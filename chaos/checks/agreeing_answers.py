@@ -129,7 +129,12 @@ def _always(story: Story, read: Op, routes: Mapping[str, Sequence[Op]]) -> set[t
 
 
 def _stayed(story: Story, broker: str, before: Op, after: Op) -> bool:
-    """Whether the broker did not leave in between. A node may drop it for a moment if it was exposed."""
+    """Whether the broker did not leave in between. A node may drop it for a moment if it was exposed, or if a registration of its
+    process under another id was held on its way and arrived in between: the next registration replaces it again."""
+    copies = [op for op in story.of_kind("register-copy") if op.start_ns < after.end_ns]
+    processes = {op.client for op in copies if op.key == broker}
+    if any(op.client in processes and op.key != broker and op.outcome == "indeterminate" for op in copies):
+        return False
     first = story.life_at(broker, before.start_ns)
     states = [life.state for life in story.lives[broker] if before.start_ns < life.start_ns < after.end_ns]
     return first is not None and all(state in KEPT for state in (first.state, *states))

@@ -108,7 +108,8 @@ class ChangeRecords:
         recorded = self._known()
         if index > recorded.members_at or (index == recorded.members_at and members != recorded.members):
             self._recorded = recorded._replace(members_at=index, members=members)
-            self._write("members", None, index=index, members=dict(members))
+            if members != recorded.members:  # equal after a change of a description
+                self._write("members", None, index=index, members=dict(members))
 
     def replaced(self, revision: int) -> None:
         """Record that this node did not apply the changes up to a revision one by one."""

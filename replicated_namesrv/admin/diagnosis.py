@@ -1,6 +1,6 @@
 """Finds the problems of a node from the statuses of all nodes. Each is one sentence with a remedy. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -60,16 +60,17 @@ def _service(status: dict[str, Any]) -> Iterable[NodeProblem]:
         yield NodeProblem("bad", "It was removed from the cluster and does not serve.", remedy)
     elif refusal := refusal_by_peers(status):
         yield NodeProblem("bad", f"It does not serve: {refusal}.", REFUSED_REMEDY)
-    elif problem := (replication.get("raft") or {}).get("problem"):  # before the next one: it may be the reason of the fence
-        yield NodeProblem(
-            "bad", f"{str(problem)[:1].upper()}{str(problem)[1:]}.", "See docs/operations.md and the log of the node."
-        )
-    elif replication.get("fenced"):
-        yield NodeProblem(
-            "bad",
-            "It is fenced: it reaches no leader that has a majority, so brokers and clients use other nodes.",
-            "Start the nodes that do not answer, or restore the network between the nodes.",
-        )
+    elif (problem := (replication.get("raft") or {}).get("problem")) or replication.get("fenced"):
+        if problem:  # first: it may be the reason of the fence
+            yield NodeProblem(
+                "bad", f"{str(problem)[:1].upper()}{str(problem)[1:]}.", "See docs/operations.md and the log of the node."
+            )
+        if replication.get("fenced"):
+            yield NodeProblem(
+                "bad",
+                "It is fenced: it reaches no leader that has a majority, so brokers and clients use other nodes.",
+                "Start the nodes that do not answer, or restore the network between the nodes.",
+            )
     elif status.get("drained"):
         yield NodeProblem("warn", "It is drained, so brokers and clients use other nodes.", "Let it serve again, or restart it.")
     elif not status["ready"]:
@@ -81,6 +82,15 @@ def _service(status: dict[str, Any]) -> Iterable[NodeProblem]:
         yield NodeProblem(
             "warn", f"It is {lag} entries behind.", "Check its CPU and disk; it catches up by itself when they suffice."
         )
+
+
+def even_size_warning(members: Iterable[Mapping[str, Any]]) -> str | None:
+    """A warning if the cluster has, or will have once its learners vote, an even number of voters. ``members``: the rows of
+    ``/v1/members``."""
+    voters = sum(row["role"] in ("leader", "voter", "learner") for row in members)
+    if voters % 2:
+        return None
+    return f"{voters} voters tolerate no more failures than {voters - 1}, and need a larger majority; add or remove one more"
 
 
 def refusal_by_peers(status: dict[str, Any]) -> str | None:

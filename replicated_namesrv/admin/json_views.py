@@ -15,13 +15,14 @@ from typing import Any
 from aiohttp import web
 
 from replicated_namesrv import __version__
-from replicated_namesrv.address_list import advertised_host
+from replicated_namesrv.address_list import WILDCARD_HOSTS, advertised_host
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.health import LAYER_TIMEOUT_S, as_json, readiness
 from replicated_namesrv.admin.other_nodes import OTHER_NODES
 from replicated_namesrv.admin.paging import ANSWER_BYTES, Page, PageRequest, build_rows, cut, is_number, page_request, sized_rows
 from replicated_namesrv.admin.responses import json_error, json_response
 from replicated_namesrv.errors import BodyError
+from replicated_namesrv.listening import is_loopback
 from replicated_namesrv.model import MASTER_ID, BrokerData, TopicRouteData
 from replicated_namesrv.routes.broker_group import Registration
 from replicated_namesrv.routes.kv_index import entry_of
@@ -88,6 +89,20 @@ def advertised_address(context: AdminContext) -> str:
     port = context.remoting.port
     host = advertised_host(context.settings.listen_address[0])
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def admin_address(context: AdminContext, bound: tuple[str, int] | None) -> str:
+    """host:port at which other nodes reach the admin port, which is ``bound``; None: there is none. Empty if they cannot reach
+    it."""
+    if bound is None:
+        return ""
+    host, listens_at = bound[0], context.settings.listen_address[0]
+    if host in WILDCARD_HOSTS:  # the port is open on all addresses, so also on the one for brokers and clients
+        host = listens_at
+    elif is_loopback(host) and not is_loopback(listens_at):
+        return ""
+    host = advertised_host(host)
+    return f"[{host}]:{bound[1]}" if ":" in host else f"{host}:{bound[1]}"
 
 
 async def status(request: web.Request) -> web.Response:

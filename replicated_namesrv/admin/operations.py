@@ -13,6 +13,7 @@ from replicated_namesrv import __version__
 from replicated_namesrv.access.identities import shown
 from replicated_namesrv.admin.access import ORIGIN
 from replicated_namesrv.admin.context import CONTEXT, AdminContext, AdminService
+from replicated_namesrv.admin.diagnosis import even_size_warning
 from replicated_namesrv.admin.json_views import state_for
 from replicated_namesrv.admin.paging import is_number
 from replicated_namesrv.admin.responses import json_error, json_response
@@ -20,6 +21,7 @@ from replicated_namesrv.errors import BodyError, NamesrvError, OutcomeUnknownErr
 from replicated_namesrv.routes import backup as backups
 from replicated_namesrv.routes.encoding import RouteFormatError
 from replicated_namesrv.routes.quotas import Quotas
+from replicated_namesrv.routes.results import NOT_EMPTY
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.service import ReadLevel
@@ -108,7 +110,7 @@ async def _restore(request: web.Request) -> web.Response:
         raise
     state.compares_content = service.state.compares_content  # False: the state is written in a form that version 0.1 can read
     result = await service.restore(state.snapshot(), request.get(ORIGIN))
-    if result.code and service.state.contents():
+    if result.code == NOT_EMPTY:
         remedy = "form a new cluster with empty data directories, or add KV config and settings: namesrv restore --merge FILE"
         return json_error(409, result.remark or "refused", remedy)
     if result.code:  # for example, because another node received a backup at the same time
@@ -217,7 +219,9 @@ async def change_member(request: web.Request) -> web.Response:
     if new is None or address is None:
         await context.service.change_member(action, name, address, observer == "true")
     changed = True if new is None or address is None else await _replace(context.service, name, new, address)
-    return json_response({"changed": changed, "members": context.service.members()})
+    members = context.service.members()
+    warning = even_size_warning(members)
+    return json_response({"changed": changed, "members": members, **({"warning": warning} if warning else {})})
 
 
 async def _replace(service: AdminService, old: str, new: str, address: tuple[str, int]) -> bool:
@@ -240,7 +244,7 @@ async def _replace(service: AdminService, old: str, new: str, address: tuple[str
     if not is_added:
         await service.change_member("add", new, address, False)
     give_up_at = time.monotonic() + REPLACE_WAIT_S
-    while rows().get(new, {}).get("role") not in ("voter", "leader"):
+    while not ((row := rows().get(new, {})).get("role") == "leader" or (row.get("role") == "voter" and row.get("connected"))):
         if time.monotonic() >= give_up_at:
             row = rows().get(new, {"role": "not a member", "lag": None})
             raise UnavailableError(

@@ -1,7 +1,8 @@
 """OtherNodes: asks the admin ports of the other nodes, for pages that show all nodes.
 
-The addresses are those of the present members (CP), or come from ``nameServerAddresses`` (AP). The difference between a node's
-admin port and its listed port is assumed to be the same on all nodes. The commands assume this, too. Nodes are asked on request
+The addresses are those that the present members report (CP), or come from ``nameServerAddresses`` (AP). For a node that has
+reported none, the difference between its admin port and its listed port is assumed to be the same as here. The commands assume
+this, too. Nodes are asked on request
 only. A slow node does not delay an answer: the last answer is kept with its age. A path is requested only if this node has
 checked that the caller may request it. Requests carry the caller's ``Authorization``, unless ``nameServerAddresses`` was
 changed at run time: a caller who may change settings must not direct the token of an administrator to another host. The
@@ -80,10 +81,12 @@ def addresses(
     """(node id if known, admin address) of the other nodes. ``members``: the rows of ``/v1/members``; None: this node belongs to
     no cluster."""
     if members is not None:
-        peers = {row["nodeId"]: row["peerAddress"] for row in members}
+        peers = {row["nodeId"]: row for row in members}
         own = peers.pop(settings.node_id, None)  # None: this node was removed
-        distance = admin_port - _port(own or "")
-        found: list[tuple[str | None, str]] = [(name, _moved(address, distance)) for name, address in peers.items() if own]
+        distance = admin_port - _port("" if own is None else own["peerAddress"])
+        found: list[tuple[str | None, str]] = [
+            (name, row["adminAddress"] or _moved(row["peerAddress"], distance)) for name, row in peers.items() if own
+        ]
     else:
         listed = [address.strip() for address in settings.name_server_addresses.split(";") if address.strip()]
         distance = admin_port - remoting_port

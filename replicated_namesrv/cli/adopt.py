@@ -134,8 +134,9 @@ async def _adopt(servers: NameServers, arguments: argparse.Namespace) -> int:
     swapped: list[dict[str, Any]] = []
     if arguments.swap:
         for address in arguments.only or servers.addresses:
-            if _kind((await _configs(servers)).get(address)) != arguments.to:
-                swapped.append(await _swap(servers, arguments, address))
+            row = await _swap(servers, arguments, address)
+            if row is not None:
+                swapped.append(row)
             elif not arguments.json:
                 print(f"{address}: it is {arguments.to} already")
         configs, comparison = await _configs(servers), await _compare(servers, arguments)
@@ -231,8 +232,10 @@ async def _save(
         print(f"saved {sum(map(len, table.values()))} KV entries and {len(shared)} shared settings to {folder}")
 
 
-async def _swap(servers: NameServers, arguments: argparse.Namespace, address: str) -> dict[str, Any]:
-    """Swap one server. Raises AdoptError, ScriptError."""
+async def _swap(servers: NameServers, arguments: argparse.Namespace, address: str) -> dict[str, Any] | None:
+    """Swap one server. None: it is of the wanted kind already. Raises AdoptError, ScriptError."""
+    if _kind((await _configs(servers)).get(address)) == arguments.to:
+        return None
     before = await _compare(servers, arguments)
     if before.differs or before.unreachable:
         if not arguments.json:
@@ -242,6 +245,8 @@ async def _swap(servers: NameServers, arguments: argparse.Namespace, address: st
             "that they are equal"
         )
     kind = _kind((await _configs(servers)).get(address))
+    if kind == arguments.to:  # the first answer was lost
+        return None
     started = time.monotonic()
     words = filled(words_of("--swap", arguments.swap), address_values(address))
     await run_script("--swap", address, words, arguments.within)

@@ -14,6 +14,7 @@ import time
 from typing import Any
 from urllib.parse import quote
 
+from replicated_namesrv.admin.diagnosis import even_size_warning
 from replicated_namesrv.cli.admin import (
     BAD,
     GOOD,
@@ -161,12 +162,8 @@ class _Change:
             print(f"{' '.join([self._arguments.action, *self._arguments.operands])}: done, {voters} voters")
             if self._arguments.action == "move":
                 print(f"the members connect to {' at '.join(self._arguments.operands)} now: start it there with its disk")
-        if voters % 2 == 0:
-            print(
-                f"warning: {voters} voters tolerate no more failures than {voters - 1}, and need a larger majority; "
-                "add or remove one more",
-                file=sys.stderr,
-            )
+        if warning := even_size_warning(rows):
+            print(f"warning: {warning}", file=sys.stderr)
 
     def _tell(self, text: str) -> None:
         """Show progress, each state once."""
@@ -313,7 +310,8 @@ class _Change:
             if row is None:
                 raise UnfinishedChangeError(f"{name} was removed by another command meanwhile; see 'namesrv members list'")
             has_log = row["connected"] and row["matchIndex"] and row["lag"] <= LAG_MAX
-            if row["role"] in (role, "leader") and (role != "observer" or has_log):
+            votes = row["connected"] or row["role"] == "leader"  # a voter that is down does not replace another one
+            if row["role"] in (role, "leader") and (has_log if role == "observer" else votes):
                 return rows
             state = f"lag {row['lag']}" if row["connected"] else f"not connected{self._link_problem(name)}"
             self._tell(f"{name}: {row['role']}, {state}")

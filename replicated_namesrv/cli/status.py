@@ -123,8 +123,8 @@ def _row(address: str, answer: Any) -> dict[str, Any]:
         problem = "it was removed from the cluster and does not serve; stop its process, or add it again (namesrv members add)"
     elif refusal := refusal_by_peers(answer):
         problem = f"does not serve: {refusal}. {REFUSED_REMEDY}"
-    elif replication.get("fenced") and not raft.get("problem"):
-        problem = "fenced: it reaches no leader that has a majority"
+    elif replication.get("fenced"):
+        problem = f"{raft['problem']}; fenced" if raft.get("problem") else "fenced: it reaches no leader that has a majority"
     return {
         "admin": address,
         "answers": True,

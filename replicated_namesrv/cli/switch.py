@@ -25,6 +25,7 @@ the work.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -57,7 +58,8 @@ from replicated_namesrv.replication.cluster_restore import RestorableMachine
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.encoding import RouteFormatError
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
-from replicated_namesrv.settings import RUN_TIME_FILE
+from replicated_namesrv.settings import ROWS, RUN_TIME_FILE
+from replicated_namesrv.settings_sources import environment_name
 from replicated_namesrv.wire.properties import load_properties, store_properties
 
 HELP = "prepare a stopped node's data directory for the other mode"
@@ -181,18 +183,21 @@ def _kv_file(arguments: argparse.Namespace) -> Path:
         raise SettingError(f"--kv-file {given} and -c {arguments.config_file} are both given; give one of them")
     if given is None and arguments.config_file is not None:
         try:
-            text = load_properties(Path(arguments.config_file).read_bytes()).get("kvConfigPath", "").strip()
+            in_file = load_properties(Path(arguments.config_file).read_bytes()).get("kvConfigPath", "")
         except OSError as cause:
             raise SettingError(
                 f"-c {arguments.config_file}: {cause.strerror or cause}; give the node's properties file"
             ) from None
         except BodyError as cause:
             raise SettingError(f"-c {arguments.config_file}: {cause}; give the node's properties file") from None
+        text = os.environ.get(
+            environment_name(ROWS["kvConfigPath"]), in_file
+        ).strip()  # a node reads the environment in the same order
         given = Path(text) if text else directory / KV_FILE
         if text and not given.is_absolute():
             raise SettingError(
-                f"kvConfigPath={given} in {arguments.config_file} is relative to the folder in which the node starts; give it as "
-                "an absolute path with --kv-file in place of -c"
+                f"kvConfigPath={given} in {arguments.config_file} or in the environment is relative to the folder in which the "
+                "node starts; give it as an absolute path with --kv-file in place of -c"
             )
     if given is None:
         print(

@@ -68,12 +68,18 @@ class Identity:
             self.founders = {str(name): int(number) for name, number in known["founders"].items()}
             self.members_in_log = known["version"] == MEMBERS_VERSION
             self.removed_at = int(known.get("removed_at", 0))
-            if joins:
-                self.members = list(map(str, known["members"]))
+            members = list(map(str, known["members"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(
                 f"file {IDENTITY}: {error}. Move the data directory away: the node returns as a learner"
             ) from None
+        if joins and self.state == MEMBER and members != [self.node]:
+            self.members = members
+        elif joins and self.state == MEMBER and not self.members_in_log:
+            raise IdentityError(
+                f"the data directory belongs to members {members!r}, a cluster of its own, but join names another one; give the "
+                "node an empty data directory, or set peers in place of join"
+            )
         for name in ("cluster", "node") if self.members_in_log else ("cluster", "node", "members"):
             if known[name] != getattr(self, name):
                 raise IdentityError(

@@ -50,7 +50,7 @@ from replicated_namesrv.raft.raft_messages import MEMBERS_PROTOCOL
 Done = Callable[[Outcome], None]
 Address = tuple[str, int]
 ROWS = tuple(f"M{number}" for number in range(1, 12))
-ACTIONS = ("add", "remove", "promote", "move")
+ACTIONS = ("add", "remove", "promote", "move", "describe")
 
 
 class MemberChange(NamedTuple):
@@ -64,7 +64,7 @@ class MemberChange(NamedTuple):
     observer: bool = False
     """For ``add``: the new member does not vote until it is promoted."""
     details: str | None = None
-    """For ``add`` and ``move``: a text that the user of this package defines; None: the text stays as before."""
+    """For ``add``, ``move`` and ``describe``: a text that the user of this package defines; None: the text stays as before."""
 
 
 PASSING_ROWS = {"M2", "M11"}
@@ -198,7 +198,7 @@ class MemberChanges:
         return member._replace(host=host, port=port)
 
     def _problem_of(self, change: MemberChange, after: Members) -> str | None:
-        if change.action in ("add", "move"):
+        if change.action in ("add", "move", "describe"):
             if (problem := problem_of(change.name, after[change.name])) is not None:
                 return problem
             taken = {(m.host, m.port): name for name, m in after.items() if name != change.name and m.host}

@@ -75,7 +75,6 @@ The tests of each row: ``HANDSHAKE_ROWS`` in ``tests/raft/test_handshake_rows.py
 import asyncio
 import contextlib
 import hmac
-import ipaddress
 import os
 import secrets
 import socket
@@ -90,7 +89,7 @@ from random import Random
 from typing import cast
 
 from replicated_namesrv.host_look_up import HostLookUp
-from replicated_namesrv.listening import stop_listening
+from replicated_namesrv.listening import is_loopback, stop_listening
 from replicated_namesrv.raft.hello_names import pack_names, unpack_names
 from replicated_namesrv.raft.peer_tls import Tls, TlsFiles
 from replicated_namesrv.raft.raft_errors import MalformedError, PeerRefusalError, TransportError
@@ -156,13 +155,6 @@ class TransportSettings:
     dialler."""
     unnamed: tuple[tuple[str, int], ...] = ()
     """Addresses of members that a joining node contacts first, and whose names it does not know."""
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def proof(secret: bytes, role: bytes, acceptor_nonce: bytes, dialler_nonce: bytes, *names: str) -> bytes:

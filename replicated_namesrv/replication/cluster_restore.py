@@ -32,7 +32,7 @@ from replicated_namesrv.replication.command_kinds import ABANDON, BEGIN, COMMAND
 from replicated_namesrv.replication.marks import MarksOfBackup
 from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine
 from replicated_namesrv.routes.encoding import RouteFormatError, dump, load
-from replicated_namesrv.routes.results import Result
+from replicated_namesrv.routes.results import NOT_EMPTY, Result
 from replicated_namesrv.routes.snapshot import SnapshotReader
 
 VERSION = 1
@@ -166,7 +166,7 @@ class RestorableMachine:
         refusal = self._refusal(kind, restore_id, number)
         if refusal is not None:
             leftover = self.incoming.restore_id if kind == BEGIN and self.incoming is not None else None
-            return ProposalResult(Result(code=REFUSED, remark=refusal), leftover=leftover)
+            return ProposalResult(Result(code=refusal[0], remark=refusal[1]), leftover=leftover)
         incoming = self.incoming
         if kind == BEGIN:
             self.incoming = Incoming(restore_id, self.machine.state.revision, self.machine.state.compares_content)
@@ -187,17 +187,18 @@ class RestorableMachine:
             self.machine.on_restore(COMMAND_KINDS[RESTORE_MARK, kind].name, restore_id, origin)
         return ProposalResult(Result(changed=kind == FINISH))
 
-    def _refusal(self, kind: int, restore_id: str, number: int) -> str | None:
+    def _refusal(self, kind: int, restore_id: str, number: int) -> tuple[int, str] | None:
+        """Code and remark."""
         state, incoming = self.machine.state, self.incoming
         if kind in (BEGIN, FINISH) and (contents := state.contents()):
             if kind == FINISH:
                 self.incoming = None
             content = ", ".join(f"{count} {name}" for name, count in contents.items())
-            return f"this cluster is not fresh, it contains {content}: a backup is restored only into an empty one"
+            return NOT_EMPTY, f"this cluster is not fresh, it contains {content}: a backup is restored only into an empty one"
         if kind != BEGIN and (incoming is None or incoming.restore_id != restore_id):
-            return "this restore was abandoned, or another one has replaced it"
+            return REFUSED, "this restore was abandoned, or another one has replaced it"
         if kind in (PIECE, FINISH) and incoming is not None and number != len(incoming.pieces):
-            return f"piece {number} of the backup came after {len(incoming.pieces)} others"
+            return REFUSED, f"piece {number} of the backup came after {len(incoming.pieces)} others"
         return None
 
     def digest(self) -> bytes:

@@ -29,6 +29,7 @@ from replicated_namesrv.errors import OutcomeUnknownError, SettingError, Storage
 from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.raft.interfaces import NEVER, Committed, Observer, Outcome, ReadOutcome, ReadReady, Rejected, StateMachine
 from replicated_namesrv.raft.member_changes import MemberChange
+from replicated_namesrv.raft.members import Members
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import RaftError
 from replicated_namesrv.raft.raft_node import RaftNode
@@ -356,6 +357,12 @@ class RaftConsensus(Observer):
         node = self._raft.node
         members = node.configuration.applied_members
         return node.applied_index, {name: f"{m.kind.name.lower()} {m.host}:{m.port}" for name, m in members.items()}
+
+    @property
+    def logged_members(self) -> Members | None:
+        """The members as applied, if they are in the log. None: they never changed, and are only in the settings."""
+        configuration = self._raft.node.configuration
+        return None if configuration.is_static else configuration.applied_members
 
     @property
     def member_names(self) -> list[str]:

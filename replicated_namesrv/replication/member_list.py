@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from replicated_namesrv.raft.members import Kind
+from replicated_namesrv.replication.member_descriptions import Description, described
 from replicated_namesrv.replication.peer_settings import known_members
 from replicated_namesrv.service import NodeAddress
 from replicated_namesrv.settings import Settings
@@ -18,9 +19,9 @@ def members_of(
     """One row for each member. Fields that only the leader knows are None on another node."""
     peers = known_members(settings)
     raft = {} if standing is None else raft_status()
-    kinds = {}
-    for name, kind, _, host, port, _ in raft.get("member_rows") or ():
-        kinds[name] = Kind(kind)
+    kinds, descriptions = {}, dict[str, Description]()
+    for name, kind, _, host, port, details in raft.get("member_rows") or ():
+        kinds[name], descriptions[name] = Kind(kind), described(details)
         if host:
             peers[name] = host, port
     followers, voters, leader = raft.get("followers") or {}, raft.get("voters") or {}, raft.get("leader")
@@ -30,14 +31,18 @@ def members_of(
         progress = followers.get(name)
         match = raft.get("last_index") if is_self else None if progress is None else progress["match_index"]
         host, port = peers.get(name, ("", 0))
+        told = descriptions.get(name, Description())
+        if found.address:  # it has reported its values itself, which may be newer than the log
+            told = Description(found.address, found.admin, found.zone)
         rows.append(
             {
                 "nodeId": name,
                 "peerAddress": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
-                "address": found.address or None,
+                "address": told.address or None,
+                "adminAddress": told.admin or None,
                 "serves": found.serves,
                 "drained": found.drained,
-                "zone": found.zone or None,
+                "zone": told.zone or None,
                 "role": "observer" if kinds.get(name) is Kind.OBSERVER else _role(name, leader, is_self, raft, progress, voters),
                 "connected": True if is_self else None if progress is None else progress["connected"],
                 "incarnation": voters.get(name) or None,

@@ -1,8 +1,8 @@
-"""NodeAddresses: where brokers and clients reach each node of the cluster, and whether it serves them.
+"""NodeAddresses: where brokers, clients and administrators reach each node of the cluster, and whether it serves.
 
-Every node sends the others its address, and whether it serves, once a second and at once after a change. A node from which no
-message came for ``SILENCE_MS`` counts as not serving. Messages may be lost, and only the peers' transport authenticates them. So
-an address is only passed on to clients that ask for the list. Nothing in the cluster depends on it.
+Every node sends the others its addresses, its zone, and whether it serves, once a second and at once after a change. A node
+from which no message came for ``SILENCE_MS`` counts as not serving. Messages may be lost, and only the peers' transport
+authenticates them. So an address is only passed on to clients that ask for the list. Nothing in the cluster depends on it.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ KIND = 7
 """First byte of the message. No message of ``leader_messages.py`` begins with it, and earlier versions drop the message."""
 REPEAT_MS, SILENCE_MS = 1_000.0, 3_500.0
 ADDRESS_BYTES_MAX, ZONE_BYTES_MAX = 300, 100
-ZONE_MARK = b"\0"
-"""Byte between address and zone. A node without a zone sends only its address."""
+MARK = b"\0"
+"""Byte between address, zone and admin address."""
 _SERVING, _DRAINED = 1, 2
 
 
@@ -35,9 +35,8 @@ class NodeAddresses:
     def tick(self) -> None:
         """Send this node's address if it is due."""
         own = self.own()
-        message = bytes((KIND, own.serves * _SERVING | own.drained * _DRAINED)) + own.address.encode()[:ADDRESS_BYTES_MAX]
-        if own.zone:
-            message += ZONE_MARK + own.zone.encode()[:ZONE_BYTES_MAX]
+        texts = own.address[:ADDRESS_BYTES_MAX], own.zone[:ZONE_BYTES_MAX], own.admin[:ADDRESS_BYTES_MAX]
+        message = bytes((KIND, own.serves * _SERVING | own.drained * _DRAINED)) + MARK.join(text.encode() for text in texts)
         if message == self._sent and self._now_ms() < self._send_at_ms:
             return
         self._sent, self._send_at_ms = message, self._now_ms() + REPEAT_MS
@@ -49,10 +48,11 @@ class NodeAddresses:
         """Process ``data`` if it is such a message. Returns whether it is."""
         if data[:1] != bytes((KIND,)):
             return False
-        address, _, zone = data[2:].partition(ZONE_MARK)
-        if len(data) >= 2 and len(address) <= ADDRESS_BYTES_MAX and len(zone) <= ZONE_BYTES_MAX:
-            texts = address.decode(errors="replace"), zone.decode(errors="replace")
-            found = NodeAddress(peer, texts[0], bool(data[1] & _SERVING), bool(data[1] & _DRAINED), texts[1])
+        address, zone, admin, *_ = [*data[2:].split(MARK, 2), b"", b""]
+        is_short = len(address) <= ADDRESS_BYTES_MAX and len(zone) <= ZONE_BYTES_MAX and len(admin) <= ADDRESS_BYTES_MAX
+        if len(data) >= 2 and is_short:
+            texts = [text.decode(errors="replace") for text in (address, zone, admin)]
+            found = NodeAddress(peer, texts[0], bool(data[1] & _SERVING), bool(data[1] & _DRAINED), *texts[1:])
             self._known[peer] = found, self._now_ms()
         return True
 

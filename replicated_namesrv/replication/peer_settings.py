@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from replicated_namesrv.errors import SettingError
+from replicated_namesrv.listening import is_loopback
 from replicated_namesrv.raft.peer_tls import Tls, TlsFiles
 from replicated_namesrv.raft.raft_errors import TransportError
-from replicated_namesrv.raft.transport import TransportSettings, is_loopback
+from replicated_namesrv.raft.transport import TransportSettings
 from replicated_namesrv.settings import Settings, parse_address
 
 MEMBERS_MAX = 5

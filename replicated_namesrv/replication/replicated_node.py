@@ -48,6 +48,7 @@ from replicated_namesrv.replication.liveness.broker_liveness import BrokerLivene
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_client import TICK_S
 from replicated_namesrv.replication.liveness.liveness_context import LivenessContext
+from replicated_namesrv.replication.member_descriptions import MemberDescriptions
 from replicated_namesrv.replication.member_list import members_of
 from replicated_namesrv.replication.node_addresses import NodeAddresses
 from replicated_namesrv.replication.peer_settings import known_members, parse_peers
@@ -196,6 +197,7 @@ class ReplicatedNode:
             defences,
         )
         self._addresses = NodeAddresses(settings.node_id, members, lambda peer, data: self.consensus.tell(peer, data), now_ms)
+        self._descriptions = MemberDescriptions()
         self._preference = LeaderPreference(settings.node_id, preferred_leaders(settings, members))
         self._applied = AppliedCommands(self._machine, self.liveness, self.broker_calls.removed, consensus)
         self._config = ConfigUpdates(settings, self._propose_plain, self._confirm_majority)
@@ -312,6 +314,23 @@ class ReplicatedNode:
             self._disk.tick()
             self._addresses.tick()
         self._prefer_leader()
+        self._describe_members()
+
+    def _describe_members(self) -> None:
+        """If this node leads, write the addresses and zones into the log that members have reported and that are not there."""
+        if self.led_term is None or not self._descriptions.is_due(self._now_ms()):
+            return
+        members = self.consensus.logged_members
+        change = None if members is None else self._descriptions.next_change(members, self._addresses.all())
+        if change is not None:
+            self._tasks.keep(self._describe(change))
+
+    async def _describe(self, change: MemberChange) -> None:
+        try:
+            await self.consensus.change_member(change)
+        except NamesrvError as error:
+            self._descriptions.failed(self._now_ms())
+            log.info("the description of a member was not written", extra={"member": change.name, "cause": str(error)})
 
     def _prefer_leader(self) -> None:
         term = self.led_term

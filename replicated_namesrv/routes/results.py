@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+NOT_EMPTY = 2
+"""Code of the result of a restore into a cluster that contains data."""
+
 
 @dataclass(frozen=True, slots=True)
 class Result:

@@ -72,8 +72,15 @@ class MemberOperator:
             weight = 3 if voters > 3 else 1
             choices += [lambda: MemberChange("remove", rng.choice(removable))] * weight
         if names:
-            choices.append(lambda: MemberChange("move", rng.choice(names), (f"moved-{rng.randrange(1_000_000)}", 1)))
+            choices.append(lambda: self._move_or_describe(rng.choice(names), rng.randrange(1_000_000)))
         return rng.choice(choices)() if choices else None
+
+    @staticmethod
+    def _move_or_describe(name: str, number: int) -> MemberChange:
+        """Neither changes who may connect here: links go by name."""
+        if number % 2:
+            return MemberChange("describe", name, details=f"of {number}")
+        return MemberChange("move", name, (f"moved-{number}", 1))
 
     def _add(self, name: str, observer: bool) -> MemberChange:
         machine = self._machines[name]

@@ -136,10 +136,13 @@ def test_leader_is_that_of_the_newest_term() -> None:
 
 
 def test_admin_addresses_are_as_far_from_the_listed_ports_as_on_this_node() -> None:
-    members = [{"nodeId": f"n{at}", "peerAddress": each} for at, each in ((1, "h1:9896"), (2, "h2:9896"), (3, "[::1]:9897"))]
+    peers = ((1, "h1:9896"), (2, "h2:9896"), (3, "[::1]:9897"))
+    members: list[dict[str, Any]] = [{"nodeId": f"n{at}", "peerAddress": each, "adminAddress": None} for at, each in peers]
     for given in ({"peers": "n1=h1:9896,n4=gone:9896"}, {"join": "n2=h2:9896", "peerListen": "h1:9896"}):
         settings = load_settings(flags={"mode": "cp", "nodeId": "n1", **given}, environment={})
         assert addresses(settings, members, 9886, 9876, "h1:9876") == [("n2", "h2:9886"), ("n3", "[::1]:9887")]
+        told = [members[0], members[1] | {"adminAddress": "h2:7777"}, members[2]]
+        assert addresses(settings, told, 9886, 9876, "h1:9876") == [("n2", "h2:7777"), ("n3", "[::1]:9887")], "n2 has said where"
     settings = load_settings(flags={"nameServerAddresses": "h1:9876; h2:9877"}, environment={})
     assert addresses(settings, None, 9886, 9876, "h1:9876") == [(None, "h2:9887")]
 

@@ -310,12 +310,12 @@ def test_zones_in_an_address_list(configured: str, knows: bool, zone: str, wante
 def test_a_message_of_another_node_has_its_zone_and_a_limit() -> None:
     sent: list[bytes] = []
     here, there = (NodeAddresses(name, ("n1", "n2"), lambda peer, data: sent.append(data), lambda: 0.0) for name in ("n1", "n2"))
-    there.own = lambda: NodeAddress("n2", "10.0.0.2:9876", serves=True, drained=False, zone="west")
+    there.own = lambda: NodeAddress("n2", "10.0.0.2:9876", serves=True, drained=False, zone="west", admin="10.0.0.2:9886")
     there.tick()
     assert here.received("n1", b"x") is False
     assert here.received("n2", sent[0])
     assert here.all()[1] == there.own()
-    assert here.received("n2", sent[0] + b"w" * 200), "it is dropped"
+    assert here.received("n2", sent[0] + b"w" * 300), "it is dropped"
     assert here.all()[1] == there.own()
 
 

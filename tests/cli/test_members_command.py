@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -329,6 +331,43 @@ async def replaced_over_http(nodes: Processes) -> None:
     assert sorted(rows((await nodes.members("list")).out)) == ["n1", "n2", "n3"]
     again = await post("n4", n3)
     assert (again.status, again.json["changed"]) == (200, False), "a repeated replacement is done already"
+
+
+@pytest.mark.slow
+async def test_addresses_and_zones_of_members_are_in_the_log(tmp_path: Path) -> None:
+    """After a restart of all others, they are still known of a member that is down. While it serves, brokers are told of it."""
+    async with founded(tmp_path, "zone=west") as nodes:
+
+        async def row(name: str) -> dict[str, Any]:
+            shown = json.loads((await nodes.members("list", "--json")).out)["members"]
+            return next(each for each in shown if each["nodeId"] == name)
+
+        async def is_listed() -> bool:
+            answer = await http(int(nodes.admin["n1"].split(":")[1]), "/rocketmq/nsaddr")
+            return nodes.listen["n4"] in answer.text.strip().split(";")
+
+        assert not await is_listed()
+        await nodes.start("n4", "zone=east")
+        added = await nodes.members("add", "n4", nodes.peer["n4"], "--observer")
+        assert (added.code, "warning" in added.err) == (0, False), added
+        await eventually(is_listed, "the observer in the address list")
+        leader = int(nodes.admin[await nodes.leader()].split(":")[1])
+
+        async def is_written() -> bool:
+            raft = (await http(leader, "/v1/status")).json["replication"]["raft"]
+            details = {name: text for name, _, _, _, _, text in raft["member_rows"]}
+            wanted = {"n4": "east"} | dict.fromkeys(NAMES[:3], "west")
+            return details == {n: json.dumps([nodes.listen[n], nodes.admin[n], zone]) for n, zone in wanted.items()}
+
+        await eventually(is_written, "the descriptions in the log")
+        for name in NAMES[:4]:
+            await nodes.kill(name)
+        for name in NAMES[:3]:
+            await nodes.start(name, "zone=west")
+        await eventually(nodes.leader, "a leader")
+        found = await row("n4")
+        wanted = {"address": nodes.listen["n4"], "adminAddress": nodes.admin["n4"], "zone": "east", "serves": False}
+        assert {name: found[name] for name in wanted} == wanted
 
 
 @pytest.mark.slow

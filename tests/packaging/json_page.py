@@ -100,6 +100,7 @@ MEMBER = open_record(
     address=maybe(TEXT),
     serves=TRUTH,
     drained=TRUTH,
+    adminAddress=maybe(TEXT),
     zone=maybe(TEXT),
     role=one_of("leader", "voter", "learner", "observer"),
     matchIndex=maybe(COUNT),
@@ -329,8 +330,8 @@ OUTPUTS: dict[str, JsonOutput] = {
     ),
     "members": JsonOutput(
         ("members list",),
-        "the members of a cluster. `address` and `zone` are null if they are not set. `matchIndex` and `lag` are null if the "
-        "asked node does not know them; only the leader knows all of them",
+        "the members of a cluster. `address`, `adminAddress` and `zone` are null if they are not known. `matchIndex` and `lag` "
+        "are null if the asked node does not know them; only the leader knows all of them",
         record(
             nodeId=TEXT,
             leader=maybe(TEXT),

@@ -12,6 +12,7 @@ from replicated_namesrv.raft.interfaces import Committed, Outcome, ReadReady, Re
 from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.members import Kind
 from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.raft_errors import IdentityError
 from replicated_namesrv.raft.raft_service import RaftService
 from replicated_namesrv.raft.transport import TransportSettings
 from tests.raft.test_transport import pair_of_settings, started
@@ -174,7 +175,9 @@ async def test_a_member_does_not_wait_for_a_silent_contact_before_it_listens(tmp
         await until(lambda: group.leader is not None, "a leader")
         await group.services.pop("n3").stop()
         own, contact = group.addresses["n3"], silent.sockets[0].getsockname()
-        settings = TransportSettings("n3", "test", {"n3": own}, own, SECRET, unnamed=(contact, group.addresses["n1"]))
+        settings = TransportSettings(
+            "n3", "test", {"n3": own}, own, SECRET, unnamed=(contact, group.addresses["n1"], group.addresses["n2"])
+        )
         group.machines["n3"] = Machine()
         group.services["n3"] = service = RaftService(settings, tmp_path / "n3", group.machines["n3"], RaftConfig(), joins=True)
         await service.start()
@@ -185,6 +188,26 @@ async def test_a_member_does_not_wait_for_a_silent_contact_before_it_listens(tmp
         silent.close()
         for writer in questions:
             writer.close()
+
+
+async def test_a_founder_of_a_cluster_of_one_does_not_join_with_its_disk(tmp_path: Path) -> None:
+    """It would lead its own cluster again, and acknowledge writes."""
+    group = Group(tmp_path, ["n1", "n2", "n3", "n4"])
+    try:
+        for name in group.founders:
+            await group.start(name)
+        own = {"n4": group.addresses["n4"]}
+        alone = RaftService(TransportSettings("n4", "test", own, own["n4"], SECRET), tmp_path / "n4", Machine(), RaftConfig())
+        await alone.start()
+        await until(lambda: alone.node.role == "leader", "a cluster of one")
+        await alone.stop()
+        for known, unnamed in ((own, (group.addresses["n1"],)), (own | {"n1": group.addresses["n1"]}, ())):
+            settings = TransportSettings("n4", "test", known, own["n4"], SECRET, unnamed=unnamed)
+            joining = RaftService(settings, tmp_path / "n4", Machine(), RaftConfig(), joins=True)
+            with pytest.raises(IdentityError, match=r"belongs to members \['n4'\]"):
+                await joining.start()
+    finally:
+        await group.stop()
 
 
 async def test_a_dead_voter_is_shown_as_voter_by_a_leader_that_never_met_it(tmp_path: Path) -> None:

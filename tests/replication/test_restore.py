@@ -43,6 +43,7 @@ from replicated_namesrv.routes.commands import (
     RegisterTopic,
     UpdateSettings,
 )
+from replicated_namesrv.routes.results import NOT_EMPTY
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from tests.support.replicated_cluster import live_cluster
@@ -292,7 +293,7 @@ def test_only_a_fresh_cluster_takes_a_backup_also_at_the_end() -> None:
     machine = fresh()
     machine.apply(put)
     refused = machine.apply(encode(BEGIN, "r")).result
-    assert refused.code == 1
+    assert refused.code == NOT_EMPTY
     assert "not fresh, it contains 1 KV entries" in (refused.remark or "")
     machine = fresh()
     *first, last = commands(origin())
