@@ -118,6 +118,8 @@ class Comparison:
         self.settings: dict[str, dict[str, str | None]] = {}
         self.ours: set[str] = set()
         """The servers that are not RocketMQ's."""
+        self.independent: set[str] = set()
+        """Those of them that run in AP, each with namespaces of its own."""
         self._servers = servers
         self._progress = progress
 
@@ -134,6 +136,7 @@ class Comparison:
             self.keys |= {(namespace, key): values for key, values in found.items()}
         configs = await self._ask(config_request(), read_config)
         self.ours = {address for address, config in configs.items() if is_ours(config)}
+        self.independent = {address for address in self.ours if configs[address]["mode"] == "ap"}
         for name in _SHARED_SETTINGS:
             answers: dict[str, str | None] = {address: config[name] for address, config in configs.items() if name in config}
             if not _agree(answers):
@@ -211,6 +214,9 @@ async def _diff(servers: NameServers, arguments: argparse.Namespace) -> int:
     namespaces, unlisted = await known_namespaces(admin, ports, servers.addresses, arguments.namespace)
     comparison = Comparison(servers, ProgressLine())
     await comparison.run(namespaces)
+    if ports is not None and not unlisted and len(set(ports)) < len(comparison.independent):
+        count = len(comparison.independent)
+        unlisted["--admin"] = f"{len(set(ports))} admin ports were given for {count} independent nodes; give all with --admin"
     skipped = not arguments.namespace and _skipped(comparison, unlisted, ports is not None)
     if arguments.json:
         _print_json(comparison, comparison.compared, unlisted, not skipped)

@@ -19,7 +19,7 @@ restarted node could propose commands that the cluster already uses only after a
 import asyncio
 import logging
 from asyncio import Future
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -357,6 +357,11 @@ class RaftConsensus(Observer):
         node = self._raft.node
         members = node.configuration.applied_members
         return node.applied_index, {name: f"{m.kind.name.lower()} {m.host}:{m.port}" for name, m in members.items()}
+
+    @property
+    def voters(self) -> Collection[str]:
+        """Names of the voters, as applied; none while the log is being opened."""
+        return () if self._node is None else self._node.configuration.applied_voters
 
     @property
     def logged_members(self) -> Members | None:

@@ -2,7 +2,8 @@
 
 A node whose disk is nearly full notifies the others once a second. Then all of them refuse everything that adds to the state,
 because each entry of the log is written to every disk. The alarm ends by itself: on the node when there is room again, on the
-others when they have not received the message for ``SILENCE_MS``. A node that cannot be reached raises no alarm.
+others when they have not received the message for ``SILENCE_MS``. A node that cannot be reached raises no alarm. The alarms of
+nodes without a vote do not count: commits do not wait for them.
 """
 
 from collections.abc import Callable
@@ -25,11 +26,13 @@ class DiskAlarm:
         send: Callable[[bytes], None],
         keep_log_short: Callable[[bool], None],
         now_ms: Callable[[], float],
+        votes: Callable[[str], bool],
     ) -> None:
         """``send``: sends a message to all other nodes. ``keep_log_short``: called with True when this node's disk becomes short
-        of space, and with False when ``ENOUGH_BYTES`` may be added again. In between, deleted data has to leave the log soon."""
+        of space, and with False when ``ENOUGH_BYTES`` may be added again. In between, deleted data has to leave the log soon.
+        ``votes``: whether a node is a voter."""
         self.disk = disk
-        self._send, self._keep_log_short, self._now_ms = send, keep_log_short, now_ms
+        self._send, self._keep_log_short, self._now_ms, self._votes = send, keep_log_short, now_ms, votes
         self._was_short = self._log_is_short = False
         self._send_at_ms = 0.0
         self._heard_ms: dict[str, float] = {}
@@ -38,7 +41,7 @@ class DiskAlarm:
     @property
     def _others(self) -> list[str]:
         now_ms = self._now_ms()
-        return sorted(peer for peer, heard_ms in self._heard_ms.items() if now_ms - heard_ms < SILENCE_MS)
+        return sorted(peer for peer, heard_ms in self._heard_ms.items() if now_ms - heard_ms < SILENCE_MS and self._votes(peer))
 
     def room(self) -> int:
         """Bytes that may be added to the state."""

@@ -224,7 +224,9 @@ class ReplicatedNode:
                 if peer != settings.node_id:
                     self.consensus.tell(peer, data)
 
-        alarm = DiskAlarm(disk, send, lambda short: self.consensus.disk_is_short(short), now_ms)
+        alarm = DiskAlarm(
+            disk, send, lambda short: self.consensus.disk_is_short(short), now_ms, lambda peer: peer in self.consensus.voters
+        )
         self.quotas.keep_disk_reserve(alarm.room, logged_bytes)
         return alarm
 

@@ -303,6 +303,23 @@ def test_diff_of_servers_whose_admin_ports_do_not_answer(namesrv: Namesrv, both:
         assert namesrv("kv", "delete", namespace, key, "-n", servers[0]).code == 0
 
 
+def test_diff_of_independent_nodes_needs_the_admin_ports_of_all(
+    namesrv: Namesrv, both: str, servers: list[str], admin: str
+) -> None:
+    """A namespace of the other node would be overlooked."""
+    ports = admin.split(";")
+    assert namesrv("kv", "put", "ELSEWHERE", "k", "1", "-n", servers[1]).code == 0
+    done = namesrv("diff", "-n", both, "-a", ports[0], "--json")
+    assert (done.code > 0, done.json["equal"], "ELSEWHERE" in [row["namespace"] for row in done.json["keys"]]) == (
+        True,
+        False,
+        False,
+    )
+    assert "1 admin ports were given for 2 independent nodes" in done.json["namespacesUnknown"]["--admin"]
+    assert namesrv("diff", "-n", both, "-a", ";".join(ports[:2])).code == 1
+    assert namesrv("kv", "delete", "ELSEWHERE", "k", "-n", servers[1]).code == 0
+
+
 @pytest.mark.usefixtures("admin")
 def test_diff_of_equal_servers_and_of_servers_that_are_away(namesrv: Namesrv, both: str, one: str, servers: list[str]) -> None:
     with Registered(servers[0], "e", {"E1": 2, "E2": 2}), Registered(servers[1], "e", {"E2": 2, "E1": 2}):

@@ -212,6 +212,13 @@ def test_a_network_policy_opens_each_port_to_those_who_need_it(count: int) -> No
     assert opened["peer"] == [{"podSelector": stateful_set["selector"]}]
 
 
+@pytest.mark.parametrize("count", [3, 5])
+def test_a_pod_is_drained_before_it_stops(count: int) -> None:
+    (container,) = manifests(count)["StatefulSet/namesrv"]["spec"]["template"]["spec"]["containers"]
+    command = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert "namesrv drain" in " ".join(command)
+
+
 def probes_use_the_health_port(container: Any, node: Settings) -> None:
     """Both probes use plain HTTP on the port that the node opens for health only. Liveness never depends on the quorum."""
     assert node.health_address == ("0.0.0.0", {port["name"]: port["containerPort"] for port in container["ports"]}["health"])
