@@ -211,9 +211,8 @@ class ReplicatedNode:
         consensus.on_message = self._received
         self._on_serving: Callable[[bool], None] = lambda serving: None
         self._on_leader: Callable[[str | None, int], None] = lambda leader, term: None
-        self.fence_count = 0
+        self.fence_count, self._stopping = 0, False
         self._ticker: asyncio.TimerHandle | None = None
-        self._stopping = False
 
     def _disk_alarm(self, members: list[str], now_ms: Callable[[], float]) -> DiskAlarm:
         settings = self._settings

@@ -161,6 +161,10 @@ async def test_members_with_addresses_roles_and_progress(tmp_path: Path) -> None
             assert row["matchIndex"] > 0
         follower = next(port for node, port in zip(cluster.nodes, cluster.admin_ports, strict=True) if node is not leader)
         table = await run("members", "list", "-a", f"127.0.0.1:{follower}")
+        assert (table.code, "did not answer" in table.out) == (0, False), "the leader has told the others where its admin port is"
+        assert leader.admin is not None
+        await leader.admin.stop()
+        table = await run("members", "list", "-a", f"127.0.0.1:{follower}")
         assert table.code == 0, table
         assert f"the leader {leader.settings.node_id} did not answer" in table.out
 
