@@ -20,12 +20,12 @@ def advertised_host(bind_host: str) -> str:
     """A host under which others reach an address bound to ``bind_host``: itself, or this machine's address for a wildcard."""
     if bind_host not in WILDCARD_HOSTS:
         return bind_host
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as chooser:
-        try:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as chooser:
             chooser.connect(("192.0.2.1", 9))  # a documentation address: connecting only selects a route, and no packet is sent
             return str(chooser.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
+    except OSError:
+        return "127.0.0.1"
 
 
 def is_numeric(host: str) -> bool:
@@ -56,6 +56,17 @@ def checked_list(key: str, text: str) -> str:
     return ";".join(entries)
 
 
+def is_entry(text: str) -> bool:
+    """Whether ``text`` is HOST:PORT."""
+    match = _ENTRY.fullmatch(text)
+    return match is not None and text.isascii() and 0 < int(match.group(1)) <= 65535
+
+
+def is_zone(text: str) -> bool:
+    """Whether ``text`` can be the zone of a node."""
+    return _ZONE.fullmatch(text) is not None
+
+
 def check_change(name: str, text: str) -> None:
     """Check the value of the setting ``name``, if it has address lists. Raises ValueError."""
     try:
@@ -69,7 +80,7 @@ def check_change(name: str, text: str) -> None:
 
 def checked_zone(zone: str) -> str:
     """The value of the setting ``zone``. Raises SettingError."""
-    if _ZONE.fullmatch(zone) is None:
+    if not is_zone(zone):
         raise SettingError(f"zone={zone[:200]}: give at most 100 letters, digits, '.', '_' and '-'")
     return zone
 

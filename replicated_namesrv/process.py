@@ -209,7 +209,10 @@ class ServingNode:
         self._is_fenced = False
         self.is_drained = False
         """Whether an operator has drained this node."""
-        self._address, self._address_port, self._address_until = "", 0, 0.0
+        self._address = self._admin_address = ""
+        self._address_of: tuple[int, tuple[str, int] | None] | None = None
+        """The port of the brokers and the admin address to which they belong."""
+        self._address_until = 0.0
         """The address for brokers and clients, the port at which the remoting server listened when it was found, and the time
         until which it is not searched again."""
         layers = [Layer("service", self._service_problem), Layer("remoting", self._remoting_problem)]
@@ -313,13 +316,14 @@ class ServingNode:
                 await stopped  # type: ignore[misc]  # not None: a coroutine
 
     def _own_address(self, context: AdminContext) -> NodeAddress:
-        now, port = monotonic(), self.remoting.port
-        if now >= self._address_until or port != self._address_port:
-            self._address, self._address_port = advertised_address(context), port
+        now, bound = monotonic(), (self.remoting.port, None if self.admin is None else self.admin.address)
+        if now >= self._address_until or bound != self._address_of:
+            self._address, self._address_of = advertised_address(context), bound
+            self._admin_address = admin_address(context, bound[1])
             self._address_until = now + ADDRESS_SECONDS
         serves = self.remoting.is_listening and not self.is_drained
-        zone, admin = self.settings.zone, admin_address(context, None if self.admin is None else self.admin.address)
-        return NodeAddress(self.settings.node_id, self._address, serves, self.is_drained, zone, admin)
+        zone = self.settings.zone
+        return NodeAddress(self.settings.node_id, self._address, serves, self.is_drained, zone, self._admin_address)
 
     def announce_drain(self) -> None:
         """Leave the address lists of all nodes. ``drain`` or ``resume`` has to follow."""

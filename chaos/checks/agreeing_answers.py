@@ -133,7 +133,11 @@ def _stayed(story: Story, broker: str, before: Op, after: Op) -> bool:
     process under another id was held on its way and arrived in between: the next registration replaces it again."""
     copies = [op for op in story.of_kind("register-copy") if op.start_ns < after.end_ns]
     processes = {op.client for op in copies if op.key == broker}
-    if any(op.client in processes and op.key != broker and op.outcome == "indeterminate" for op in copies):
+    held = [op for op in copies if op.client in processes and op.key != broker and op.outcome == "indeterminate"]
+    settled = [op for op in copies if op.client in processes and op.key == broker and op.ok and op.end_ns < before.start_ns]
+    # over one link, requests arrive in order: a later answer from the same node shows that the earlier copy has arrived, or never
+    # will
+    if any(all(op.node != copy.node or op.start_ns < copy.end_ns for op in settled) for copy in held):
         return False
     first = story.life_at(broker, before.start_ns)
     states = [life.state for life in story.lives[broker] if before.start_ns < life.start_ns < after.end_ns]

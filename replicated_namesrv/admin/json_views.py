@@ -92,16 +92,14 @@ def advertised_address(context: AdminContext) -> str:
 
 
 def admin_address(context: AdminContext, bound: tuple[str, int] | None) -> str:
-    """host:port at which other nodes reach the admin port, which is ``bound``; None: there is none. Empty if they cannot reach
-    it."""
+    """host:port of the admin port for other machines, which is ``bound``; None: there is none. Empty if only this machine reaches
+    it, or if its address is not known."""
     if bound is None:
         return ""
-    host, listens_at = bound[0], context.settings.listen_address[0]
-    if host in WILDCARD_HOSTS:  # the port is open on all addresses, so also on the one for brokers and clients
-        host = listens_at
-    elif is_loopback(host) and not is_loopback(listens_at):
+    listens_at = context.settings.listen_address[0]
+    host = advertised_host(listens_at if bound[0] in WILDCARD_HOSTS else bound[0])  # a wildcard includes the brokers' address
+    if is_loopback(host) and not is_loopback(listens_at):
         return ""
-    host = advertised_host(host)
     return f"[{host}]:{bound[1]}" if ":" in host else f"{host}:{bound[1]}"
 
 

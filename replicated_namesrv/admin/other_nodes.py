@@ -1,13 +1,12 @@
 """OtherNodes: asks the admin ports of the other nodes, for pages that show all nodes.
 
-The addresses are those that the present members report (CP), or come from ``nameServerAddresses`` (AP). For a node that has
-reported none, the difference between its admin port and its listed port is assumed to be the same as here. The commands assume
-this, too. Nodes are asked on request
-only. A slow node does not delay an answer: the last answer is kept with its age. A path is requested only if this node has
-checked that the caller may request it. Requests carry the caller's ``Authorization``, unless ``nameServerAddresses`` was
+The hosts are those of the present members (CP), or come from ``nameServerAddresses`` (AP). Members report their admin ports.
+Otherwise, the difference between a node's admin port and its listed port is assumed to be the same as here. Nodes are asked on
+request only. A slow node does not delay an answer: the last answer is kept with its age. A path is requested only if this node
+has checked that the caller may request it. Requests carry the caller's ``Authorization``, unless ``nameServerAddresses`` was
 changed at run time: a caller who may change settings must not direct the token of an administrator to another host. The
-addresses of members are safe, because only administrators can change members. A caller's certificate
-cannot be passed on; this node presents its own one (``admin_client_context``).
+addresses of members are safe, because only administrators can change members. A caller's certificate cannot be passed on; this
+node presents its own one (``admin_client_context``).
 """
 
 import asyncio
@@ -84,9 +83,7 @@ def addresses(
         peers = {row["nodeId"]: row for row in members}
         own = peers.pop(settings.node_id, None)  # None: this node was removed
         distance = admin_port - _port("" if own is None else own["peerAddress"])
-        found: list[tuple[str | None, str]] = [
-            (name, row["adminAddress"] or _moved(row["peerAddress"], distance)) for name, row in peers.items() if own
-        ]
+        found: list[tuple[str | None, str]] = [(name, _admin_of(row, distance)) for name, row in peers.items() if own]
     else:
         listed = [address.strip() for address in settings.name_server_addresses.split(";") if address.strip()]
         distance = admin_port - remoting_port
@@ -97,6 +94,13 @@ def addresses(
 def _port(address: str) -> int:
     text = address.rpartition(":")[2]
     return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _admin_of(row: Mapping[str, Any], distance: int) -> str:
+    """The admin address of a member. Its host is that of the peer address, which administrators have given. The host that the
+    member reports may be an address without a certificate, or that of another machine by now."""
+    told = _port(row["adminAddress"] or "")
+    return f"{row['peerAddress'].rpartition(':')[0]}:{told}" if told else _moved(row["peerAddress"], distance)
 
 
 def _moved(address: str, distance: int) -> str:
@@ -180,7 +184,10 @@ class OtherNodes:
         asked_s = monotonic()
         try:
             status = await self.ask(node, f"/v1/status?waitMs={READY_WAIT_MS}", authorization, TIMEOUT_S)
-            node.name = str(status["nodeId"])
+            name = str(status["nodeId"])
+            if node.listed[0] not in (None, name):
+                raise NodeAnswerError(f"node {name[:NAME_CHARACTERS]} answers at this address")
+            node.name = name
             if node.is_lost:
                 self._notify(node, None)
             node.status, node.answered_s, node.error, node.failing_since_s = status, asked_s, None, None

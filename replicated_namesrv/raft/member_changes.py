@@ -64,7 +64,8 @@ class MemberChange(NamedTuple):
     observer: bool = False
     """For ``add``: the new member does not vote until it is promoted."""
     details: str | None = None
-    """For ``add``, ``move`` and ``describe``: a text that the user of this package defines; None: the text stays as before."""
+    """For ``add``, ``move`` and ``describe``: a text that the user of this package defines. None: with ``move`` the text becomes
+    empty."""
 
 
 PASSING_ROWS = {"M2", "M11"}
@@ -187,7 +188,8 @@ class MemberChanges:
             members[name] = before._replace(kind=Kind.LEARNER)
         else:
             host, port = change.address or (before.host, before.port)
-            details = before.details if change.details is None else change.details
+            kept = "" if change.action == "move" else before.details  # the text may describe the machine that it leaves
+            details = kept if change.details is None else change.details
             members[name] = before._replace(host=host, port=port, details=details)
         return members
 

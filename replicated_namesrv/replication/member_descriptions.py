@@ -49,22 +49,28 @@ class MemberDescriptions:
 
     def __init__(self) -> None:
         self._due_ms = 0.0
+        self._is_writing = False
 
     def is_due(self, now_ms: float) -> bool:
         """Whether it is time to compare. Then the next time is later."""
-        if now_ms < self._due_ms:
+        if now_ms < self._due_ms or self._is_writing:
             return False
         self._due_ms = now_ms + CHECK_MS
         return True
 
-    def failed(self, now_ms: float) -> None:
-        """The change was not written."""
-        self._due_ms = now_ms + RETRY_MS
+    def begun(self) -> None:
+        """A change is being written. Until it has ended, none is due."""
+        self._is_writing = True
+
+    def ended(self, now_ms: float, is_written: bool) -> None:
+        """The change was written, or it failed."""
+        self._is_writing = False
+        self._due_ms = now_ms + (CHECK_MS if is_written else RETRY_MS)
 
     @staticmethod
     def next_change(members: Mapping[str, RaftMember], nodes: Sequence[NodeAddress]) -> MemberChange | None:
         """The change for the first member that reports other values than those in ``members``, which are in the log. None:
-        there is none. A member that has reported nothing yet keeps its description."""
+        there is none. ``nodes``: the nodes that reported lately. An older report may be older than the description."""
         for node in nodes:
             member = members.get(node.node_id)
             if member is not None and node.address and described(member.details) != described(details_of(node)):

@@ -7,6 +7,7 @@ authenticates them. So an address is only passed on to clients that ask for the 
 
 from collections.abc import Callable, Sequence
 
+from replicated_namesrv.address_list import is_entry, is_zone
 from replicated_namesrv.service import NodeAddress
 
 KIND = 7
@@ -33,7 +34,9 @@ class NodeAddresses:
         self._send_at_ms = 0.0
 
     def tick(self) -> None:
-        """Send this node's address if it is due."""
+        """Send this node's address if it is due, and forget nodes that are no members."""
+        for gone in self._known.keys() - set(self._members):
+            del self._known[gone]
         own = self.own()
         texts = own.address[:ADDRESS_BYTES_MAX], own.zone[:ZONE_BYTES_MAX], own.admin[:ADDRESS_BYTES_MAX]
         message = bytes((KIND, own.serves * _SERVING | own.drained * _DRAINED)) + MARK.join(text.encode() for text in texts)
@@ -53,8 +56,14 @@ class NodeAddresses:
         if len(data) >= 2 and is_short:
             texts = [text.decode(errors="replace") for text in (address, zone, admin)]
             found = NodeAddress(peer, texts[0], bool(data[1] & _SERVING), bool(data[1] & _DRAINED), *texts[1:])
-            self._known[peer] = found, self._now_ms()
+            if all(not each or is_entry(each) for each in (found.address, found.admin)) and is_zone(found.zone):
+                self._known[peer] = found, self._now_ms()
         return True
+
+    def recent(self) -> list[NodeAddress]:
+        """This node, and the members from which a message came lately."""
+        now_ms = self._now_ms()
+        return [found for found, heard_ms in self._known.values() if now_ms - heard_ms < SILENCE_MS] + [self.own()]
 
     def all(self) -> list[NodeAddress]:
         """All members in their order. The address is empty if no message arrived since the start."""

@@ -322,16 +322,20 @@ class ReplicatedNode:
         if self.led_term is None or not self._descriptions.is_due(self._now_ms()):
             return
         members = self.consensus.logged_members
-        change = None if members is None else self._descriptions.next_change(members, self._addresses.all())
+        change = None if members is None else self._descriptions.next_change(members, self._addresses.recent())
         if change is not None:
+            self._descriptions.begun()
             self._tasks.keep(self._describe(change))
 
     async def _describe(self, change: MemberChange) -> None:
+        is_written = False
         try:
             await self.consensus.change_member(change)
+            is_written = True
         except NamesrvError as error:
-            self._descriptions.failed(self._now_ms())
             log.info("the description of a member was not written", extra={"member": change.name, "cause": str(error)})
+        finally:
+            self._descriptions.ended(self._now_ms(), is_written)
 
     def _prefer_leader(self) -> None:
         term = self.led_term

@@ -141,8 +141,11 @@ def test_admin_addresses_are_as_far_from_the_listed_ports_as_on_this_node() -> N
     for given in ({"peers": "n1=h1:9896,n4=gone:9896"}, {"join": "n2=h2:9896", "peerListen": "h1:9896"}):
         settings = load_settings(flags={"mode": "cp", "nodeId": "n1", **given}, environment={})
         assert addresses(settings, members, 9886, 9876, "h1:9876") == [("n2", "h2:9886"), ("n3", "[::1]:9887")]
-        told = [members[0], members[1] | {"adminAddress": "h2:7777"}, members[2]]
-        assert addresses(settings, told, 9886, 9876, "h1:9876") == [("n2", "h2:7777"), ("n3", "[::1]:9887")], "n2 has said where"
+        told = [members[0], members[1] | {"adminAddress": "10.9.9.9:7777"}, members[2]]
+        found = addresses(settings, told, 9886, 9876, "h1:9876")
+        assert found == [("n2", "h2:7777"), ("n3", "[::1]:9887")], (
+            "the port is what n2 reports, the host what administrators gave"
+        )
     settings = load_settings(flags={"nameServerAddresses": "h1:9876; h2:9877"}, environment={})
     assert addresses(settings, None, 9886, 9876, "h1:9876") == [(None, "h2:9887")]
 

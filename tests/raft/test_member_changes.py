@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from replicated_namesrv.raft.interfaces import Committed, Outcome
 from replicated_namesrv.raft.member_changes import ROWS, MemberChange, Refusal
 from replicated_namesrv.raft.members import VOTERS_MAX
 from replicated_namesrv.raft.raft_messages import MEMBERS_PROTOCOL, MemberHint
@@ -274,3 +275,18 @@ def test_addresses_to_which_no_node_can_connect_are_refused(address: tuple[str, 
     assert found.row == "M6"
     assert f"no other node reaches n2 at {address[0]}:{address[1]}, the address that {leader.node_id}" in found.reason
     assert leader.member_changes.refusal(MemberChange("move", "n2", ("host-n2", 9_000))) is None
+
+
+def test_a_member_that_moves_loses_its_description() -> None:
+    """It may describe the machine that the member leaves."""
+    world, leader = cluster()
+    name = next(n for n in world.names if n != leader.node_id)
+    for change, details in (
+        (MemberChange("describe", name, details="of the old machine"), "of the old machine"),
+        (MemberChange("move", name, ("10.0.0.9", 1)), ""),
+    ):
+        outcomes: list[Outcome] = []
+        leader.change_member(change, outcomes.append)
+        world.run_until(lambda: bool(outcomes))  # noqa: B023 - called within this turn of the loop
+        assert isinstance(outcomes[0], Committed), outcomes
+        assert leader.member_table[name].details == details
