@@ -211,7 +211,9 @@ not exist before, so the first errors would be missing in the objective for look
 
 def family(name: str) -> Metric:
     """An empty metric family, as declared in the catalogue."""
-    declared = METRICS[name]
+    declared = METRICS.get(name)
+    if declared is None:
+        raise LookupError(f"metric {name}: declare it in METRICS or OF_REPLICATION of admin/exposition.py")
     return declared.kind(PREFIX + name, declared.meaning, labels=declared.labels)
 
 
