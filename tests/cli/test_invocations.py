@@ -608,9 +608,8 @@ def test_the_table_has_every_command_with_right_and_wrong_use_and_nodes_that_do_
     wanted = {(name, use) for name in words_of_commands() for use in ("right", "wrong", "unreachable")}
     wanted -= {(name, use) for name, use in wanted if use == "unreachable" and name.split()[0] in LOCAL}
     missing = wanted - uses() - ELSEWHERE.keys()
-    assert not missing, (
-        f"TABLE in this file has no line for {sorted(missing)}; add one, name the test in ELSEWHERE, or add a command that connects to no node to LOCAL"
-    )
+    remedy = "add one, name the test in ELSEWHERE, or add a command that connects to no node to LOCAL"
+    assert not missing, f"TABLE in this file has no line for {sorted(missing)}; {remedy}"
     assert not ELSEWHERE.keys() & uses(), "TABLE has these lines: remove them from ELSEWHERE"
     for (command_line, _), test in ELSEWHERE.items():
         file, _, name = test.partition("::")
