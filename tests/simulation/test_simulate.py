@@ -21,7 +21,7 @@ from replicated_namesrv.simulation.subjects import run
 
 FIXED_SEEDS = 100
 FRESH_SEEDS = 30
-MEMBER_SEEDS = 6
+MEMBER_SEEDS = 8
 
 
 def judge(results: list[RunResult]) -> None:
@@ -62,7 +62,7 @@ def test_seeds_in_which_the_members_change() -> None:
     """Three founders and four spares, so up to seven voters."""
     results = list(run_all([Scenario(seed, duration_s=10.0, spares=4) for seed in range(MEMBER_SEEDS)], cores()))
     judge(results)
-    for action in ("add", "remove", "promote", "move"):
+    for action in ("add", "remove", "promote", "move", "describe"):
         assert sum(result.counts.get(f"{action} Committed", 0) for result in results) > MEMBER_SEEDS / 2, action
 
 
