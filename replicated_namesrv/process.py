@@ -210,11 +210,11 @@ class ServingNode:
         self.is_drained = False
         """Whether an operator has drained this node."""
         self._address = self._admin_address = ""
+        """The addresses for brokers and clients, and for administrators."""
         self._address_of: tuple[int, tuple[str, int] | None] | None = None
-        """The port of the brokers and the admin address to which they belong."""
+        """The remoting port and the bound admin address for which they were found."""
         self._address_until = 0.0
-        """The address for brokers and clients, the port at which the remoting server listened when it was found, and the time
-        until which it is not searched again."""
+        """Time until which they are not searched again."""
         layers = [Layer("service", self._service_problem), Layer("remoting", self._remoting_problem)]
         layers.insert(0, Layer("disk", lambda: self.service.disk_problem, lambda: self.service.disk_warning))
         context = AdminContext(settings, self.service, self.remoting, layers, self.loop_lag, monotonic(), self, self.access)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -224,6 +224,11 @@ async def change_member(request: web.Request) -> web.Response:
     return json_response({"changed": changed, "members": members, **({"warning": warning} if warning else {})})
 
 
+def _has_vote(row: Mapping[str, object] | None) -> bool:
+    """Whether a member votes and, as far as this node knows, runs. Only the leader knows whether it is connected."""
+    return row is not None and row["role"] in ("voter", "leader") and row["connected"] is not False
+
+
 async def _replace(service: AdminService, old: str, new: str, address: tuple[str, int]) -> bool:
     """Add ``new``, wait until it votes, and remove ``old``. Steps that were taken before are skipped, so the request can be
     repeated. Returns False if all steps had been taken before. Raises SettingError, UnavailableError, OutcomeUnknownError."""
@@ -244,7 +249,7 @@ async def _replace(service: AdminService, old: str, new: str, address: tuple[str
     if not is_added:
         await service.change_member("add", new, address, False)
     give_up_at = time.monotonic() + REPLACE_WAIT_S
-    while not ((row := rows().get(new, {})).get("role") == "leader" or (row.get("role") == "voter" and row.get("connected"))):
+    while not _has_vote(rows().get(new)):
         if time.monotonic() >= give_up_at:
             row = rows().get(new, {"role": "not a member", "lag": None})
             raise UnavailableError(

@@ -72,7 +72,7 @@ class MemberDescriptions:
         """The change for the first member that reports other values than those in ``members``, which are in the log. None:
         there is none. ``nodes``: the nodes that reported lately. An older report may be older than the description."""
         for node in nodes:
-            member = members.get(node.node_id)
-            if member is not None and node.address and described(member.details) != described(details_of(node)):
-                return MemberChange("describe", node.node_id, details=details_of(node))
+            member, details = members.get(node.node_id), details_of(node)
+            if member is not None and node.address and member.details != details:
+                return MemberChange("describe", node.node_id, details=details)
         return None

@@ -153,7 +153,7 @@ MAX_REMEMBERED: Final = 65_536
 MAX_REMEMBERED_BYTES: Final = 512
 """A longer tail is not cached."""
 PART_BYTES: Final = 8_192
-"""A part of a table ends with the first topic after this number of bytes."""
+"""Least length of a part of a table, except the last one. Parts end at ``_CUT``, mostly soon after this number of bytes."""
 MAX_PARTS_BYTES: Final = 16 << 20
 """Maximum total of the parts in their cache, in bytes. The cache is emptied when it is full."""
 SLICE_BYTES: Final = 200_000

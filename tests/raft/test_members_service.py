@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -43,6 +44,23 @@ class Group:
         self.services[name] = service
         return service
 
+    async def found(self) -> None:
+        """Start the founders, and wait until one leads."""
+        for name in self.founders:
+            await self.start(name)
+        await until(lambda: self.leader is not None, "a leader")
+
+    async def join(self, name: str, unnamed: Sequence[tuple[str, int]], *named: str) -> RaftService:
+        """Start a founder again with ``join``: the addresses ``unnamed``, and members with a name."""
+        own = self.addresses[name]
+        known = {each: self.addresses[each] for each in (name, *named)}
+        settings = TransportSettings(name, "test", known, own, SECRET, unnamed=tuple(unnamed))
+        self.machines[name] = Machine()
+        service = RaftService(settings, self.folder / name, self.machines[name], RaftConfig(), joins=True)
+        self.services[name] = service
+        await service.start()
+        return service
+
     async def stop(self) -> None:
         for service in self.services.values():
             await service.stop()
@@ -81,8 +99,7 @@ def followers_of(leader: RaftService) -> dict[str, dict[str, object]]:
 async def test_a_cluster_grows_to_five_and_a_dead_node_and_the_leader_are_removed(tmp_path: Path) -> None:
     group = Group(tmp_path, ["n1", "n2", "n3", "n4", "n5"])
     try:
-        for name in group.founders:
-            await group.start(name)
+        await group.found()
         await group.add("n4")
         await group.add("n5")
         proposed = await group.services["n5"].propose(b"from a new node")
@@ -114,18 +131,11 @@ async def test_a_founder_with_a_new_disk_learns_the_name_of_a_member_that_starts
     """The members were never changed, so the log has no addresses. Without the address of n2, n3 could not answer it."""
     group = Group(tmp_path, ["n1", "n2", "n3"])
     try:
-        for name in group.founders:
-            await group.start(name)
-        await until(lambda: group.leader is not None, "a leader")
+        await group.found()
         for name in ("n3", "n2"):
             await group.services.pop(name).stop()
         shutil.rmtree(tmp_path / "n3")
-        own, others = group.addresses["n3"], (group.addresses["n1"], group.addresses["n2"])
-        settings = TransportSettings("n3", "test", {"n3": own}, own, SECRET, unnamed=others)
-        group.machines["n3"] = Machine()
-        service = RaftService(settings, tmp_path / "n3", group.machines["n3"], RaftConfig(), joins=True)
-        await service.start()
-        group.services["n3"] = service
+        service = await group.join("n3", [group.addresses["n1"], group.addresses["n2"]])
         await until(lambda: "start the nodes at these addresses" in str(service.status()["problem"]), "the problem")
         await group.start("n2")
         await until(lambda: service.node.membership.is_voter, "the vote of n3")
@@ -140,18 +150,11 @@ async def test_a_blank_founder_contacts_members_that_are_named_after_its_start(t
     """It knows the name of a dead node only, and both founders start later. They have no hint to give: no member was changed."""
     group = Group(tmp_path, ["n1", "n2", "n3", "n9"])
     try:
-        for name in group.founders:
-            await group.start(name)
-        await until(lambda: group.leader is not None, "a leader")
+        await group.found()
         for name in group.founders:
             await group.services.pop(name).stop()
         shutil.rmtree(tmp_path / "n3")
-        own, others = group.addresses["n3"], (group.addresses["n1"], group.addresses["n2"])
-        known = {"n3": own, "n9": group.addresses["n9"]}
-        settings = TransportSettings("n3", "test", known, own, SECRET, unnamed=others)
-        group.machines["n3"] = Machine()
-        group.services["n3"] = service = RaftService(settings, tmp_path / "n3", group.machines["n3"], RaftConfig(), joins=True)
-        await service.start()
+        service = await group.join("n3", [group.addresses["n1"], group.addresses["n2"]], "n9")
         for name in ("n1", "n2"):
             await group.start(name)
         await until(lambda: service.node.membership.is_voter, "the vote of n3")
@@ -165,22 +168,15 @@ async def test_a_member_does_not_wait_for_a_silent_contact_before_it_listens(tmp
     questions: list[asyncio.StreamWriter] = []
 
     async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(hasattr(service, "node"))
+        asked.append(hasattr(group.services["n3"], "node"))
         questions.append(writer)
 
     silent = await asyncio.start_server(never_answer, "127.0.0.1", 0)
     try:
-        for name in group.founders:
-            await group.start(name)
-        await until(lambda: group.leader is not None, "a leader")
+        await group.found()
         await group.services.pop("n3").stop()
-        own, contact = group.addresses["n3"], silent.sockets[0].getsockname()
-        settings = TransportSettings(
-            "n3", "test", {"n3": own}, own, SECRET, unnamed=(contact, group.addresses["n1"], group.addresses["n2"])
-        )
-        group.machines["n3"] = Machine()
-        group.services["n3"] = service = RaftService(settings, tmp_path / "n3", group.machines["n3"], RaftConfig(), joins=True)
-        await service.start()
+        contact = silent.sockets[0].getsockname()
+        service = await group.join("n3", [contact, group.addresses["n1"], group.addresses["n2"]])
         await until(lambda: asked == [True], "the question, after the start")
         await until(lambda: service.node.leader_id is not None, "a leader for n3")
     finally:
@@ -194,8 +190,7 @@ async def test_a_founder_of_a_cluster_of_one_does_not_join_with_its_disk(tmp_pat
     """It would lead its own cluster again, and acknowledge writes."""
     group = Group(tmp_path, ["n1", "n2", "n3", "n4"])
     try:
-        for name in group.founders:
-            await group.start(name)
+        await group.found()
         own = {"n4": group.addresses["n4"]}
         alone = RaftService(TransportSettings("n4", "test", own, own["n4"], SECRET), tmp_path / "n4", Machine(), RaftConfig())
         await alone.start()
@@ -213,9 +208,7 @@ async def test_a_founder_of_a_cluster_of_one_does_not_join_with_its_disk(tmp_pat
 async def test_a_dead_voter_is_shown_as_voter_by_a_leader_that_never_met_it(tmp_path: Path) -> None:
     group = Group(tmp_path, ["n1", "n2", "n3"])
     try:
-        for name in group.founders:
-            await group.start(name)
-        await until(lambda: group.leader is not None, "a leader")
+        await group.found()
         for name in group.founders:
             await group.services.pop(name).stop()
         for name in ("n1", "n2"):
@@ -232,8 +225,7 @@ async def test_a_dead_voter_is_shown_as_voter_by_a_leader_that_never_met_it(tmp_
 async def test_an_observer_moves_to_another_address(tmp_path: Path) -> None:
     group = Group(tmp_path, ["n1", "n2", "n3", "n4"])
     try:
-        for name in group.founders:
-            await group.start(name)
+        await group.found()
         await group.add("n4", observer=True)
         await group.services.pop("n4").stop()
         group.addresses["n4"] = ("127.0.0.1", free_ports(1)[0])
