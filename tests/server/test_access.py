@@ -520,6 +520,13 @@ def test_enforce_needs_a_file_that_is_valid(tmp_path: Path) -> None:
 
 
 def test_groups_of_the_table_are_what_the_page_says() -> None:
-    codes = {code for code, roles in REQUEST_ROLES.items() if roles == BROKERS}
-    assert codes == {103, 104, 322, 904}
-    assert {code for code, roles in REQUEST_ROLES.items() if roles == OPERATORS} == {100, 102, 205, 216, 318, 327}
+    wanted = {"BROKERS": (BROKERS, {103, 104, 322, 904}), "OPERATORS": (OPERATORS, {100, 102, 205, 216, 318, 327})}
+    for name, (group, codes) in wanted.items():
+        found = {code for code, roles in REQUEST_ROLES.items() if roles == group}
+        told = [
+            f"request code {int(code)} has the roles {name} in access/roles.py: add it to this test" for code in found - codes
+        ]
+        told += [
+            f"request code {code} does not have the roles {name} in access/roles.py: give it these" for code in codes - found
+        ]
+        assert not told, "\n".join(sorted(told))
