@@ -7,8 +7,8 @@ Python loop, and no object for each topic.
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, compress, filterfalse, repeat
-from operator import is_, not_
+from itertools import chain, compress, repeat
+from operator import is_, not_, or_
 from typing import Generic, TypeVar, cast
 
 V = TypeVar("V")
@@ -49,46 +49,47 @@ class Holders(Generic[V]):
 
     def link(self, entries: Mapping[str, V]) -> None:
         """Store the values, all of one name, replacing earlier ones."""
-        by_topic, name_of = self._by_topic, self._name_of
-        known = list(filter(by_topic.__contains__, entries))
-        if not known:
+        by_topic, topics, values = self._by_topic, list(entries), list(entries.values())
+        held = list(map(by_topic.get, topics))
+        is_fresh = list(map(is_, held, repeat(None)))
+        if all(is_fresh):
             by_topic.update(entries)
             return
-        fresh = list(filterfalse(by_topic.__contains__, entries))
-        by_topic.update(zip(fresh, map(entries.__getitem__, fresh), strict=True))
-        name, held = name_of(entries[known[0]]), list(map(by_topic.__getitem__, known))
-        is_shared = list(map(is_, map(type, held), repeat(dict)))
+        by_topic.update(zip(compress(topics, is_fresh), compress(values, is_fresh), strict=True))
+        name, is_shared = self._name_of(values[0]), list(map(is_, map(type, held), repeat(dict)))
         shared = cast("Iterable[dict[str, V]]", compress(held, is_shared))
-        _exhaust(map(dict.__setitem__, shared, repeat(name), map(entries.__getitem__, compress(known, is_shared))))
-        if not all(is_shared):
-            is_single = list(map(not_, is_shared))
+        _exhaust(map(dict.__setitem__, shared, repeat(name), compress(values, is_shared)))
+        is_single = list(map(not_, map(or_, is_fresh, is_shared)))
+        if any(is_single):
             singles = cast("list[V]", list(compress(held, is_single)))
-            self._pair(name, entries, list(compress(known, is_single)), singles)
+            self._pair(name, list(compress(topics, is_single)), list(compress(values, is_single)), singles)
 
-    def _pair(self, name: str, entries: Mapping[str, V], topics: Sequence[str], singles: Sequence[V]) -> None:
+    def _pair(self, name: str, topics: Sequence[str], values: Sequence[V], singles: Sequence[V]) -> None:
         """Set the values of ``name`` for topics that have one value each. A value that belongs to ``name`` is replaced; otherwise
         the topic then has two values."""
-        by_topic, name_of, value = self._by_topic, self._name_of, entries[topics[0]]
+        by_topic, name_of, value = self._by_topic, self._name_of, values[0]
         holders = dict(zip(map(id, singles), singles, strict=True))
         pairs = {key: {name_of(single): single, name: value} for key, single in holders.items()}
-        if all(map(is_, map(entries.__getitem__, topics), repeat(value))) and all(map((2).__eq__, map(len, pairs.values()))):
+        if all(map(is_, values, repeat(value))) and all(map((2).__eq__, map(len, pairs.values()))):
             # A group is one object for all its topics, so Python needs one step for each group instead of one for each topic.
             by_topic.update(zip(topics, map(dict.copy, map(pairs.__getitem__, map(id, singles))), strict=True))
             return
-        for topic, single, holder in zip(topics, singles, map(name_of, singles), strict=True):
-            by_topic[topic] = entries[topic] if holder == name else {holder: single, name: entries[topic]}
+        for topic, value, single, holder in zip(topics, values, singles, map(name_of, singles), strict=True):
+            by_topic[topic] = value if holder == name else {holder: single, name: value}
 
     def unlink(self, name: str, topics: Collection[str], values: Iterable[V]) -> list[str]:
         """Remove the values, which belong to ``name``. Returns the topics that have no value left."""
         by_topic = self._by_topic
-        alone = list(compress(topics, map(is_, map(by_topic.__getitem__, topics), values)))
+        held = list(map(by_topic.__getitem__, topics))
+        is_alone = list(map(is_, held, values))
+        alone = list(compress(topics, is_alone))
         _exhaust(map(by_topic.__delitem__, alone))
         if len(alone) < len(topics):
-            left = list(filter(by_topic.__contains__, topics)) if alone else topics
-            held = cast("list[dict[str, V]]", list(map(by_topic.__getitem__, left)))
-            _exhaust(map(dict.__delitem__, held, repeat(name)))
-            is_single = list(map((1).__eq__, map(len, held)))
-            values_left = chain.from_iterable(map(dict.values, compress(held, is_single)))
+            is_left = list(map(not_, is_alone))
+            left, several = compress(topics, is_left), cast("list[dict[str, V]]", list(compress(held, is_left)))
+            _exhaust(map(dict.__delitem__, several, repeat(name)))
+            is_single = list(map((1).__eq__, map(len, several)))
+            values_left = chain.from_iterable(map(dict.values, compress(several, is_single)))
             by_topic.update(zip(compress(left, is_single), values_left, strict=True))
         return alone
 

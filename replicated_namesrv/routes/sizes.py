@@ -95,6 +95,12 @@ class Sizes:
         """Topics of a group."""
         self._of_broker(broker_name, sign * names_bytes(topics))
 
+    def topic_gone(self, broker_names: Iterable[str], topic: str) -> None:
+        """Remove one topic from several groups."""
+        size = names_bytes((topic,))
+        for broker_name in broker_names:
+            self._of_broker(broker_name, -size)
+
     def registration(self, registration: Registration, sign: int) -> None:
         """A registered broker."""
         self._of_broker(registration.broker_name, sign * registration_bytes(registration))

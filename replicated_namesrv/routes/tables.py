@@ -29,9 +29,8 @@ registrations of the group. Topics, static topic mappings and KV entries are sha
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import compress, filterfalse, repeat
-from operator import attrgetter, is_not
-from typing import cast
+from itertools import compress, repeat
+from operator import attrgetter, is_not, not_
 
 from replicated_namesrv.model import QueueData, TopicQueueMappingInfo
 from replicated_namesrv.routes.broker_group import BrokerGroup, Registration, TopicCount
@@ -373,14 +372,12 @@ class Tables:
             entries = dict(zip(topics, values, strict=True))
         if len(interned) > INTERNED_LIMIT:
             interned.clear()
-        before = list(map(stored.get, topics))
-        new: Collection[str] = ()
-        if all(before):
-            group.count(cast("list[QueueData]", before), hashes, -1)
-        else:
-            new = list(filterfalse(stored.__contains__, topics))
+        new: Collection[str] = topics
+        if stored:
+            before = list(map(stored.get, topics))
             is_known = list(map(is_not, before, repeat(None)))
-            group.count(list(filter(None, before)), list(compress(hashes, is_known)), -1)
+            new = list(compress(topics, map(not_, is_known)))
+            group.count(list(filter(None, before)), list(compress(hashes, is_known)) if new else hashes, -1)
         group.count(values, hashes, 1)
         group.topics.update(entries)
         if new:
@@ -422,10 +419,11 @@ class Tables:
         hashes = topic_hashes((topic,)) if self.keeps_sums else ()
         for group in groups:
             group.count(group.topics.remove((topic,)), hashes, -1)
-            self.sizes.topics(group.broker_name, (topic,), -1)
             self.touch(group)
+        names = [group.broker_name for group in groups]
+        self.sizes.topic_gone(names, topic)
         self.moved.append((1, (topic,)))
-        if self.topic_groups.leave(topic, [group.broker_name for group in groups]):
+        if self.topic_groups.leave(topic, names):
             self.revisions_sum -= self.topic_revisions.pop(topic)
             self.topic_names_changes += 1
         else:
