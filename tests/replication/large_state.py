@@ -122,9 +122,13 @@ async def run(arguments: argparse.Namespace, folder: Path) -> int:
         possible = await fill(cluster.addresses, arguments.puts, arguments.keys, arguments.value_bytes)
         held = sum(map(bool, possible.values()))
         print(f"filled {held} keys in {time.monotonic() - began:.0f} s, term {before} to {await terms(cluster)}")
+        largest = 0
         for name in cluster.names:
             raft = (await cluster.status(name))["raft"]
+            largest = max(largest, raft["snapshot_bytes"])
             print(f"  {name}: snapshots taken {raft['snapshots_taken']}, of {raft['snapshot_bytes']} bytes at the last")
+        if largest < arguments.snapshot_bytes:
+            raise AssertionError(f"the largest snapshot has {largest} bytes, not {arguments.snapshot_bytes}: put more entries")
         await cluster.kill(*cluster.names)
         if not arguments.only_old:
             run_as(cluster, NodePlan)
@@ -168,6 +172,7 @@ def main() -> int:
     parser.add_argument("--puts", type=int, default=13_000)
     parser.add_argument("--keys", type=int, default=4_900)
     parser.add_argument("--value-bytes", type=int, default=20_000)
+    parser.add_argument("--snapshot-bytes", type=int, default=0, help="fail if no node has taken a snapshot of this size")
     parser.add_argument("--old", help="checkout of an earlier version")
     parser.add_argument("--only-old", action="store_true")
     parser.add_argument("--empty-disk", action="store_true")

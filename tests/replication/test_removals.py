@@ -10,6 +10,7 @@ from replicated_namesrv.replication.liveness import removals as removals_module
 from replicated_namesrv.replication.liveness.leader_messages import REMOVE, REMOVING, Inquiry, encode_removal
 from replicated_namesrv.routes.commands import BrokerRemoval
 from tests.replication.leader_scene import TERM, Scene, add_brokers, leader_scene
+from tests.replication.test_leader_role import expire_all
 from tests.replication.virtual import KEY
 
 
@@ -63,6 +64,16 @@ def test_a_broker_with_more_topics_than_one_expiry_may_have_expires_alone(scene:
     scene.let_it_expire()
     scene.commit()
     assert scene.machine.state.registrations() == []
+
+
+def test_brokers_with_many_topics_expire_a_few_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven brokers of equal cost. One command may remove two of them."""
+    add_brokers(scene, 6)
+    topics = scene.machine.state.removal_topics("a")
+    monkeypatch.setattr(removals_module, "EXPIRED_TOPICS_MAX", 3 * topics - 1)
+    scene.led()
+    scene.let_it_expire()
+    assert expire_all(scene) == [2, 2, 2, 1]
 
 
 @pytest.mark.parametrize(("known", "proposed"), [(SUSPICION_VERSION, BASE_VERSION), (ORIGIN_VERSION, ORIGIN_VERSION)])
