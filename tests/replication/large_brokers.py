@@ -4,6 +4,8 @@
 and static topic mappings. It sends 8 times code 205 and 8 times code 327 at once and registers all topics with other queues. It
 removes one broker by code 104, and the other by closing its connections. It prints the term after each step. With ``--old
 FOLDER``, a checkout of an earlier version, that version takes the registrations, and this one is started on its data directories.
+With ``--largest``, the cluster first restores the largest state that the limits allow (benchmarks/state.py; 10 GiB of memory). It
+then has 20,000 more brokers, and these expire after the last step, because nobody renews them.
 """
 
 import argparse
@@ -17,18 +19,28 @@ import zlib
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
-from replicated_namesrv.cli.children import NodePlan
+from benchmarks.state import State, removal
+from replicated_namesrv.cli.children import NodePlan, host_port
 from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVersion, register_request, unregister_request
-from replicated_namesrv.client.queries import change_write_perm_request, read_done, read_write_perm_count
-from replicated_namesrv.client.remoting import RemotingClient
+from replicated_namesrv.client.queries import (
+    change_write_perm_request,
+    delete_topic_request,
+    put_kv_request,
+    read_done,
+    read_write_perm_count,
+    update_config_request,
+)
+from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.model import TOPICS_MAX
+from replicated_namesrv.routes.backup import encode as encode_backup
 from replicated_namesrv.routes.quotas import MAPPINGS_MAX
 from tests.replication.large_state import OtherVersion, run_as, terms
 from tests.support.replicated_processes import ReplicatedProcesses, eventually
 
 TIMEOUT_MS = 60_000
 AT_ONCE = 8
+CLUSTER = "C0"
 HEARTBEAT_TIMEOUT_MS = 40_000
 """Soon after a slow answer, a closed connection is not evidence that a broker left. Then the broker is removed after this time,
 which is less than the limit of ``eventually``."""
@@ -50,8 +62,9 @@ def _piece(piece: int | bytes) -> bytes:
 class Brokers:
     """Two brokers' requests to all nodes, and the next term."""
 
-    def __init__(self, cluster: ReplicatedProcesses, topics: int) -> None:
-        self.cluster, self.topics = cluster, topics
+    def __init__(self, cluster: ReplicatedProcesses, topics: int, rest: int = 0) -> None:
+        """``rest``: number of other brokers in the cluster."""
+        self.cluster, self.topics, self.rest = cluster, topics, rest
         self.changes = 0
         """Steps after which the term had changed."""
         self._clients = {name: RemotingClient() for name in ("big", "twin", "admin")}
@@ -75,7 +88,7 @@ class Brokers:
         return await terms(self.cluster)
 
     def _identity(self, name: str) -> BrokerIdentity:
-        return BrokerIdentity("C", name, 0, f"{name}:10911", "")
+        return BrokerIdentity(CLUSTER, name, 0, f"{name}:10911", "")
 
     async def register(self, what: str, name: str, version: int, mapped: range = range(0)) -> None:
         """Register at all nodes, as brokers do."""
@@ -130,10 +143,29 @@ class Brokers:
         await self._clients[name].abort()
 
         async def is_gone() -> bool:
-            topics = [(await self.cluster.admin(node, "/v1/status"))["counts"] for node in self.cluster.names]
-            return not any(count["brokers"] or count["topics"] for count in topics)
+            counts = [(await self.cluster.admin(node, "/v1/status"))["counts"] for node in self.cluster.names]
+            return all(count["brokers"] <= self.rest and (self.rest or not count["topics"]) for count in counts)
 
         await eventually(is_gone, "nothing is left of the brokers")
+
+    async def use_the_rest(self) -> None:
+        """Commands on what other brokers and clients have stored, and the expiry of all other brokers."""
+        address, client = self.cluster.addresses[0], self._clients["admin"]
+
+        async def ask(request: RemotingCommand) -> None:
+            read_done(await client.request(address, request, TIMEOUT_MS))
+
+        await self.step("216 of a topic of all brokers", ask(delete_topic_request("common", None)))
+        await self.step("100 of 1 MiB", ask(put_kv_request("keys", "key-0000001", "w" * (1 << 20))))
+        await self.step("318", ask(update_config_request("orderMessageEnable=true")))
+        self.rest = 0
+        await self.step("all other brokers expire", self._expire())
+
+    async def _expire(self) -> None:
+        async def is_gone() -> bool:
+            return not (await self.cluster.admin(self.cluster.names[0], "/v1/status"))["counts"]["brokers"]
+
+        await eventually(is_gone, "all brokers have expired", 300)
 
     async def close(self) -> None:
         """End all connections."""
@@ -149,7 +181,7 @@ async def run(arguments: argparse.Namespace, folder: Path) -> int:
     brokers: Brokers | None = None
     try:
         await cluster.start()
-        brokers = Brokers(cluster, arguments.topics)
+        brokers = Brokers(cluster, arguments.topics, await restore(cluster, folder) if arguments.largest else 0)
         await brokers.fill()
         if arguments.old:
             await brokers.change()
@@ -165,6 +197,8 @@ async def run(arguments: argparse.Namespace, folder: Path) -> int:
         if not arguments.old:
             await brokers.register("103 all topics changed", "big", 9)
         await brokers.remove()
+        if arguments.largest:
+            await brokers.use_the_rest()
         await cluster.agree()
         return brokers.changes
     finally:
@@ -173,12 +207,30 @@ async def run(arguments: argparse.Namespace, folder: Path) -> int:
         await cluster.close()
 
 
+async def restore(cluster: ReplicatedProcesses, folder: Path) -> int:
+    """Restore the largest state, with room for the two brokers. Returns the number of its brokers."""
+    largest = State(1.0)
+    for name, address, broker_id in (("big", "big:1", 0), ("big", "big:2", 1), ("twin", "twin:1", 0)):
+        largest.apply(removal(name, address, broker_id))
+    routes = largest.routes.state
+    backup = folder / "largest.backup"
+    with backup.open("wb") as file:
+        file.writelines(encode_backup({"revision": routes.revision}, routes.snapshot()))
+    began, command = time.monotonic(), [sys.executable, "-m", "replicated_namesrv", "restore", str(backup)]
+    options = ["--admin", host_port(cluster.nodes[cluster.names[0]].plan.admin), "--timeout-ms", "900000"]
+    ended = await asyncio.create_subprocess_exec(*command, *options)
+    assert await ended.wait() == 0
+    print(f"  restored {routes.broker_count} brokers in {time.monotonic() - began:.0f} s", flush=True)
+    return routes.broker_count
+
+
 def main() -> int:
     """Arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--topics", type=int, default=TOPICS_MAX)
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--old", help="checkout of an earlier version")
+    parser.add_argument("--largest", action="store_true", help="in a cluster with the largest state")
     parser.add_argument("--set", dest="settings", action="append", default=[])
     arguments = parser.parse_args()
     OtherVersion.checkout = arguments.old
