@@ -236,7 +236,7 @@ _PAGE_HEAD = """\
 # What chaos runs showed
 
 This page compares AP and CP, scenario by scenario. `namesrv chaos results DIR…` writes it from the verdicts of `namesrv chaos
-suite full`. [chaos.md](chaos.md) describes faults and checks. A cell has the values of {modes}: means over the seeds.
+suite full` ([faults](chaos.md), [checks](chaos-checks.md)). A cell has the values of {modes}: means over the seeds.
 
 - *diverged*: time in which the answers of the nodes prove that their registrations differed (M14 of [the
   analysis](../spark/DESIGN.md)).

@@ -488,7 +488,7 @@ def _made(data: StudyData) -> Iterable[str]:
         "Each run is judged when it ends, by the checks of its version. `namesrv study publish --judge-again` judges all runs "
         f"again by the present checks. {''.join(_judged(data))}A verdict is unknown if a required check found nothing to judge. "
         "It is also unknown if the load of the machine was so high that time limits could not be judged. The table counts only "
-        "the promises of the mode and, in CP, of the read level ([checks](../chaos.md#checks)). In runs.csv, the columns "
+        "the promises of the mode and, in CP, of the read level ([checks](../chaos-checks.md#checks)). In runs.csv, the columns "
         "`verdict` and `reason` apply all promises of CP to every CP run. So they can name promises that stale reads do not "
         "make."
     )

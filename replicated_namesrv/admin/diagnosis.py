@@ -63,7 +63,7 @@ def _service(status: dict[str, Any]) -> Iterable[NodeProblem]:
     elif (problem := (replication.get("raft") or {}).get("problem")) or replication.get("fenced"):
         if problem:  # first: it may be the reason of the fence
             yield NodeProblem(
-                "bad", f"{str(problem)[:1].upper()}{str(problem)[1:]}.", "See docs/operations.md and the log of the node."
+                "bad", f"{str(problem)[:1].upper()}{str(problem)[1:]}.", "See docs/recovery.md and the log of the node."
             )
         if replication.get("fenced"):
             yield NodeProblem(

@@ -87,7 +87,7 @@ stop the node on {host}, run 'namesrv switch --to MODE DIR --backup …' there w
 --prefer), set mode= and, with --to cp, {setting} (peers=… or join=…), and start the node. {port} and {address} are those of -n.
 Change no KV config and no settings meanwhile.
 
-docs/operations.md has all ways step by step.
+docs/switching.md has all ways step by step.
 
 exit codes: 0 done; 1 refused, nothing was changed; with --walk also: a node was not switched, or the answers differ; 2 usage
 """

@@ -61,7 +61,7 @@ def build_raft(simulation: Simulation) -> Application:
     def boot(machine: Machine, state: RegisterStateMachine) -> tuple[RaftNode, RaftNode, RaftNode]:
         assert machine.life is not None
         name = machine.speaks_as
-        # As docs/operations.md says, a node with a new disk joins if the members have changed: the founder of a cluster of one
+        # As docs/members.md says, a node with a new disk joins if the members have changed: the founder of a cluster of one
         # would otherwise found a second one.
         returns = machine.has_new_disk and simulation.scenario.nodes == 1
         joins = returns or name not in simulation.names

@@ -83,11 +83,11 @@ def view(name: str, error: str | None = None, **fields: Any) -> NodeView:
             "members add",
         ),
         (view("n2", replication=standing(fenced=True, role="removed")), "It was removed from the cluster", "members add"),
-        (view("n1", replication=standing(raft={"problem": "the disk hangs"})), "The disk hangs.", "docs/operations.md"),
+        (view("n1", replication=standing(raft={"problem": "the disk hangs"})), "The disk hangs.", "docs/recovery.md"),
         (
             view("n1", replication=standing(fenced=True, raft={"problem": "states differ"})),
             "States differ.",
-            "docs/operations.md",
+            "docs/recovery.md",
         ),
         (
             view("n1", ready=False, layers=[{"name": "disk", "ok": False, "problem": "no sync for 6 s"}]),

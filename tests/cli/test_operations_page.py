@@ -1,4 +1,4 @@
-"""docs/operations.md: its commands are understood, and switching modes, backing up and restoring go as it says."""
+"""The pages for operators: their commands are understood, and switching modes, backing up and restoring go as they say."""
 
 import contextlib
 import json
@@ -14,19 +14,20 @@ from tests.support.nodes import RunningCommand, run_command, running_command
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "docs" / f"{name}.md" for name in ("operations", "members", "recovery", "switching")]
 FILES = re.compile(r"(?:deploy|docs)/[\w./-]+")
 DEADLINE_S = 60.0
 
 
 def typed() -> list[str]:
     """Lines of the code blocks, without prompt and comment."""
-    blocks = re.findall(r"^```\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    blocks = [block for page in PAGES for block in re.findall(r"^```\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)]
     lines = [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
     return [re.sub(r"^(?:n\d)?[$#] ", "", line) for line in lines]
 
 
-def test_every_command_on_the_page_is_understood() -> None:
+def test_every_command_on_the_pages_is_understood() -> None:
     understood = 0
     for line in typed():
         for part in re.split(r"&&|;\s(?=do|done)|\bdo\b|\buntil\b", line):
@@ -41,11 +42,10 @@ def test_every_command_on_the_page_is_understood() -> None:
     assert understood >= 20
 
 
-def test_files_that_the_page_names_are_there() -> None:
-    root = PAGE.parents[1]
+def test_files_that_the_pages_name_are_there() -> None:
     named = {name.rstrip(".") for line in typed() for name in FILES.findall(line)}
     assert named
-    assert not [name for name in named if not (root / name).exists()]
+    assert not [name for name in named if not (ROOT / name).exists()]
 
 
 class Deployment:

@@ -1,4 +1,4 @@
-"""docs/operations.md, typed line by line on machines: network namespaces at 10.0.0.1 to 10.0.0.6.
+"""The pages for operators, typed line by line on machines: network namespaces at 10.0.0.1 to 10.0.0.6.
 
 The nodes run the shipped unit's command with the shipped properties. ``systemctl`` is ``tests.support.unit_manager``, and the
 folders /etc/namesrv, /etc/systemd and /var/lib/private are folders of the test. Needs root.
@@ -25,7 +25,8 @@ from tests.support import provision
 from tests.support.nodes import clean_environment
 from tests.support.waiting import wait_until
 
-PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGES = tuple(f"docs/{name}.md" for name in ("operations", "members", "recovery", "switching"))
+TEXT = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
 NAMES = ("n1", "n2", "n3")
 ADDED = ("n4", "n6")
 """Machines that the section about members adds."""
@@ -44,6 +45,7 @@ TYPED = {
     "Restore": NONE,
     "A disk is lost": NONE,
     "A majority fails": NONE,
+    "One disk becomes a new cluster": NONE,
     "Switch running nodes": NONE,
     "Switch stopped nodes": NONE,
     "Adopt RocketMQ's name servers": NONE,
@@ -82,7 +84,7 @@ cp "${{@:2:$#-2}}" {folder}/$name/
 
 def blocks(heading: str) -> list[str]:
     """The lines of the code blocks in a section."""
-    sections = re.split(r"^#+ (.*)$", PAGE, flags=re.MULTILINE)
+    sections = re.split(r"^#+ (.*)$", TEXT, flags=re.MULTILINE)
     section = sections[sections.index(heading) + 1]
     return [line for block in re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL) for line in block.splitlines()]
 

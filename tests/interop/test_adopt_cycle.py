@@ -119,7 +119,7 @@ class Cycle:
             self.swapped.append(kind)
 
     def switch_all(self, mode: str) -> None:
-        """Switch all nodes as docs/operations.md says."""
+        """Switch all nodes as docs/switching.md says."""
         entries, backups = self._read(), list[str]()
         for port in entries if mode == "cp" else [*entries][:1]:
             backups.append(str(self._folder / f"{port}-before-{mode}"))

@@ -14,6 +14,7 @@ import pytest
 
 from replicated_namesrv.cli.main import available_commands, parser_of
 from tests.cli.test_invocations import TABLE
+from tests.deploy.test_operations_typed import PAGES as TYPED_PAGES
 from tests.deploy.test_operations_typed import TYPED
 from tests.packaging.tree import ROOT
 from tests.support.nodes import run_command, running_command
@@ -43,6 +44,7 @@ RUN_AS_A_WHOLE = {"docs/tls.md": "tests/interop/test_tls_page.py"}
 them is a command of its own."""
 
 TOUR = "tests/packaging/test_command_blocks.py::test_the_tour_of_the_readme"
+DEFECTS = "tests/packaging/test_command_blocks.py::test_the_list_of_defects"
 CURL = "tests/packaging/test_command_blocks.py::test_requests_of_the_pages"
 INSTALLED = "changes the machine or needs its service manager; tests/packaging/test_deploy.py checks the files that it uses"
 TYPED_BY = "tests/deploy/test_operations_typed.py"
@@ -61,20 +63,17 @@ CHECKED = (
         "tests/interop/test_getting_started.py::test_the_page",
     ),
     ("docs/operations.md", r"namesrv cluster|export", TOUR),
-    ("docs/operations.md", r"curl", CURL),
     (
         "docs/operations.md",
         r"rm -rf build|\.venv/bin/python -m pip wheel",
         "tests/packaging/test_distribution.py::test_the_page_builds_the_same_wheel",
     ),
-    ("docs/operations.md", r"until namesrv|namesrv members add", TYPED_BY),
     ("docs/operations.md", r"mkdir|python3 -m venv|/opt/|install|systemctl|\(umask|scp|sed|rm|mv|head|chown", INSTALLED),
     ("docs/operations.md", r"docker|kubectl|helm", "needs a container engine; tests/packaging/test_deploy.py checks the files"),
     ("docs/admin-http.md", r"curl -N", "never ends; tests/admin/test_watch.py reads the same stream"),
     ("docs/admin-http.md", r"curl", CURL),
-    ("docs/chaos.md", r"(\./)?namesrv chaos sabotage --list", "tests/packaging/test_command_blocks.py::test_the_list_of_defects"),
-    ("docs/chaos.md", r"(\./)?namesrv chaos", LONG),
-    ("docs/chaos.md", r"namesrv study", LONG),
+    ("docs/chaos-sabotage.md", r"namesrv chaos sabotage --list", DEFECTS),
+    ("docs/chaos*.md", r"(\./)?namesrv (chaos|study)", LONG),
     ("docs/atlas/*", r"namesrv (chaos|simulate)", LONG),
     ("docs/atlas/*", r"\.venv/bin/python -m pytest", "is a run of a test"),
     ("docs/performance.md", r"\.venv/bin/python -m benchmarks", "takes minutes on a quiet machine"),
@@ -135,7 +134,7 @@ def commands() -> list[Line]:
 def row_of(line: Line) -> str | None:
     """How a line is checked: a text that begins with the test that runs it, or the reason why no test does. None: it is not
     checked."""
-    if line.page == "docs/operations.md" and line.section in TYPED and not re.search(TYPED[line.section], line.text):
+    if line.page in TYPED_PAGES and line.section in TYPED and not re.search(TYPED[line.section], line.text):
         return TYPED_BY
     rows = (how for page, begin, how in CHECKED if Path(line.page).match(page) and re.match(begin, line.text))
     return next(rows, None)
@@ -263,7 +262,7 @@ def test_requests_of_the_pages(tmp_path: Path) -> None:
 
 
 def test_the_list_of_defects() -> None:
-    (text,) = listed("docs/chaos.md", "namesrv chaos sabotage --list")
+    (text,) = listed("docs/chaos-sabotage.md", "namesrv chaos sabotage --list")
     done = run_command(*arguments_of(text))
     assert done.returncode == 0, done.stderr
     assert "never-fences" in done.stdout
