@@ -54,7 +54,9 @@ class StudyFigure(NamedTuple):
 
 
 def _of(metric: str, phase: str = ALL) -> StudyFigure:
-    known = CATALOGUE[metric]
+    known = CATALOGUE.get(metric)
+    if known is None:
+        raise KeyError(f"{metric} is in FIGURES of spark/study_results.py, but not in CATALOGUE of spark/run_figures.py")
     return StudyFigure(metric, phase, known.title, known.unit, known.less_is_better)
 
 

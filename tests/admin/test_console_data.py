@@ -35,6 +35,7 @@ from replicated_namesrv.steps import finish
 from replicated_namesrv.wire.codes import RequestCode
 from tests.admin.test_http import QUEUES, propose, registration
 from tests.support.nodes import http, independent_flags, running_node
+from tests.support.places import assert_same_names
 from tests.support.ports import free_port
 from tests.support.replicated_processes import eventually
 from tests.support.work import work_of
@@ -44,10 +45,12 @@ VENDOR = Path(__file__).parents[2] / "replicated_namesrv" / "admin" / "console" 
 
 def test_vendored_files_are_those_that_were_recorded() -> None:
     recorded = json.loads((VENDOR / "vendored.json").read_text())
-    assert set(recorded) == {path.name for path in VENDOR.iterdir()} - {"vendored.json", "LICENSES.txt"}
+    files = {path.name for path in VENDOR.iterdir()} - {"vendored.json", "LICENSES.txt"}
+    assert_same_names(recorded, "vendored.json of admin/console/vendor", files, "this folder")
     for name, facts in recorded.items():
         assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == facts["sha256"], name
-        assert f"== {facts['package']} ==" in (VENDOR / "LICENSES.txt").read_text()
+        title = f"== {facts['package']} =="
+        assert title in (VENDOR / "LICENSES.txt").read_text(), f"LICENSES.txt of admin/console/vendor lacks {title}"
         assert f"vendor/{name}" in CONSOLE_FILES
 
 

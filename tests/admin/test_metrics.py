@@ -13,6 +13,7 @@ from tests.packaging.metrics_page import sample_name
 from tests.support.authority import Authority
 from tests.support.nodes import ask_cluster_info, http, running_node
 from tests.support.operated import operated
+from tests.support.places import assert_listed, assert_same_names
 from tests.support.ports import free_ports
 
 
@@ -26,9 +27,10 @@ async def test_every_declared_metric_is_exported_and_no_other(tmp_path: Path) ->
     unknown = ours.keys() - METRICS.keys()
     assert not unknown, f"exported, but not declared in METRICS (admin/exposition.py): {sorted(unknown)}"
     for name, declared in METRICS.items():
-        assert ours[name].documentation == declared.meaning
+        assert ours[name].documentation == declared.meaning, f"the help text of {name} is not its meaning in METRICS"
         for sample in ours[name].samples:
-            assert set(sample.labels) - {"le"} == set(declared.labels)
+            given = set(sample.labels) - {"le"}
+            assert_same_names(given, f"a sample of {name}", declared.labels, f"the labels of {name} in METRICS")
     assert "process_resident_memory_bytes" in families
     assert "process_cpu_seconds" in families
 
@@ -49,7 +51,7 @@ async def test_outcomes_of_look_ups_have_samples_before_they_occur(tmp_path: Pat
         found = await samples(port)
     for outcome in LOOK_UP_OUTCOMES:
         assert found[f'namesrv_requests_total{{outcome="{outcome}",request="GET_ROUTEINFO_BY_TOPIC"}}'] == 0
-    assert set(LOOK_UP_OUTCOMES) <= {"NONE", *(code.name for code in ResponseCode)}
+    assert_listed(LOOK_UP_OUTCOMES, "LOOK_UP_OUTCOMES", {"NONE", *(code.name for code in ResponseCode)}, "ResponseCode")
 
 
 async def test_every_limit_on_bytes_has_its_use(tmp_path: Path) -> None:
@@ -59,7 +61,7 @@ async def test_every_limit_on_bytes_has_its_use(tmp_path: Path) -> None:
         {sample.partition("{")[2] for sample in found if sample.startswith(f"namesrv_{name}{{")}
         for name in ("bounded_bytes", "bounded_bytes_limit")
     )
-    assert used == limits
+    assert_same_names(used, "namesrv_bounded_bytes", limits, "namesrv_bounded_bytes_limit")
 
 
 async def test_openmetrics_on_request(tmp_path: Path) -> None:

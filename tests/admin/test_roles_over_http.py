@@ -18,6 +18,7 @@ from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from tests.access.files import token_line, write_access_file
 from tests.support.authority import Authority
 from tests.support.nodes import http, running_node, status_of
+from tests.support.places import assert_listed, assert_same_names
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
@@ -50,18 +51,25 @@ def test_every_path_has_roles_or_is_open_on_purpose() -> None:
         if (method, path) not in HTTP_ROLES and path not in OPEN
     ]
     assert not missing, "\n".join(missing)
-    assert {path for method, path in requests() if (method, path) not in HTTP_ROLES} == OPEN
-    assert {path for _, path in HTTP_ROLES} & OPEN == set()
+    without = {path for method, path in requests() if (method, path) not in HTTP_ROLES}
+    assert_listed(OPEN, "OPEN of this file", without, "the paths without roles")
+    both = OPEN & {path for _, path in HTTP_ROLES}
+    assert not both, f"these have roles, and are in OPEN of this file: {', '.join(sorted(both))}"
 
 
 def test_changes_need_the_roles_of_the_page() -> None:
     changes = {key: roles for key, roles in HTTP_ROLES.items() if key[0] != "GET"}
-    assert all(roles in (OPERATORS, ADMINS) for roles in changes.values())
+    others = [f"{method} {path}" for (method, path), roles in changes.items() if roles not in (OPERATORS, ADMINS)]
+    assert not others, f"changes with other roles than OPERATORS and ADMINS in admin/paths.py: {', '.join(others)}"
     admins = {key for key, roles in HTTP_ROLES.items() if roles == ADMINS}
     operations = {("POST", "/v1/restore"), ("POST", "/v1/leader/transfer"), ("POST", "/v1/drain"), ("DELETE", "/v1/drain")}
     operations.add(("POST", "/v1/members/{node}/{action}"))
-    assert admins == {("GET", "/v1/backup"), *operations}
-    assert {roles for key, roles in HTTP_ROLES.items() if key not in admins and key[0] == "GET"} == {READERS}
+    page = "what this test and docs/security.md ('What each role may send') leave to admins"
+    assert_same_names(
+        map(" ".join, admins), "the paths with the roles ADMINS", map(" ".join, [("GET", "/v1/backup"), *operations]), page
+    )
+    other = [path for (method, path), roles in HTTP_ROLES.items() if method == "GET" and roles not in (READERS, ADMINS)]
+    assert not other, f"GET requests with other roles than READERS and ADMINS in admin/paths.py: {', '.join(other)}"
 
 
 @pytest.mark.parametrize("query", ["add?address=h:1&observer=yes", "remove?observer=true", "move?address=h:1&observer=false"])

@@ -37,6 +37,7 @@ from replicated_namesrv.chaos.run_report import described
 from replicated_namesrv.chaos.scenario import ChaosScenario
 from replicated_namesrv.verify import Verdict
 from tests.chaos.traces import MS, NODES, Script, random_kv
+from tests.support.places import assert_listed, assert_same_names
 
 Check = Callable[[Story], CheckResult]
 BOTH = [("g1/0", 1), ("g2/0", 2)]
@@ -587,16 +588,11 @@ def test_every_checker_has_a_good_and_a_bad_history() -> None:
     elsewhere = {"check_enough", "check_node_orders", "check_roles", "check_operator"}  # the first is tested below
     elsewhere |= {"check_removal_reports", "check_settings", "check_quiet_requests"}
     elsewhere |= {"check_acting", "check_notifications", "check_agreement"}
-    elsewhere |= {
-        "check_lists",
-        "check_answers",
-        "check_versions",
-        "check_reports",
-        "check_leaders",
-        "check_durability",
-        "check_takeovers",
-    }
-    assert {check.__name__ for check, _, _ in CASES.values()} == {check.__name__ for check in CHECKS} - elsewhere
+    elsewhere |= {"check_lists", "check_answers", "check_versions", "check_reports"}
+    elsewhere |= {"check_leaders", "check_durability", "check_takeovers"}
+    tried = {check.__name__ for check, _, _ in CASES.values()}
+    assert_same_names(tried | elsewhere, "CASES or 'elsewhere' of this file", {check.__name__ for check in CHECKS}, "CHECKS")
+    assert not tried & elsewhere, f"in CASES and in 'elsewhere': {', '.join(sorted(tried & elsewhere))}"
 
 
 def test_a_node_whose_kv_entries_were_not_seen_at_the_end_is_unknown() -> None:
@@ -637,7 +633,7 @@ def test_nothing_but_wrong_answers_is_held_against_a_run_that_was_broken_off(nam
     for records in (*range(1, len(story.trace.records) - 1, 9), len(story.trace.records) - 1):
         judgement = judge(broken_off(story, records), "cp")
         violated = {check.name for check in judgement.checks if check.verdict is Verdict.VIOLATED}
-        assert violated <= set(PREFIX_SAFE_CHECKS)
+        assert_listed(violated, f"the violated checks of {records} records", PREFIX_SAFE_CHECKS, "PREFIX_SAFE_CHECKS")
         assert judgement.verdict is (Verdict.VIOLATED if violated else Verdict.UNKNOWN)
         assert not judgement.complete
     described = {check.name for check in judgement.checks if any("was interrupted" in finding for finding in check.findings)}

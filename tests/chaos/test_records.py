@@ -141,5 +141,7 @@ def test_records_survive_kill_9_of_the_writer(tmp_path: Path) -> None:
 def test_the_schema_page_names_every_record_and_field() -> None:
     page = (Path(__file__).parents[2] / "chaos" / "DESIGN.md").read_text(encoding="utf-8")
     for name, kind in RECORDS.items():
-        row = next(line for line in page.splitlines() if line.startswith(f"| {name} |"))
-        assert not [field for field in kind.__slots__ if field not in row], name
+        row = next((line for line in page.splitlines() if line.startswith(f"| {name} |")), "")
+        assert row, f"the record {name} has no row in chaos/DESIGN.md"
+        missing = [field for field in kind.__slots__ if field not in row]
+        assert not missing, f"the row {name} of chaos/DESIGN.md lacks {', '.join(missing)}"

@@ -30,6 +30,7 @@ from replicated_namesrv.cli.main import main
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.verify import Verdict
 from tests.chaos.test_reports import bad, good, run_folder
+from tests.support.places import assert_listed
 
 MISSED = SabotageRun("a", Verdict.VALID, (), (), ("fence", "no ghosts"))
 SUSPECTED = SabotageRun("b", Verdict.UNKNOWN, (), ("no ghosts",), ("fence",))
@@ -44,7 +45,7 @@ def test_each_applies_to_one_line_of_the_source(sabotage: Sabotage) -> None:
     compile(changed, sabotage.file, "exec")
     assert sum(a != b for a, b in zip(source.splitlines(), changed.splitlines(), strict=True)) == 1
     assert sabotage.likely
-    assert set(sabotage.likely) <= available().keys()
+    assert_listed(sabotage.likely, f"the likely scenarios of {sabotage.name}", available(), "chaos/scenarios")
 
 
 def test_there_are_enough_of_both_modes_and_none_twice() -> None:

@@ -9,6 +9,7 @@ from replicated_namesrv.chaos.checks.whole_answers import ANSWERS, VERSIONS, che
 from replicated_namesrv.chaos.sample_group import ABSENT, OF_REGISTRATION, QUESTIONS, RIGHT, UNORDERED, WRITABLE, text_of
 from replicated_namesrv.verify import Verdict
 from tests.chaos.traces import NODES, Script
+from tests.support.places import assert_same_names
 
 ROUTE, ORDERED = "route of sample-unit", "route of sample-order"
 SAMPLE = "sample/0"
@@ -139,5 +140,5 @@ def test_a_run_that_asked_nothing_is_ignored_and_one_without_the_group_has_no_su
 
 
 def test_each_question_has_a_right_answer() -> None:
-    assert QUESTIONS.keys() | {OF_REGISTRATION} == RIGHT.keys()
+    assert_same_names([*QUESTIONS, OF_REGISTRATION], "QUESTIONS of chaos/sample_group.py", RIGHT, "RIGHT of this file")
     assert all(RIGHT[question] != answer for question, answer in UNORDERED.items())

@@ -14,6 +14,7 @@ from replicated_namesrv import __version__
 from replicated_namesrv.cli import main
 from replicated_namesrv.errors import SettingError, UnavailableError
 from tests.support.nodes import clean_environment, command, run_command
+from tests.support.places import assert_same_names
 
 
 @pytest.mark.parametrize("name", main.available_commands())
@@ -40,7 +41,7 @@ def test_overview_lists_exactly_what_is_there(capsys: pytest.CaptureFixture[str]
         for line in capsys.readouterr().out.splitlines()
         if line.startswith("  ") and not line.startswith("  namesrv")
     }
-    assert listed == set(main.available_commands())
+    assert_same_names(listed, "the output of namesrv --help", main.available_commands(), "available_commands()")
     assert {"serve", "mqnamesrv", "cluster"} <= listed
 
 

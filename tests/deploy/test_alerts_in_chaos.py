@@ -20,6 +20,7 @@ from replicated_namesrv.chaos.suite import execute
 from replicated_namesrv.verify import Verdict
 from tests.packaging.tree import ROOT
 from tests.support.alert_rules import NAMES, RULES, WAITS
+from tests.support.places import assert_listed
 from tests.support.promtool import TEST_TIMEOUT_S, promtool, run_promtool
 from tests.support.recorded_metrics import Scrape, input_series, parsed, rule_test
 
@@ -145,11 +146,14 @@ def test_no_condition_of_a_rule_holds_without_a_fault(tmp_path: Path) -> None:
 
 
 def test_rows_have_no_unknown_alert() -> None:
-    assert {alert for row in ROWS for alert in (*row.alerts, *row.tolerated)} <= WAITS.keys()
+    assert_listed((alert for row in ROWS for alert in (*row.alerts, *row.tolerated)), "ROWS of this file", WAITS, "alerts.yaml")
 
 
 def test_the_page_names_the_scenarios_of_each_alert() -> None:
     page = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
     for alert in WAITS:
-        (line,) = [each for each in page.splitlines() if each.startswith(f"| {alert} |")]
-        assert line.split("|")[-2].strip() == ", ".join(row.scenario for row in ROWS if alert in row.alerts), alert
+        lines = [each for each in page.splitlines() if each.startswith(f"| {alert} |")]
+        assert len(lines) == 1, f"docs/alerts.md has {len(lines)} rows in its table for {alert}: write one"
+        named = lines[0].split("|")[-2].strip()
+        wanted = ", ".join(row.scenario for row in ROWS if alert in row.alerts)
+        assert named == wanted, f"docs/alerts.md names for {alert} the scenarios '{named}', ROWS of this file '{wanted}'"

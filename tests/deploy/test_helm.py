@@ -21,6 +21,7 @@ from tests.packaging.test_deploy import image_environment, probes_use_the_health
 from tests.packaging.tree import ROOT
 from tests.support.authority import Authority
 from tests.support.helm import run_helm
+from tests.support.places import assert_same_names
 
 CHART = ROOT / "deploy" / "helm" / "namesrv"
 KUBERNETES = ("1.28.0", "1.32.0", "1.37.0")
@@ -237,7 +238,8 @@ def test_pods_are_hardened_drained_and_apart() -> None:
     assert (program, parser_of(name)[0].parse_args(rest).within) == ("namesrv", 10)
     policy = only(found, "NetworkPolicy")["spec"]
     opened = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
-    assert opened == {port["name"] for port in container["ports"]} - {"health"}
+    ports = {port["name"] for port in container["ports"]} - {"health"}
+    assert_same_names(opened, "the ports of the NetworkPolicy", ports, "the container's ports")
     assert policy["podSelector"]["matchLabels"] == spec["selector"]["matchLabels"]
     assert only(found, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 
@@ -352,7 +354,8 @@ def test_every_value_is_in_the_schema_and_has_a_default() -> None:
         properties = described.get("properties")
         if properties is None:
             return
-        assert given.keys() == properties.keys() - {"global"}, f"values.yaml and values.schema.json differ at {path or 'the top'}"
+        where = f"at {path or 'the top'}"
+        assert_same_names(given, f"values.yaml {where}", properties.keys() - {"global"}, f"values.schema.json {where}")
         for name, value in given.items():
             if isinstance(value, dict):
                 compare(value, properties[name], f"{path}.{name}")

@@ -13,6 +13,7 @@ from tests.packaging.test_pages import anchors
 from tests.packaging.tree import ROOT
 from tests.support.nodes import http
 from tests.support.operated import operated
+from tests.support.places import assert_listed, assert_same_names
 from tests.support.promtool import TEST_TIMEOUT_S, run_promtool
 from tests.support.recorded_metrics import names_in
 
@@ -40,9 +41,11 @@ def test_rules_use_metrics_that_exist(file: Path) -> None:
 
 def test_each_alert_has_a_section_of_the_page_and_the_page_has_no_other() -> None:
     names = {rule["alert"] for rule in rules(ALERTS)}
-    assert {rule["annotations"]["runbook_url"] for rule in rules(ALERTS)} == {f"docs/alerts.md#{name.lower()}" for name in names}
+    for rule in rules(ALERTS):
+        wanted, given = f"docs/alerts.md#{rule['alert'].lower()}", rule["annotations"]["runbook_url"]
+        assert given == wanted, f"{rule['alert']} in alerts.yaml: its runbook_url is {given}, not {wanted}"
     sections = {anchor for anchor in anchors(Path("docs/alerts.md")) if anchor.startswith("namesrv")}
-    assert sections == {name.lower() for name in names}
+    assert_same_names(sections, "the sections of docs/alerts.md", map(str.lower, names), "alerts.yaml")
 
 
 def test_the_table_of_the_page_has_the_metrics_and_waiting_times_of_the_rules() -> None:
@@ -52,7 +55,9 @@ def test_the_table_of_the_page_has_the_metrics_and_waiting_times_of_the_rules() 
         metrics = ", ".join(f"`{name}`" for name in sorted(names_in(rule["expr"]) or {"up"}))
         waits = rule.get("for", "")
         row = f"| {rule['alert']} | {metrics} | "
-        (line,) = [each for each in page.splitlines() if each.startswith(f"| {rule['alert']} |")]
+        lines = [each for each in page.splitlines() if each.startswith(f"| {rule['alert']} |")]
+        assert len(lines) == 1, f"docs/alerts.md has {len(lines)} rows in its table for {rule['alert']}: write one"
+        (line,) = lines
         assert line.startswith(row), f"docs/alerts.md: the row has to begin with {row}"
         wanted = f"{waits[:-1]} {units[waits[-1]]}" if waits else ""
         assert line.split("|")[-3].strip() == wanted, f'docs/alerts.md: {rule["alert"]}: the column "for" has to be {wanted!r}'
@@ -66,7 +71,7 @@ def test_each_recording_rule_is_on_the_page_of_objectives() -> None:
 
 def test_each_alert_has_a_unit_test() -> None:
     named = {test["name"] for test in YAML(typ="safe", pure=True).load(TESTS)["tests"]}
-    assert {rule["alert"] for rule in rules(ALERTS)} <= named
+    assert_listed((rule["alert"] for rule in rules(ALERTS)), "alerts.yaml", named, "rules-tests.yaml")
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.settings_sources import load_settings
 from tests.packaging.tree import ROOT
+from tests.support.places import assert_same_names
 
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "systemd" / "namesrv.service"
@@ -208,7 +209,8 @@ def test_a_network_policy_opens_each_port_to_those_who_need_it(count: int) -> No
     assert policy["podSelector"] == stateful_set["selector"]
     (container,) = stateful_set["template"]["spec"]["containers"]
     opened = {port["port"]: rule["from"] for rule in policy["ingress"] for port in rule["ports"]}
-    assert opened.keys() == {port["name"] for port in container["ports"]} - {"health"}
+    ports = {port["name"] for port in container["ports"]} - {"health"}
+    assert_same_names(opened, "the ports of the NetworkPolicy", ports, "the container's ports")
     assert opened["peer"] == [{"podSelector": stateful_set["selector"]}]
 
 

@@ -18,6 +18,7 @@ from replicated_namesrv import __version__
 from replicated_namesrv.spark.java import java_home
 from tests.packaging.tree import LINKED, ROOT, copy_checkout, tracked_files
 from tests.support import provision
+from tests.support.places import assert_listed, assert_same_names
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
@@ -95,9 +96,10 @@ def test_wheel_holds_the_product_and_nothing_else(distributions: Path) -> None:
     (wheel,) = distributions.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     metadata = {name for name in names if ".dist-info/" in name}
-    assert {name for name in names if name.endswith(".py")} == expected_modules()
+    modules, data = ({name for name in names - metadata if name.endswith(".py") is code} for code in (True, False))
+    assert_same_names(modules, "the wheel", expected_modules(), "the modules that git tracks")
     assert any(name.endswith("LICENSE") for name in metadata)
-    assert {name for name in names - metadata if not name.endswith(".py")} == expected_data()
+    assert_same_names(data, "the wheel", expected_data(), "the data files that git tracks (package-data of pyproject.toml)")
     assert all(name.startswith("replicated_namesrv/") for name in names - metadata)
 
 
@@ -107,7 +109,8 @@ def test_the_page_builds_the_same_wheel(source: Path, distributions: Path) -> No
     subprocess.run([sys.executable, *shlex.split(line)], cwd=source, env=clean(), check=True)
     (built,), (wheel,) = (source / "build").glob("*.whl"), distributions.glob("*.whl")
     assert built.name == wheel.name
-    assert sorted(zipfile.ZipFile(built).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
+    names, expected = (zipfile.ZipFile(file).namelist() for file in (built, wheel))
+    assert_same_names(names, "the wheel that the page builds", expected, "the tested wheel")
 
 
 def test_sdist_holds_no_tests_and_no_link(distributions: Path) -> None:
@@ -117,7 +120,7 @@ def test_sdist_holds_no_tests_and_no_link(distributions: Path) -> None:
     names = {member.name.partition("/")[2] for member in members}
     assert not [name for name in names if name.startswith(NEVER_SHIPPED)]
     assert not [member.name for member in members if member.issym() or member.islnk()]
-    assert expected_modules() <= names
+    assert_listed(expected_modules(), "the modules that git tracks", names, "the sdist")
 
 
 def test_wheel_runs_in_an_empty_environment(installed: Path, tmp_path: Path) -> None:

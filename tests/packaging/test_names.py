@@ -26,7 +26,7 @@ def test_a_repeated_name_is_found() -> None:
 def test_file_names_are_unique() -> None:
     paths = [PurePosixPath(file) for file in product_sources()]
     found = repeated((p.name, str(p)) for p in paths if p.name not in CONVENTIONAL and str(p.parent) != COMMANDS)
-    assert found == {}
+    assert not found, "\n".join(f"{name} names {' and '.join(places)}: rename one" for name, places in found.items())
 
 
 def test_class_names_are_unique() -> None:
@@ -38,4 +38,4 @@ def test_class_names_are_unique() -> None:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
     found = repeated(classes)
-    assert found == {}
+    assert not found, "\n".join(f"{name} names {' and '.join(places)}: rename one" for name, places in found.items())

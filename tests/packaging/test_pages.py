@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.packaging.tree import LINKED, ROOT, tracked_files
+from tests.support.places import assert_same_names
 
 PAGES = [
     path for path in tracked_files() if path.suffix == ".md" and path.parts[:2] not in [("replicated_namesrv", n) for n in LINKED]
@@ -60,4 +61,5 @@ def test_the_site_shows_every_page() -> None:
     """A quick check. ``./namesrv docs`` also checks links and headings as the site has them."""
     navigation = (ROOT / "deploy" / "site" / "mkdocs.yml").read_text(encoding="utf-8")
     shown = set(re.findall(r"^ +- [^:]+: (\S+\.md)$", navigation, re.MULTILINE))
-    assert shown == {page.as_posix() for page in PAGES if not page.name.endswith(".template.md")}
+    pages = {page.as_posix() for page in PAGES if not page.name.endswith(".template.md")}
+    assert_same_names(shown, "the navigation of deploy/site/mkdocs.yml", pages, "the repository")

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 
 from replicated_namesrv import __version__
 from tests.packaging.tree import LINKED, ROOT
+from tests.support.places import assert_same_names
 
 LISTS = ROOT / ".ci" / "requirements"
 NAMES = ("base", "build", "chaos", "docs", "go", "java", "spark", "test", "test-light", "traces")
@@ -68,7 +69,7 @@ def test_metadata() -> None:
     chart = (ROOT / "deploy/helm/namesrv/Chart.yaml").read_text(encoding="utf-8")
     in_chart = dict(re.findall(r"^(version|appVersion): (\S+)$", chart, re.MULTILINE))
     assert in_chart == {"version": __version__, "appVersion": __version__}, "deploy/helm/namesrv/Chart.yaml has another version"
-    assert set(project["scripts"]) == {"namesrv", "mqnamesrv"}
+    assert_same_names(project["scripts"], "the scripts of pyproject.toml", {"namesrv", "mqnamesrv"}, "this test")
     assert (ROOT / "LICENSE").read_text(encoding="utf-8").lstrip().startswith("Apache License")
 
 
@@ -89,7 +90,8 @@ def test_list_is_fresh_pinned_and_hashed(name: str) -> None:
         assert requirement.specifier.contains(version), f"{requirement} is not satisfied by {version}" + REMEDY
     blocks = re.split(r"^(?=[A-Za-z0-9])", text, flags=re.MULTILINE)[1:]
     assert blocks
-    assert not [block.split("==")[0] for block in blocks if not re.search(r"--hash=sha256:[0-9a-f]{64}", block)]
+    unhashed = [block.split("==")[0] for block in blocks if not re.search(r"--hash=sha256:[0-9a-f]{64}", block)]
+    assert not unhashed, f"{name}.txt has no hash of {', '.join(unhashed)}" + REMEDY
     assert "://" not in text, "a list names no host"
 
 
@@ -103,9 +105,9 @@ def test_lists_agree_with_each_other() -> None:
 
 def test_each_list_is_known_to_the_setup() -> None:
     done = subprocess.run([sys.executable, str(ROOT / "namesrv"), "setup", "--help"], capture_output=True, text=True, check=True)
-    assert {file.stem for file in LISTS.glob("*.txt")} == set(NAMES)
+    assert_same_names((file.stem for file in LISTS.glob("*.txt")), ".ci/requirements", NAMES, "NAMES of this file")
     for name in NAMES:
-        assert name == "build" or name in done.stdout
+        assert name == "build" or name in done.stdout, f"'namesrv setup --help' does not name the list {name}"
 
 
 def test_type_checkers_see_the_linked_packages(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The order of a whole test run."""
 
 from tests.packaging.tree import ROOT
+from tests.support.places import assert_same_names
 from tests.support.schedule import OF_SYNTAX_TREES, group_of, in_order
 
 FILES = [f"tests/interop/test_{letter}.py" for letter in "abcd"]
@@ -30,4 +31,5 @@ def test_groups() -> None:
 
 def test_one_process_parses_the_sources() -> None:
     parse = {path for path in (ROOT / "tests" / "packaging").glob("test_*.py") if "sources()" in path.read_text(encoding="utf-8")}
-    assert {path.relative_to(ROOT).as_posix() for path in parse} - {"tests/packaging/test_schedule.py"} == set(OF_SYNTAX_TREES)
+    found = {path.relative_to(ROOT).as_posix() for path in parse} - {"tests/packaging/test_schedule.py"}
+    assert_same_names(found, "the files that call sources()", OF_SYNTAX_TREES, "OF_SYNTAX_TREES of tests/support/schedule.py")

@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from replicated_namesrv import provision
 from tests.packaging.tree import LINKED, ROOT
+from tests.support.places import assert_same_names
 
 SYSTEM_PYTHON = os.path.realpath(sys.executable)
 CARRIED = ["namesrv", "pyproject.toml", "LICENSE", "replicated_namesrv", *LINKED]
@@ -362,8 +363,10 @@ def packages_of(name: str) -> set[str]:
 
 def test_each_list_has_a_size_and_each_place_of_tests_exists() -> None:
     script = load_script()
-    assert script.CONTENT.keys() == {file.stem for file in (ROOT / ".ci" / "requirements").glob("*.txt")}
-    assert not [place for place in script.LISTS_OF_TESTS if not (ROOT / place).exists()]
+    lists = {file.stem for file in (ROOT / ".ci" / "requirements").glob("*.txt")}
+    assert_same_names(script.CONTENT, "CONTENT of ./namesrv", lists, ".ci/requirements")
+    gone = [place for place in script.LISTS_OF_TESTS if not (ROOT / place).exists()]
+    assert not gone, f"LISTS_OF_TESTS of ./namesrv has places that do not exist: {', '.join(gone)}"
 
 
 def test_unknown_list_is_a_usage_error() -> None:

@@ -19,6 +19,7 @@ from replicated_namesrv.routes.commands import BrokerRemoval, UnregisterBrokers
 from replicated_namesrv.simulation.route_cluster import NameServer, SimulatedConnection, Wire
 from replicated_namesrv.simulation.world import SECOND
 from tests.replication.virtual import KEY, TIMEOUT_MS, Cluster, registration, virtual_cluster
+from tests.support.places import assert_same_names
 
 T = TIMEOUT_MS / 1000
 LONG_MS = 60_000
@@ -260,9 +261,11 @@ SCHEDULES: dict[str, Callable[[Cluster], bool]] = {
 
 
 def test_every_rule_has_a_schedule() -> None:
-    assert set(SCHEDULES) | {"all_lists", "reports_awaited"} == set(LivenessDefences.names())
+    tested = {*SCHEDULES, "all_lists", "reports_awaited"}
+    assert_same_names(tested, "SCHEDULES of this file", LivenessDefences.names(), "LivenessDefences")
     design = Path(replication.__file__).with_name("DESIGN.md").read_text(encoding="utf-8")
-    assert [name for name in LivenessDefences.names() if f"| `{name}` |" not in design] == []
+    missing = [name for name in LivenessDefences.names() if f"| `{name}` |" not in design]
+    assert not missing, f"replication/DESIGN.md has no row for {', '.join(missing)}"
 
 
 def test_without_all_lists_a_new_leader_decides_too_early() -> None:

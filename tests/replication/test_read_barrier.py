@@ -15,6 +15,7 @@ from replicated_namesrv.raft.read_index import IN_FLIGHT_MAX
 from replicated_namesrv.replication import read_barrier
 from replicated_namesrv.replication.read_barrier import COLLECTING_MAX_MS, PIPELINE_MS, ReadBarrier
 from replicated_namesrv.service import UNKNOWN_AGE, Freshness, ReadLevel
+from tests.support.places import assert_same_names
 from tests.support.waiting import until
 
 LINEARIZABLE, LEASE, STALE = ReadLevel.LINEARIZABLE, ReadLevel.LEASE, ReadLevel.STALE
@@ -420,7 +421,7 @@ def test_every_row_of_the_tables_has_a_test_of_its_own() -> None:
     rows = re.findall(r"^    ([RWF]\d)   ", read_barrier.__doc__ or "", re.MULTILINE)
     tested = {row for name in globals() for row in re.findall(r"^test_([rwf]\d)_", name)}
     assert len(rows) == 20
-    assert {row.lower() for row in rows} == tested
+    assert_same_names(map(str.lower, rows), "the tables of read_barrier.py", tested, "the names test_ROW_… of this file")
 
 
 async def test_a_pause_ages_the_state_but_is_no_silence_of_the_others() -> None:

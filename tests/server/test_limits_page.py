@@ -26,6 +26,7 @@ from replicated_namesrv.wire import (
 from replicated_namesrv.wire import registration_compressed as compressed
 from replicated_namesrv.wire import registration_values as values
 from tests.packaging.tree import ROOT
+from tests.support.places import assert_listed
 
 DEFAULTS = Settings()
 PAGE = (ROOT / "docs" / "limits.md").read_text()
@@ -98,8 +99,9 @@ WORDS = " ".join(PAGE.split())
     ],
 )
 def test_fixed_limits(row: str, told: str) -> None:
-    (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {row}")]
-    assert f"| {told}" in line
+    lines = [line for line in PAGE.splitlines() if line.startswith(f"| {row}")]
+    assert len(lines) == 1, f"docs/limits.md has {len(lines)} rows that begin with '| {row}': write one, with the limit {told}"
+    assert f"| {told}" in lines[0], f"docs/limits.md: the row '{row}' has to give the limit {told}: {lines[0]}"
 
 
 def test_time_of_an_address_that_is_alone() -> None:
@@ -158,7 +160,8 @@ def test_every_setting_that_is_a_limit_is_on_the_page() -> None:
 def test_settings_are_those_there_are() -> None:
     mentioned = set(re.findall(r"`((?:max|frame|server|client|default|write|route)[A-Z]\w+)`", PAGE))
     assert len(mentioned) > 8
-    assert mentioned - {"frameTimeout"} <= set(ROWS), "frameTimeout is a name in the metric"
+    of_metric = {"frameTimeout"}
+    assert_listed(mentioned - of_metric, "docs/limits.md", ROWS, "the settings")
 
 
 def test_numbers_of_the_kv_config() -> None:

@@ -19,6 +19,7 @@ from replicated_namesrv.spark.sources import InputError, find_runs
 from replicated_namesrv.spark.storage import SparkStorage
 from tests.spark import dictionary
 from tests.support.json_outputs import check_output
+from tests.support.places import assert_same_names
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -73,7 +74,7 @@ def test_figures_of_generated_traces_are_those_they_were_made_with(traces: Path,
     assert len(modes) == 8
     assert all(whole[run, "linearizable_keys"] == (mode == "cp") for run, mode in modes.items())
     tables = ("observations", "events", "looks", *KEPT)
-    assert set(dictionary.described()) == set(tables)
+    assert_same_names(dictionary.described(), "docs/tables.md", tables, "the tables of an analysis (KEPT)")
     for name in tables:
         part = next((out / "tables" / name).rglob("*.parquet"))
         assert not dictionary.missing(name, pyarrow.parquet.read_schema(part).names), (

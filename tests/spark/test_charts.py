@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from replicated_namesrv.spark import charts
 from replicated_namesrv.spark.analysis import Results
 from replicated_namesrv.spark.curves import KV
+from tests.support.places import assert_same_names
 
 
 def results_of(runs: list[dict[str, Any]], **rows: list[dict[str, Any]]) -> Results:
@@ -84,6 +85,4 @@ def test_every_function_that_draws_is_a_figure() -> None:
         and list(inspect.signature(value).parameters) == ["axes", "results"]
         and inspect.signature(value).return_annotation == Iterable[str]
     }
-    missing = [f"{name}() of spark/charts.py draws, but no entry of _DRAWINGS has it" for name in sorted(painters - drawn)]
-    assert painters >= drawn
-    assert not missing, "\n".join(missing)
+    assert_same_names(painters, "the drawing functions of spark/charts.py", drawn, "its _DRAWINGS")

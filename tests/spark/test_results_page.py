@@ -8,7 +8,9 @@ import pytest
 from replicated_namesrv.chaos.study_plan import load_study, study_file
 from replicated_namesrv.cli.study import plan_facts
 from replicated_namesrv.spark.study_data import read_data
-from replicated_namesrv.spark.study_page import MAIN_PAGE, MAIN_STUDY, page
+from replicated_namesrv.spark.study_page import MAIN_PAGE, MAIN_STUDY, MESSAGES, READ_LEVELS, RECOVERY, page
+from replicated_namesrv.spark.study_results import FIGURES
+from tests.support.places import assert_listed, assert_same_names
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
 PAGES = [path.name for path in sorted(FOLDER.glob("*.md"))]
@@ -25,7 +27,14 @@ def test_the_page_says_what_the_data_say(name: str) -> None:
     assert len(links) > 5
     assert [link for link in links if not (FOLDER / link).exists()] == []
     pictures = {path.name for path in (FOLDER / study).glob("*.svg")}
-    assert pictures == {Path(link).name for link in links if link.endswith(".svg")}
+    linked = {Path(link).name for link in links if link.endswith(".svg")}
+    assert_same_names(pictures, f"docs/results/{study}", linked, f"the pictures on {name}")
+
+
+def test_columns_of_the_page_are_figures_of_the_studies() -> None:
+    for name, columns in (("READ_LEVELS", READ_LEVELS), ("RECOVERY", RECOVERY), ("MESSAGES", MESSAGES)):
+        figures = [figure.column for figure in FIGURES]
+        assert_listed(columns, f"{name} of spark/study_page.py", figures, "FIGURES of spark/study_results.py")
 
 
 def test_there_is_a_page_of_the_main_study() -> None:

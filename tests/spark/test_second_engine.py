@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from replicated_namesrv.spark.analysis import Analysis
 from replicated_namesrv.spark.generate import generate
 from tests.spark.second_engine import Figure, SecondEngine
+from tests.support.places import assert_same_names
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -30,10 +31,10 @@ def test_all_figures_of_a_million_rows_by_a_second_engine(spark: SparkSession, t
             (row["run"], row["level"], row["phase"], row["side"], row["metric"]): (row["value"], row["count"])
             for row in results.per_run
         }
-        different = sorted(ours.keys() ^ theirs.keys())
-        assert not different, (
-            f"only one engine has these; the queries are in _FIGURES of tests/spark/second_engine.py: {different}"
-        )
+        names, others = ({figure[-1] for figure in figures} for figures in (ours, theirs))
+        queries = "the results of _FIGURES in tests/spark/second_engine.py"
+        assert_same_names(names, "the results of spark/run_figures.py", others, queries)
+        assert_same_names(ours, "the results of spark/run_figures.py", theirs, queries)
         assert len(ours) > 500
         for figure, (value, count) in theirs.items():
             assert ours[figure][0] == pytest.approx(value, rel=1e-12, abs=1e-12), figure

@@ -8,6 +8,7 @@ import pytest
 from replicated_namesrv.spark.consistability import CLASSES, consistability
 from replicated_namesrv.spark.run_figures import CATALOGUE
 from replicated_namesrv.spark.summary import PRIMARY, holm, interval, paired, sign_test, summary, t_visibility
+from tests.support.places import assert_listed
 
 
 def figure(run: str, mode: str, seed: int, value: float) -> dict[str, object]:
@@ -108,7 +109,7 @@ def test_more_figures_make_chance_more_probable() -> None:
 
 def test_five_figures_are_primary_and_the_others_are_corrected() -> None:
     assert len(set(PRIMARY)) == 5
-    assert set(PRIMARY) <= CATALOGUE.keys()
+    assert_listed(PRIMARY, "PRIMARY of spark/summary.py", CATALOGUE, "CATALOGUE of spark/run_figures.py")
     figures = []
     for metric, sizes in (("harvest", (1, 2, 3, 4, 5, 6)), ("ghosts", (1, 2, 3, 4, 5, 6)), ("unrouted", (1, -2, 3, -4, 5, -6))):
         for seed, size in enumerate(sizes):
