@@ -12,6 +12,7 @@ from replicated_namesrv.admin.paths import ROUTES
 from replicated_namesrv.chaos import watcher
 from replicated_namesrv.routes import history
 from tests.packaging import json_page, metrics_page
+from tests.support.event_kinds import kinds_of_events
 
 TEXT = (Path(__file__).parents[2] / "docs" / "admin-http.md").read_text()
 
@@ -27,11 +28,6 @@ def test_metrics_page_is_the_catalogue() -> None:
     assert metrics_page.PAGE.read_text(encoding="utf-8") == metrics_page.page(), (
         "stale: run .venv/bin/python -m tests.packaging.metrics_page and commit docs/metrics.md"
     )
-
-
-def kinds_of_events() -> set[str]:
-    """The kinds of changes in routes/history.py."""
-    return {history.RESTORED, *re.findall(r'"([a-z]+(?:-[a-z]+)+)"', inspect.getsource(history))}
 
 
 def test_every_event_has_a_row() -> None:

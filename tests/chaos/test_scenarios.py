@@ -5,18 +5,23 @@ import random
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 from replicated_namesrv.chaos import fault_plans, nemesis, ports
 from replicated_namesrv.chaos.ports import Ports
+from replicated_namesrv.chaos.sabotage_list import SABOTAGES
 from replicated_namesrv.chaos.scenario import _USED, PROCESS_KINDS, FaultKind, available, load
 from replicated_namesrv.chaos.suite import full_plans, smoke_plans
 from replicated_namesrv.child_process import ProcessError
 from replicated_namesrv.errors import SettingError
 from tests.chaos import mutations
+from tests.support.places import assert_same_names
 
+DOCS = Path(__file__).parents[2] / "docs"
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 COMPLAINTS = {
     *("apache/rocketmq 4807", "apache/rocketmq 841", "apache/rocketmq 11043", "apache/rocketmq 5322", "apache/rocketmq 1464"),
     *("alibaba/nacos 12160", "etcd-io/etcd 15247", "etcd-io/etcd 20418", "etcd-io/etcd 14143"),
@@ -72,6 +77,37 @@ def test_the_suites_are_as_large_as_they_say() -> None:
     assert {plan.cut for plan in smoke} == {"silent", "held"}
     assert len(full_plans([3])) == len(available()) * 2 * 3
     assert len(full_plans([5])) == len(available()) * 2
+
+
+def test_numbers_on_the_pages_are_those_of_the_code() -> None:
+    """chaos-results.md has the number of scenarios of the version that made it."""
+    pages = {page.name: " ".join(page.read_text(encoding="utf-8").split()) for page in DOCS.glob("chaos*.md")}
+    count, modes = len(available()), defaultdict(set)
+    for plan in smoke_plans():
+        modes[plan.scenario.name].add(plan.mode)
+    alone = " and ".join(f"`{name}`" for name in sorted(modes, reverse=True) if modes[name] == {"cp"})
+    seeds = {nodes: len(full_plans([nodes])) // (2 * count) for nodes in (3, 5)}
+    wanted = (
+        ("chaos-comparisons.md", f"of the {count} scenarios"),
+        ("chaos-sabotage.md", f"adds {len(SABOTAGES)} one-line defects"),
+        ("chaos.md", f"{NUMBERS[len(modes)]} scenarios, {alone} only in CP, the others in both modes"),
+        ("chaos.md", f"{NUMBERS[seeds[3]]} seeds with three nodes each, {NUMBERS[seeds[5]]} seed with five nodes"),
+    )
+    wrong = [f"docs/{page} does not say '{text}': correct its number" for page, text in wanted if text not in pages[page]]
+    wrong += [
+        f"docs/{page} says '{number} scenarios', but chaos/scenarios has {count}"
+        for page, text in pages.items()
+        for number in (re.findall(r"(\d+) scenarios", text) if page != "chaos-results.md" else ())
+        if int(number) != count
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_kind_of_fault_is_in_the_table_of_the_page() -> None:
+    page = (DOCS / "chaos.md").read_text(encoding="utf-8")
+    table = page[page.index("| kind in a scenario file |") :].partition("\n\n")[0]
+    rows = [name for line in table.splitlines()[2:] for name in re.findall(r"`([\w-]+)`", line.split("|")[1])]
+    assert_same_names(FaultKind, "FaultKind of chaos/scenario.py", rows, "the table of faults in docs/chaos.md")
 
 
 @pytest.mark.parametrize(

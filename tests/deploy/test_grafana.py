@@ -1,6 +1,5 @@
 """deploy/grafana: dashboards whose every query uses metrics that exist, with the labels that they have."""
 
-import inspect
 import json
 import re
 from pathlib import Path
@@ -9,13 +8,14 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.admin.exposition import METRICS
-from replicated_namesrv.routes import history
 from replicated_namesrv.wire.codes import RequestCode, ResponseCode
 from tests.deploy.test_prometheus import ALERTS, RECORDING, rules, sample_names
 from tests.packaging.metrics_page import sample_name
 from tests.packaging.tree import ROOT
+from tests.support.event_kinds import kinds_of_events
 from tests.support.nodes import http
 from tests.support.operated import operated
+from tests.support.places import assert_listed
 from tests.support.promtool import TEST_TIMEOUT_S, run_promtool
 from tests.support.recorded_metrics import names_in
 
@@ -42,7 +42,7 @@ def test_every_query_uses_metrics_and_labels_that_exist(name: str) -> None:
     for query in queries(name):
         used = names_in(query)
         assert used <= sample_names(), f"{query}: no such metric: {sorted(used - sample_names())}"
-        assert set(re.findall(r"\w+:namesrv_\w+:\w+", query)) <= recorded, query
+        assert_listed(re.findall(r"\w+:namesrv_\w+:\w+", query), f"the query {query}", recorded, "the recording rules")
         allowed = OF_PROMETHEUS.union(*(labels[re.sub(r"_(bucket|sum|count)$", "", one)] for one in used))
         asked = {label for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")}
         asked |= {label for group in re.findall(r"\{([^}]*)\}", query) for label in re.findall(r"(\w+)[=!]", group)}
@@ -73,7 +73,7 @@ async def test_every_value_of_a_label_in_queries_and_rules_is_one_that_nodes_exp
     async with operated(tmp_path, 1) as cluster:
         text = (await http(cluster.admin_ports[0], "/metrics")).text
     codes = {each.name for kind in (RequestCode, ResponseCode) for each in kind}
-    events = set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', inspect.getsource(history)))
+    events = kinds_of_events()
     of_rules = [rule["expr"] for file in (ALERTS, RECORDING) for rule in rules(file)]
     for query in [*of_rules, *(query for path in DASHBOARDS for query in queries(path.name))]:
         for metric, matchers in re.findall(r"(namesrv_\w+)\{([^}]*)\}", query):

@@ -11,7 +11,7 @@ import pytest
 from replicated_namesrv.cli.main import GROUPS, program_of
 from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.replication import route_machine
-from replicated_namesrv.replication.command_kinds import BASE_VERSION, COMMAND_KINDS, ENVELOPE_FORMAT
+from replicated_namesrv.replication.command_kinds import BASE_VERSION, COMMAND_KINDS, ENVELOPE_FORMAT, RESTORE_MARK
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.routes import commands, encoding, history, quotas, state
 from replicated_namesrv.routes.commands import (
@@ -23,6 +23,7 @@ from replicated_namesrv.routes.commands import (
     UnregisterBrokers,
     UpdateSettings,
 )
+from replicated_namesrv.routes.tables import RouteSettings, Tables
 from replicated_namesrv.server.change_handlers import ChangeService
 from replicated_namesrv.server.query_handlers import QueryService
 from replicated_namesrv.server.registrations import RegistrationService
@@ -30,13 +31,44 @@ from replicated_namesrv.wire.codes import RequestCode
 from tests.packaging.tree import ROOT, product_sources, sources
 from tests.routes.model import PlainModel
 
-COMMANDS_SINCE = {
-    **dict.fromkeys(("RegisterBroker", "UnregisterBrokers", "RegisterTopic", "DeleteTopic", "ChangeWritePerm"), BASE_VERSION),
-    **dict.fromkeys(("PutKVConfig", "DeleteKVConfig", "UpdateSettings"), BASE_VERSION),
+RELEASED_VERSION = 4
+"""The newest command version of release 0.2. RELEASED_COMMANDS and RELEASED_KINDS are those of this release. Change them only to
+those of a later release."""
+RELEASED_COMMANDS = (
+    *("RegisterBroker", "UnregisterBrokers", "RegisterTopic", "DeleteTopic", "ChangeWritePerm"),
+    *("PutKVConfig", "DeleteKVConfig", "UpdateSettings"),
+)
+RELEASED_KINDS = {
+    **{(ENVELOPE_FORMAT, kind): since for kind, since in enumerate((1, 1, 1, 1, 1, 2, 3, RELEASED_VERSION))},
+    **dict.fromkeys(((RESTORE_MARK, kind) for kind in range(4)), 1),
 }
-"""The command version of the kind in which each command is proposed (``replication/command_kinds.py``).
-
-Do not add a command to those of ``BASE_VERSION``: nodes of release 0.1 stop at every other command."""
+"""First byte and kind of each command, with its version."""
+COMMANDS_SINCE = {**dict.fromkeys(RELEASED_COMMANDS, BASE_VERSION)}
+"""The command version of the kind in which each command is proposed (``replication/command_kinds.py``). Nodes of release 0.2 stop
+at a command that is not in RELEASED_COMMANDS."""
+SUMS = {
+    "topic_revisions": "revisions_sum",
+    "cluster_names": "clusters_sum",
+    "mappings": "mappings_sum",
+    "kv": "kv_sum",
+    "groups": "groups_sum",
+    "live": "live_sum",
+}
+"""Tables that the digest contains through a sum over their entries."""
+_COMMAND, _SUM, _INDEX = "concerns the last command only", "is the sum of a table", "is derived from a table"
+NOT_STORED = {
+    **dict.fromkeys(("next_revision", "changed", "compares_content", "effects", "ended", "moved", "_touched"), _COMMAND),
+    **dict.fromkeys(("revisions_sum", "groups_sum", "clusters_sum", "live_sum", "mapping_sums", "mappings_sum", "kv_sum"), _SUM),
+    **dict.fromkeys(("topic_groups", "clusters_of", "clusters_at", "topic_mappings", "kv_index", "sizes"), _INDEX),
+    "keeps_sums": "says how this process computes sums",
+    "uncounted": "are the groups whose sum is not updated yet",
+    "topic_names_changes": "shows this process whether copies of names are valid",
+    "listing_changes": "shows this process whether copies of lists are valid",
+    "memos": "are memos of this process's server, which it can make again",
+    "kv_revision": "is the revision of a change in this process",
+    "_interned": "saves memory",
+}
+"""Attributes of ``Tables`` that are not in a snapshot, each with the reason."""
 PART_OF_A_COMMAND = BrokerRemoval
 WITHOUT_TEXTS = UpdateSettings
 """A command whose only texts are names of settings."""
@@ -158,6 +190,47 @@ def test_every_command_has_the_version_of_a_kind() -> None:
         if COMMANDS_SINCE.get(kind.__name__) not in kinds
     ]
     assert not missing, "\n".join(missing)
+
+
+def test_versions_of_released_commands_are_not_used_again() -> None:
+    """A node of version 0.2 says that it applies version RELEASED_VERSION. It stops at a later command with such a version."""
+    wrong = [
+        f"COMMAND_KINDS of replication/command_kinds.py has no {row} (first byte, kind) since version {since}, which release 0.2 "
+        "proposes: restore it"
+        for row, since in RELEASED_KINDS.items()
+        if row not in COMMAND_KINDS or COMMAND_KINDS[row].since != since
+    ]
+    wrong += [
+        f"kind {kind.name} of replication/command_kinds.py has version {kind.since}, which release 0.2 used: give it a version "
+        f"above {RELEASED_VERSION}"
+        for row, kind in COMMAND_KINDS.items()
+        if row not in RELEASED_KINDS and kind.since <= RELEASED_VERSION
+    ]
+    wrong += [
+        f"command {kind.__name__} has version {COMMANDS_SINCE[kind.__name__]} in COMMANDS_SINCE, which release 0.2 used: propose "
+        f"it in a kind of a version above {RELEASED_VERSION}"
+        for kind in Command.__args__
+        if kind.__name__ not in RELEASED_COMMANDS and COMMANDS_SINCE.get(kind.__name__, RELEASED_VERSION + 1) <= RELEASED_VERSION
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_table_is_in_digest_and_snapshot() -> None:
+    """A table that is missing in the snapshot is lost at each restart. One that is missing in the digest can differ unnoticed."""
+    hashed, written = (named(f"replicated_namesrv/routes/{file}.py", "tables") for file in ("digest", "snapshot"))
+    attributes = vars(Tables(RouteSettings())).keys()
+    wrong = []
+    for name in sorted(attributes - NOT_STORED.keys()):
+        places = {"digest": SUMS.get(name, name) in hashed, "snapshot": name in written}
+        wrong += [
+            f"Tables.{name} of routes/tables.py is not in {place}() of routes/{place}.py: add it, or enter it in NOT_STORED of "
+            "tests/packaging/test_change_together.py with the reason"
+            for place, is_there in places.items()
+            if not is_there
+        ]
+    wrong += [f"NOT_STORED or SUMS has {name}, which Tables has not" for name in (NOT_STORED | SUMS).keys() - attributes]
+    wrong += [f"Tables.{name} is in snapshots: remove it from NOT_STORED" for name in NOT_STORED.keys() & written]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_kind_of_command_has_a_version_and_is_applied() -> None:
