@@ -45,7 +45,8 @@ def test_every_command_on_the_pages_is_understood() -> None:
 def test_files_that_the_pages_name_are_there() -> None:
     named = {name.rstrip(".") for line in typed() for name in FILES.findall(line)}
     assert named
-    assert not [name for name in named if not (ROOT / name).exists()]
+    gone = [name for name in named if not (ROOT / name).exists()]
+    assert not gone, f"the pages for operators name files that do not exist: {', '.join(sorted(gone))}"
 
 
 class Deployment:

@@ -25,7 +25,8 @@ def test_the_page_says_what_the_data_say(name: str) -> None:
     assert text == page(data, others), f"write the page of {study} again with 'namesrv study publish'"
     links = re.findall(r"\]\((?!http|#)([^)#]+)\)", text)
     assert len(links) > 5
-    assert [link for link in links if not (FOLDER / link).exists()] == []
+    broken = [link for link in links if not (FOLDER / link).exists()]
+    assert not broken, f"docs/results/{name} links to files that do not exist: {', '.join(broken)}"
     pictures = {path.name for path in (FOLDER / study).glob("*.svg")}
     linked = {Path(link).name for link in links if link.endswith(".svg")}
     assert_same_names(pictures, f"docs/results/{study}", linked, f"the pictures on {name}")

@@ -45,6 +45,7 @@ from replicated_namesrv.spark.study_results import FIGURES, PRIMARY_FIGURES, Stu
 from replicated_namesrv.spark.summary import PRIMARY
 from replicated_namesrv.spark.truth import Listings, TruthSpan, observed_detections
 from tests.support.json_outputs import check_output
+from tests.support.places import assert_same_names
 
 PLAN = """title = "Small"
 question = "What is small?"
@@ -115,7 +116,9 @@ def records_of(made: Path) -> RunRecords:
 
 
 def test_primary_figures_are_those_of_the_analysis() -> None:
-    assert [figure.metric for figure in PRIMARY_FIGURES] == list(PRIMARY)
+    figures = [figure.metric for figure in PRIMARY_FIGURES]
+    assert_same_names(figures, "PRIMARY_FIGURES of spark/study_results.py", PRIMARY, "PRIMARY of spark/summary.py")
+    assert figures == list(PRIMARY), "PRIMARY of spark/summary.py has another order"
     assert len({figure.column for figure in FIGURES}) == len(FIGURES)
 
 
