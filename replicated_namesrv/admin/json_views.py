@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from replicated_namesrv import __version__
-from replicated_namesrv.address_list import WILDCARD_HOSTS, advertised_host
+from replicated_namesrv.address_list import WILDCARD_HOSTS, advertised_host, is_numeric
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.health import LAYER_TIMEOUT_S, as_json, readiness
 from replicated_namesrv.admin.other_nodes import OTHER_NODES
@@ -29,7 +29,7 @@ from replicated_namesrv.routes.kv_index import entry_of
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.server.query_handlers import freshness_fields, wanted_consistency
 from replicated_namesrv.service import Freshness, ReadLevel
-from replicated_namesrv.settings import ROWS
+from replicated_namesrv.settings import ROWS, Settings
 
 TOPIC_SORTS = ("brokerNameCount", "readQueueNums", "writeQueueNums", "revision")
 BROKER_SORTS = ("brokerId", "topicCount", "registeredSinceMs", "heartbeatAgeMs", "epoch")
@@ -84,10 +84,23 @@ def revision_fields(request: web.Request, revision: int) -> dict[str, Any]:
     return {"revision": revision, "watchFrom": event_id(revision, request.app[CONTEXT].service.history_id)}
 
 
+def host_for_brokers(settings: Settings) -> str:
+    """The host under which brokers and clients reach this node. If the node listens on all addresses, it is the host name in its
+    entry of ``peers``: the address of a container changes at a restart, its name does not. An IP address there may belong to a
+    network that only the nodes use."""
+    listens_at = settings.listen_address[0]
+    if listens_at in WILDCARD_HOSTS:
+        peers = dict(part.strip().partition("=")[::2] for part in settings.peers.split(","))
+        host = peers.get(settings.node_id, "").rpartition(":")[0].strip("[] ")
+        if host and not is_numeric(host) and not is_loopback(host):
+            return host
+    return advertised_host(listens_at)
+
+
 def advertised_address(context: AdminContext) -> str:
     """host:port under which brokers and clients reach this node's remoting server."""
     port = context.remoting.port
-    host = advertised_host(context.settings.listen_address[0])
+    host = host_for_brokers(context.settings)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -97,7 +110,8 @@ def admin_address(context: AdminContext, bound: tuple[str, int] | None) -> str:
     if bound is None:
         return ""
     listens_at = context.settings.listen_address[0]
-    host = advertised_host(listens_at if bound[0] in WILDCARD_HOSTS else bound[0])  # a wildcard includes the brokers' address
+    wildcard = bound[0] in WILDCARD_HOSTS  # it includes the brokers' address
+    host = host_for_brokers(context.settings) if wildcard else advertised_host(bound[0])
     if is_loopback(host) and not is_loopback(listens_at):
         return ""
     return f"[{host}]:{bound[1]}" if ":" in host else f"{host}:{bound[1]}"

@@ -36,6 +36,7 @@ from replicated_namesrv.cli.admin import (
     own_admin,
     reason_of,
 )
+from replicated_namesrv.cli.children import host_port
 from replicated_namesrv.cli.client import print_json, print_table
 from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.files import free_bytes
@@ -94,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-c", "--config-file", metavar="FILE", help="properties file of the node")
     parser.add_argument("--data-dir", metavar="DIR", help="folder of the node (dataDir)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting; repeatable")
-    add_admin_options(parser, "derived from nameServerAddresses")
+    add_admin_options(parser, "derived from nameServerAddresses or peers")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.set_defaults(timeout_ms=TIMEOUT_MS)
 
@@ -131,15 +132,16 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _admin_addresses(settings: Settings) -> Iterator[str]:
-    """Admin addresses of the other nodes. The difference between admin port and RocketMQ port is assumed to be the same as
-    here."""
-    own = settings.admin_address
-    if own is None:
-        return
-    distance = own[1] - settings.listen_address[1]
-    for address in _addresses(settings.name_server_addresses):
-        if address != settings.listen_address:
-            yield f"{address[0]}:{address[1] + distance}"
+    """Admin addresses of the other nodes. Their hosts are those of ``nameServerAddresses``; if it is empty, those of the members.
+    The difference between the two ports is assumed to be the same as here."""
+    own, here, listed = settings.admin_address, settings.listen_address, list(_addresses(settings.name_server_addresses))
+    if not listed and settings.mode == "cp":
+        with contextlib.suppress(SettingError):  # it is a finding of another check
+            members = known_members(settings)
+            here, listed = members.get(settings.node_id, here), list(members.values())
+    for host, port in listed:
+        if own is not None and (host, port) != here and 0 < (moved := port + own[1] - here[1]) < 65_536:
+            yield host_port((host, moved))
 
 
 def _addresses(text: str) -> Iterator[tuple[str, int]]:
@@ -433,7 +435,7 @@ def _others(settings: Settings, admin: Admin, addresses: Sequence[str], has_peer
     if not addresses:
         if has_peers:
             text = "clocks, versions and settings of the other nodes were not compared: their admin addresses are unknown"
-            yield Finding("nodes", WARNING, text, "give the addresses with --admin, or set nameServerAddresses and adminListen")
+            yield Finding("nodes", WARNING, text, "give the addresses with --admin, or set adminListen")
         return
     found: list[_Other] = []
     for answer in ask_all(addresses, lambda address: _ask(admin, address)):

@@ -6,9 +6,11 @@ import pytest
 
 from replicated_namesrv.address_list import advertised_host, checked_list, unit_lists
 from replicated_namesrv.admin.health import Layer, as_json, as_text, readiness
+from replicated_namesrv.admin.json_views import host_for_brokers
 from replicated_namesrv.admin.loop_lag import WINDOW_S, LoopLag
 from replicated_namesrv.admin.paging import PageRequest, build_rows, cut
 from replicated_namesrv.errors import SettingError
+from replicated_namesrv.settings_sources import load_settings
 
 
 async def test_pages_survive_that_their_last_row_vanishes() -> None:
@@ -111,6 +113,22 @@ def test_address_lists() -> None:
     assert checked_list("key", " a:1 ;; [::1]:2;10.0.0.1:3 ") == "a:1;[::1]:2;10.0.0.1:3"
     assert unit_lists("u=a:1;b:2, v = c:3") == {"u": "a:1;b:2", "v": "c:3"}
     assert unit_lists("") == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_named"),
+    [
+        ("listen=0.0.0.0:9876 mode=cp nodeId=n2 peers=n1=one:9896,n2=two.example:9896", True),
+        ("listen=[::]:9876 mode=cp nodeId=n2 peers=n2=two.example:9896", True),
+        ("listen=0.0.0.0:9876 mode=ap nodeId=n2", False),
+        ("listen=0.0.0.0:9876 mode=cp nodeId=n2 peers=n2=192.0.2.7:9896", False),
+        ("listen=0.0.0.0:9876 mode=cp nodeId=n2 peers=n1=localhost:9896,n2=localhost:9897", False),
+        ("listen=0.0.0.0:9876 mode=cp nodeId=n2 join=one:9896 peerListen=192.0.2.7:9896", False),
+    ],
+)
+def test_a_node_at_a_wildcard_is_listed_by_its_name(settings: str, is_named: bool) -> None:
+    given = load_settings(flags=dict(pair.split("=", 1) for pair in settings.split()), environment={})
+    assert host_for_brokers(given) == ("two.example" if is_named else advertised_host("0.0.0.0"))
 
 
 def test_advertised_host_is_never_a_wildcard() -> None:

@@ -278,13 +278,23 @@ async def test_a_port_with_tls_names_the_option_that_is_missing(tmp_path: Path) 
 
 async def test_nodes_that_were_not_compared_are_a_finding(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    options = member(tmp_path, f"adminListen=127.0.0.1:{port}", peers=",n2=127.0.0.1:1,n3=127.0.0.1:1")
-    found = await findings(*options, code=0)
+    peers = ",n2=127.0.0.1:1,n3=127.0.0.1:1"
+    found = await findings(*member(tmp_path, peers=peers), code=0)
     assert levels(found["nodes"]) == ["warning"]
     assert "were not compared" in found["nodes"][0]["text"]
+    options = member(tmp_path, f"adminListen=127.0.0.1:{port}", peers=peers)
     asked = await findings(*options, "-a", f"127.0.0.1:{port};127.0.0.1:1", code=0)
     assert [finding["text"].split(": ")[0] for finding in asked["nodes"]] == ["127.0.0.1:1"], "this node is not another node"
     assert asked["nodes"][0]["remedy"].startswith("check that the node runs, and that --admin names its admin address")
+
+
+async def test_admin_ports_are_found_by_the_addresses_of_the_members(tmp_path: Path) -> None:
+    async with operated(tmp_path / "other", 1, "ap") as other:
+        (peer,), (admin_port,) = free_ports(1), other.admin_ports
+        peers = f"peers=own=127.0.0.2:{peer},n1=127.0.0.1:{peer},n3=127.0.0.3:{peer}"
+        own = (peers, "nodeId=own", f"peerListen=127.0.0.2:{peer}", f"adminListen=127.0.0.2:{admin_port}")
+        found = await findings(*member(tmp_path / "own", *own), code=0)
+    assert levels(found["clocks"]) == ["ok"], found
 
 
 async def test_a_node_that_refuses_names_what_it_needs(tmp_path: Path) -> None:

@@ -539,3 +539,7 @@ def members_change(machines: Machines) -> None:
     listed = machines.run("n1", "namesrv members list")
     assert re.findall(r"^(n\d) +(?:voter|leader)", listed, re.MULTILINE) == ["n1", "n2", "n4", "n6"], listed
     assert re.search(r"^n4 .*10\.0\.0\.4:9897", listed, re.MULTILINE), listed
+    script = "import urllib.request as r; print(r.urlopen('http://10.0.0.1:9886/rocketmq/nsaddr').read().decode())"
+    line = f"{sys.executable} -c {shlex.quote(script)}"
+    wanted = {f"10.0.0.{name[1:]}:9876" for name in ("n1", "n2", "n4", "n6")}
+    wait_until(lambda: set(machines.run("n1", line).strip().split(";")) == wanted, "the addresses of the members", DEADLINE_S)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from replicated_namesrv.admin.json_views import host_for_brokers
 from replicated_namesrv.provision import TOXIPROXY_VERSION
 from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.settings import Settings
@@ -66,14 +67,15 @@ def secret(tmp_path: Path) -> Path:
 
 
 def agree(nodes: list[Settings], count: int) -> None:
-    """Each node is one of the same ``count`` peers and names every name server."""
+    """Each node is one of the same ``count`` peers, and reports a host that the other nodes also use."""
     assert len(nodes) == count
     groups = [transport_settings(node) for node in nodes]
     assert {group.node_id for group in groups} == set(groups[0].addresses)
     assert all(group.addresses == groups[0].addresses and group.cluster_id == groups[0].cluster_id for group in groups)
     assert all(group.secret for group in groups)
     assert all(node.mode == "cp" for node in nodes)
-    assert all(len(node.name_server_addresses.split(";")) == count for node in nodes)
+    assert not any(node.name_server_addresses for node in nodes), "then the address list follows the members"
+    assert [host_for_brokers(node) for node in nodes] == [groups[0].addresses[node.node_id][0] for node in nodes]
 
 
 def test_unit_is_accepted_by_systemd(tmp_path: Path) -> None:
@@ -111,6 +113,8 @@ def test_properties_beside_the_unit_make_a_cluster(count: int, secret: Path, tmp
         nodes.append(load_settings(str(file), {"peerSecretFile": str(secret)}, {}))
         assert not nodes[-1].extra
     agree(nodes, count)
+    (addresses,) = re.findall("^# nameServerAddresses=(.*)$", text, re.MULTILINE)
+    assert addresses == ";".join(f"{host}:{port}" for host, port in (node.listen_address for node in nodes))
 
 
 def test_dockerfile_is_accepted_by_hadolint() -> None:
@@ -150,7 +154,7 @@ def test_compose_file_is_accepted_and_makes_a_cluster(secret: Path) -> None:
         nodes.append(settings_of({**image_environment(), **service["environment"]}, secret))
     agree(nodes, 3)
     broker = project["services"]["broker"]
-    assert broker["command"][-1] == nodes[0].name_server_addresses
+    assert broker["command"][-1] == ";".join(f"{host_for_brokers(node)}:9876" for node in nodes)
     assert all(broker["depends_on"][name] == {"condition": "service_healthy"} for name in ("n1", "n2", "n3"))
 
 
