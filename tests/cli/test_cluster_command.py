@@ -17,6 +17,7 @@ from tests.access.files import token_line, write_access_file
 from tests.support.authority import Authority
 from tests.support.nodes import DEADLINE_S, ask_cluster_info, http, run_command, running_command
 from tests.support.ports import free_port
+from tests.support.waiting import is_alive
 
 
 @pytest.fixture
@@ -28,14 +29,6 @@ def base_port() -> int:
 def arguments(base_port: int, data_dir: Path, *more: str) -> tuple[str, ...]:
     """Command line of a small cluster."""
     return ("cluster", "--listen", f"127.0.0.1:{base_port}", "--data-dir", str(data_dir), *more)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether the process runs (a zombie does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

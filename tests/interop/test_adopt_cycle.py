@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.child_process import serve_command, start_process
-from tests.cli.test_cluster_command import is_alive
 from tests.interop.lab import ALL_INTEROP, OLD, Driver, Lab, ask, compile_driver, laboratory, wait_for
 from tests.interop.test_adopt import Plan, adopt, put, sends
 from tests.interop.test_peers import create_topic, registered
 from tests.support import provision
 from tests.support.nodes import run_command
 from tests.support.ports import free_ports
+from tests.support.waiting import is_alive
 
 pytestmark = [
     pytest.mark.slow,

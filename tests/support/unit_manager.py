@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+from tests.support.waiting import is_alive
+
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 45.0
 
@@ -79,10 +81,10 @@ class Unit:
             stops.write(f"exit code {done.returncode}\n")
         pid = int(self.pid_file.read_text())
         deadline = time.monotonic() + STOP_LIMIT_S
-        while _is_running(pid):
+        while is_alive(pid):
             _send(pid, signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL)
             pause = time.monotonic() + 5.0
-            while _is_running(pid) and time.monotonic() < pause:
+            while is_alive(pid) and time.monotonic() < pause:
                 time.sleep(0.05)
         self.pid_file.unlink()
         return 0
@@ -91,13 +93,6 @@ class Unit:
 def _send(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def main(arguments: list[str]) -> int:
@@ -114,7 +109,7 @@ def main(arguments: list[str]) -> int:
     if verb == "daemon-reload":
         return 0
     if verb == "status":
-        return 0 if unit.pid_file.exists() and _is_running(int(unit.pid_file.read_text())) else 3
+        return 0 if unit.pid_file.exists() and is_alive(int(unit.pid_file.read_text())) else 3
     if verb == "reload":
         os.kill(int(unit.pid_file.read_text()), signal.SIGHUP)
         return 0

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -25,6 +26,14 @@ def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 30) -> 
             last = error
         time.sleep(PAUSE_S)
     raise AssertionError(f"waited {timeout_s} s in vain for {what}; last seen: {last!r}")
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs (a zombie does not). It need not be a child of this one."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 async def until(condition: Callable[[], T], what: str, timeout_s: float = 30) -> T:
