@@ -7,9 +7,11 @@ import ipaddress
 def is_loopback(host: str) -> bool:
     """Whether only programs of this machine reach ``host``."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return host == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def stop_listening(server: asyncio.AbstractServer) -> None:

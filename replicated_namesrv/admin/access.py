@@ -20,7 +20,6 @@ recorded. A token of the access file then has no effect on whether a request is 
 """
 
 import hmac
-import ipaddress
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection
@@ -35,6 +34,7 @@ from replicated_namesrv.access.identities import AccessRules, NamedIdentity, ref
 from replicated_namesrv.access.roles import Role
 from replicated_namesrv.address_list import is_numeric
 from replicated_namesrv.errors import NoPermissionError, SettingError
+from replicated_namesrv.listening import is_loopback
 from replicated_namesrv.model import ChangeOrigin
 
 log = logging.getLogger(__name__)
@@ -274,16 +274,7 @@ def is_local(request: web.Request) -> bool:
     """Whether the request was made on this machine, and not forwarded by a proxy on this machine."""
     if is_forwarded(request):
         return False
-    return request.remote is not None and _is_loopback(request.remote)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+    return request.remote is not None and is_loopback(request.remote)
 
 
 def _host_of(origin: str) -> str:
