@@ -13,6 +13,7 @@ from replicated_namesrv.errors import SettingError
 WILDCARD_HOSTS = frozenset({"0.0.0.0", "::", ""})
 _HOST = re.compile(r"[\w.:%-]+")
 _ZONE = re.compile(r"[A-Za-z0-9._-]{0,100}")
+_MEMBER_NAME = re.compile(r"(?!\.{1,2}$)[^\s,=]{1,200}")
 _ENTRY = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:;,=\[\]]+):([0-9]{1,5})")
 
 
@@ -60,6 +61,12 @@ def is_entry(text: str) -> bool:
     """Whether ``text`` is HOST:PORT."""
     match = _ENTRY.fullmatch(text)
     return match is not None and text.isascii() and 0 < int(match.group(1)) <= 65535
+
+
+def is_member_name(text: str) -> bool:
+    """Whether ``text`` can be the name of a member in ``join=NAME=HOST:PORT,…`` and in the path of a request. URLs lose the
+    segments ``.`` and ``..``."""
+    return _MEMBER_NAME.fullmatch(text) is not None and text.isprintable()
 
 
 def is_zone(text: str) -> bool:

@@ -2,7 +2,7 @@
 
 from asyncio import Future
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from aiohttp import web
@@ -219,6 +219,8 @@ class AdminContext:
     node: DrainedNode
     access: AccessControl | None = None
     """The access control of the node. None: only the token of adminTokenFile decides."""
+    replacing: dict[str, str] = field(default_factory=dict)
+    """The new node for each member whose replacement this node has begun and not finished."""
 
 
 CONTEXT = web.AppKey("context", AdminContext)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import re
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -11,8 +10,9 @@ from aiohttp import web
 
 from replicated_namesrv import __version__
 from replicated_namesrv.access.identities import shown
+from replicated_namesrv.address_list import is_member_name
 from replicated_namesrv.admin.access import ORIGIN
-from replicated_namesrv.admin.context import CONTEXT, AdminContext, AdminService
+from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.diagnosis import even_size_warning
 from replicated_namesrv.admin.json_views import state_for
 from replicated_namesrv.admin.paging import is_number
@@ -190,8 +190,6 @@ async def _announce(request: web.Request) -> None:
         raise UnavailableError(f"not executed, because it may not be in the audit logs of the other nodes: {error}") from None
 
 
-_NAME = re.compile(r"(?!\.{1,2}$)[^\s,=]+")
-"""Names that ``join=NAME=HOST:PORT,…`` and the path of a request can contain. URLs lose the segments ``.`` and ``..``."""
 MEMBER_ACTIONS = ("add", "remove", "promote", "move", "replace")
 
 
@@ -206,10 +204,10 @@ async def change_member(request: web.Request) -> web.Response:
             raise BodyError(f"{action} {'needs' if action in takers else 'takes no'} {parameter}")
     given, new = request.query.get("address"), request.query.get("by")
     added = name if action == "add" else new
-    if added is not None and not (_NAME.fullmatch(added) and added.isprintable()):
+    if added is not None and not is_member_name(added):
         raise BodyError(
-            f"{added[:40]!r} cannot be in join=NAME=HOST:PORT,… or in a path; give a name without blanks, control characters, "
-            "',' and '='"
+            f"{added[:40]!r} cannot be in join=NAME=HOST:PORT,… or in a path; give a name of at most 200 characters, without "
+            "blanks, control characters, ',' and '='"
         )
     address = None if given is None else parse_address("address", given)
     observer = request.query.get("observer", "false")
@@ -218,7 +216,7 @@ async def change_member(request: web.Request) -> web.Response:
     await _announce(request)
     if new is None or address is None:
         await context.service.change_member(action, name, address, observer == "true")
-    changed = True if new is None or address is None else await _replace(context.service, name, new, address)
+    changed = True if new is None or address is None else await _replace(context, name, new, address)
     members = context.service.members()
     warning = even_size_warning(members)
     return json_response({"changed": changed, "members": members, **({"warning": warning} if warning else {})})
@@ -229,9 +227,24 @@ def _has_vote(row: Mapping[str, object] | None) -> bool:
     return row is not None and row["role"] in ("voter", "leader") and row["connected"] is not False
 
 
-async def _replace(service: AdminService, old: str, new: str, address: tuple[str, int]) -> bool:
+def _check_new(old: str, new: str, row: Mapping[str, object] | None, is_continued: bool) -> None:
+    """Refuse to remove ``old`` in exchange for a node that was no replacement for it. Raises SettingError."""
+    role = None if row is None else row["role"]
+    if role == "observer":
+        raise SettingError(
+            f"by={new}: {new} is an observer; promote it with POST /v1/members/{new}/promote. When it votes, remove {old}"
+        )
+    if role in ("voter", "leader") and not is_continued:
+        raise SettingError(
+            f"by={new}: {new} is a voter already, so the cluster would only lose {old}; give a node that is no member, or use "
+            f"POST /v1/members/{old}/remove"
+        )
+
+
+async def _replace(context: AdminContext, old: str, new: str, address: tuple[str, int]) -> bool:
     """Add ``new``, wait until it votes, and remove ``old``. Steps that were taken before are skipped, so the request can be
     repeated. Returns False if all steps had been taken before. Raises SettingError, UnavailableError, OutcomeUnknownError."""
+    service = context.service
 
     def rows() -> dict[object, dict[str, object]]:
         return {row["nodeId"]: row for row in service.members()}
@@ -246,6 +259,11 @@ async def _replace(service: AdminService, old: str, new: str, address: tuple[str
         )
     if old not in found and not is_added:
         raise SettingError(f"{old} is not a member; give one of {', '.join(map(str, found))}")
+    if old in found:
+        _check_new(old, new, found.get(new), context.replacing.get(old) == new)
+        for gone in context.replacing.keys() - found.keys():
+            del context.replacing[gone]
+        context.replacing[old] = new
     if not is_added:
         await service.change_member("add", new, address, False)
     give_up_at = time.monotonic() + REPLACE_WAIT_S
@@ -259,6 +277,7 @@ async def _replace(service: AdminService, old: str, new: str, address: tuple[str
         await asyncio.sleep(PEERS_LOOK_S)
     if old in rows():
         await service.change_member("remove", old, None, False)
+    context.replacing.pop(old, None)
     return old in found or not is_added
 
 

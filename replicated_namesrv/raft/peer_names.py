@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
-import re
 import secrets
 
+from replicated_namesrv.address_list import is_member_name
 from replicated_namesrv.host_look_up import HostLookUp
 from replicated_namesrv.raft.hello_names import pack_names
 from replicated_namesrv.raft.peer_tls import Tls
@@ -21,8 +21,6 @@ from replicated_namesrv.raft.transport import (
     proof,
 )
 
-MEMBER_NAME = re.compile(r"[^\s,=]{1,200}")
-"""Names that a member can have."""
 NAME_SHOWN = 60
 """Maximum number of bytes of a wrong answer in a message."""
 
@@ -62,6 +60,6 @@ async def name_at(settings: TransportSettings, host: str, port: int, look_up: Ho
         finally:
             writer.close()
     name = answer.removeprefix(NAMED).decode(errors="replace")
-    if not answer.startswith(NAMED) or not MEMBER_NAME.fullmatch(name) or not name.isprintable():
+    if not answer.startswith(NAMED) or not is_member_name(name):
         raise TransportError(f"it sent no name, but {answer[:NAME_SHOWN]!a}")
     return name

@@ -316,18 +316,28 @@ async def replaced_over_http(nodes: Processes) -> None:
         ("n4", f"?address={nodes.peer['n3']}", "replace needs by"),
         ("n4", n4, "n4 cannot be replaced by a node of the same name"),
         ("n9", n3, "n9 is not a member; give one of n1, n2, n4"),
-        ("n4", f"?by=a%20b&address={nodes.peer['n3']}", "give a name without blanks"),
+        ("n4", f"?by=a%20b&address={nodes.peer['n3']}", "give a name of at most 200 characters, without blanks"),
+        (
+            "n4",
+            f"?by=n2&address={nodes.peer['n2']}",
+            "by=n2: n2 is a voter already, so the cluster would only lose n4; give a node",
+        ),
+        ("n4", f"?by=n2&address={nodes.peer['n6']}", "by=n2: n2 is a voter already"),
     ):
         refused = await post(old, query)
         assert (refused.status, text in refused.json["error"]) == (400, True), refused.text
     await nodes.kill("n3")
     shutil.rmtree(nodes.folder / "n3")
+    too_early = await post("n4", n3)
+    assert (too_early.status, "n3 was added and does not vote yet" in too_early.json["error"]) == (503, True), too_early.text
     await nodes.start("n3", joins=True)
 
-    async def is_done(old: str, query: str) -> bool:
-        return (await post(old, query)).status == 200
+    async def votes() -> bool:
+        return rows((await nodes.members("list")).out)["n3"] == "voter"
 
-    await eventually(lambda: is_done("n4", n3), "n4 is replaced by n3")
+    await eventually(votes, "n3 votes")
+    continued = await post("n4", n3)
+    assert (continued.status, continued.json["changed"]) == (200, True), continued.text
     assert sorted(rows((await nodes.members("list")).out)) == ["n1", "n2", "n3"]
     again = await post("n4", n3)
     assert (again.status, again.json["changed"]) == (200, False), "a repeated replacement is done already"
