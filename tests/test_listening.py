@@ -1,4 +1,4 @@
-"""A listener that is closed while connections are being accepted leaves none of them open."""
+"""Addresses of this machine. A listener that is closed while connections are being accepted leaves none of them open."""
 
 import asyncio
 import contextlib
@@ -9,9 +9,20 @@ import threading
 import pytest
 import uvloop
 
-from replicated_namesrv.listening import stop_listening
+from replicated_namesrv.listening import is_loopback, stop_listening
 from replicated_namesrv.server.listener import Listener
 from replicated_namesrv.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        *(("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("::1%lo", True), ("::ffff:127.0.0.1", True)),
+        *(("localhost", True), ("::ffff:192.0.2.1", False), ("192.0.2.1", False), ("::", False), ("localhost.example", False)),
+    ],
+)
+def test_loopback_addresses(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
 
 
 class Peer(asyncio.Protocol):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from replicated_namesrv.address_list import advertised_host, checked_list, unit_lists
+from replicated_namesrv.address_list import advertised_host, checked_list, is_member_name, unit_lists
 from replicated_namesrv.admin.health import Layer, as_json, as_text, readiness
 from replicated_namesrv.admin.json_views import host_for_brokers
 from replicated_namesrv.admin.loop_lag import WINDOW_S, LoopLag
@@ -129,6 +129,16 @@ def test_address_lists() -> None:
 def test_a_node_at_a_wildcard_is_listed_by_its_name(settings: str, is_named: bool) -> None:
     given = load_settings(flags=dict(pair.split("=", 1) for pair in settings.split()), environment={})
     assert host_for_brokers(given) == ("two.example" if is_named else advertised_host("0.0.0.0"))
+
+
+@pytest.mark.parametrize("name", ["n1", "a.b", "...", "é", "x" * 200])
+def test_names_of_members(name: str) -> None:
+    assert is_member_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a,b", "a=b", "a\tb", "a\0b", "a\u2028b", "x" * 201])
+def test_names_that_no_member_can_have(name: str) -> None:
+    assert not is_member_name(name)
 
 
 def test_advertised_host_is_never_a_wildcard() -> None:
