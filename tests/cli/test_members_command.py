@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -378,6 +379,55 @@ async def test_addresses_and_zones_of_members_are_in_the_log(tmp_path: Path) -> 
         found = await row("n4")
         wanted = {"address": nodes.listen["n4"], "adminAddress": nodes.admin["n4"], "zone": "east", "serves": False}
         assert {name: found[name] for name in wanted} == wanted
+
+
+@pytest.mark.slow
+async def test_a_broker_that_knows_only_an_observer_is_on_all_nodes_until_it_is_gone(tmp_path: Path) -> None:
+    """It becomes silent, returns, and dies. All nodes learn this from the observer."""
+    async with founded(tmp_path) as nodes:
+        await nodes.start("n4")
+        added = await nodes.members("add", "n4", nodes.peer["n4"], "--observer")
+        assert added.code == 0, added
+        broker = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "replicated_namesrv", "broker", "-n", nodes.listen["n4"], "--period-ms", "20000",
+            "--heartbeat", "904", "--heartbeat-timeout-ms", "4000", stdout=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip  # items grouped by line
+
+        async def lists(name: str) -> bool:
+            return "broker-0" in (await run("brokers", "-n", nodes.listen[name])).out
+
+        async def registered() -> tuple[int, int]:
+            (row,) = (await http(int(nodes.admin["n1"].split(":")[1]), "/v1/brokers")).json["brokers"]
+            return row["epoch"], row["registeredSinceMs"]
+
+        async def is_everywhere() -> bool:
+            return all([await lists(name) for name in NAMES[:4]])
+
+        async def is_nowhere() -> bool:
+            return not any([await lists(name) for name in NAMES[:4]])
+
+        try:
+            await eventually(is_everywhere, "the broker on all nodes")
+            for name in NAMES[:4]:
+                route = await run("route", "topic-0", "-n", nodes.listen[name])
+                assert (route.code, "broker-0" in route.out) == (0, True), route
+            epoch, since_ms = await registered()
+
+            async def is_older_than_its_timeout() -> bool:
+                now = await registered()
+                assert now == (epoch, since_ms), "it was removed although it sends heartbeats to the observer"
+                return time.time() * 1000 > since_ms + 10_000
+
+            await eventually(is_older_than_its_timeout, "a registration that lives by heartbeats")
+            broker.send_signal(signal.SIGSTOP)
+            await eventually(is_nowhere, "the silent broker has expired")
+            broker.send_signal(signal.SIGCONT)
+            await eventually(is_everywhere, "the broker on all nodes again")
+        finally:
+            broker.kill()
+            await broker.wait()
+        await eventually(is_nowhere, "the dead broker was removed")
+        assert rows((await nodes.members("list")).out)["n4"] == "observer"
 
 
 @pytest.mark.slow
