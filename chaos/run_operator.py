@@ -17,6 +17,7 @@ import aiohttp
 
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.recorder import FAIL, INDETERMINATE, OK, Ended, Recorder
+from replicated_namesrv.chaos.records import Member
 from replicated_namesrv.child_process import ChildProcess
 
 NAME = "operator"
@@ -111,12 +112,14 @@ class RunOperator:
         return found
 
     async def look(self, nodes: Sequence[str]) -> None:
-        """Record the members that each of these nodes knows."""
+        """Record the members that each of these nodes knows, with their roles."""
         for name in nodes if self._cluster.has_members else ():
             op = self._recorder.invoke(NAME, "member-list", name, node=name)
             answer = await self._cluster.get_json(name, "/v1/members")
-            known = None if answer is None else " ".join(sorted(row["nodeId"] for row in answer["members"]))
-            self._recorder.complete(op, Ended(INDETERMINATE if known is None else OK, name, known))
+            rows = [] if answer is None else sorted(answer["members"], key=lambda row: str(row["nodeId"]))
+            known = None if answer is None else " ".join(row["nodeId"] for row in rows)
+            roles = [Member(row["nodeId"], row["role"]) for row in rows]
+            self._recorder.complete(op, Ended(INDETERMINATE if known is None else OK, name, known, roles))
 
     async def _members(self, action: str, *operands: str) -> bool:
         """Run ``namesrv members``. Returns whether the command succeeded."""

@@ -15,7 +15,7 @@ from replicated_namesrv.chaos.checks.timing import check_availability
 from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.fault_plans import RunMembers, exposed, plan
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
-from replicated_namesrv.chaos.records import FaultRecord, majority_side
+from replicated_namesrv.chaos.records import FaultRecord, Status, majority_side
 from replicated_namesrv.chaos.scenario import FaultKind, FaultSpec, WorkloadSpec, available, load
 from replicated_namesrv.chaos.suite import SMOKE_SEED, smoke_plans
 from replicated_namesrv.chaos.workload import Cast
@@ -66,6 +66,27 @@ def story(script: Script, kind: str = "remove-node") -> Story:
     return Story(made.trace, dict(made.manifest) | {"scenario": scenario})
 
 
+def status(at: int, node: str, role: str, leader: str) -> Status:
+    return Status(at * MS, (at - 5) * MS, node, "running", True, True, role, 2, leader, 9, 9, None, 9, False, "change")
+
+
+def addition(
+    listed: str = "n1 n2 n3 n4", roles: str = "leader voter voter observer", struck_at: int = 7000, ready_at: int = 5050
+) -> Script:
+    """The operator adds the observer n4, which is struck by a fault later."""
+    script = Script().op(4000, 5000, "operator", "members", "add n4", "add n4 127.0.0.1:4 --observer")
+    voters, nodes = [["n1", "n2", "n3"]], ["n1", "n2", "n3", "n4"]
+    for edge, at in (("start", 4000), ("end", 5000)):
+        script.records.append(FaultRecord(at * MS, 1, edge, at * MS, "add-node", None, ["n4"], [], [nodes], [], voters))
+    for edge, at in (("start", struck_at), ("end", struck_at + 500)):
+        script.records.append(FaultRecord(at * MS, 2, edge, at * MS, "pause", None, ["n4"], [], [nodes], [], voters))
+    script.plus(status(ready_at, "n4", "observer", "n1"))
+    for at in (5500, 6100, 6400):
+        script.op(at, at + 10, "operator", "address-list", "n1", "n1 n2 n3" if at < 6400 else listed)
+    rows = list(zip(nodes, roles.split(), strict=True))
+    return script.op(12_500, 12_510, "operator", "member-list", "n1", " ".join(nodes), members=rows)
+
+
 def removal(outcome: str = "ok", left: str = "n1 n2") -> Script:
     """The operator removes n3, and then every member is asked for its list."""
     script = Script().op(4000, 5000, "operator", "members", "remove n3", "remove n3", outcome=outcome)
@@ -94,6 +115,14 @@ def removal(outcome: str = "ok", left: str = "n1 n2") -> Script:
             "drain",
             "the address list of n1 contains n2",
         ),
+        (removal().plus(status(6000, "n3", "removed", "n3")), "remove-node", "6.000 s: n3 was removed while it led"),
+        (
+            Script().op(4000, 5000, "operator", "drain", "n2").plus(status(5100, "n2", "leader", "n2")),
+            "drain",
+            "5.100 s: n2 leads although it was drained",
+        ),
+        (addition(listed="n1 n2 n3"), "add-node", "n4 was added and serves, and no address list contains it"),
+        (addition(roles="leader voter voter voter"), "add-node", "n1 knows n4 as voter at the end"),
     ],
 )
 def test_what_the_operator_did_is_judged(bad: Script, kind: str, finding: str) -> None:
@@ -112,6 +141,18 @@ def test_a_good_run_of_the_operator_is_valid_and_ends_with_fewer_nodes() -> None
     assert check_availability(good).verdict is Verdict.VALID
     restarted = Script().op(4000, 5000, "operator", "drain", "n2").op(5500, 6000, "operator", "restart", "n2", node="n2")
     assert check_operator(story(restarted.op(6100, 6110, "c2", "get", "k", node="n2"), "drain")).verdict is Verdict.VALID
+
+
+def test_leaders_may_learn_and_added_nodes_may_fail_before_they_are_listed() -> None:
+    follows = removal().plus(status(4500, "n3", "leader", "n3"), status(6000, "n3", "removed", "n2"))
+    assert check_operator(story(follows)).verdict is Verdict.VALID
+    drained = Script().op(4000, 5000, "operator", "drain", "n2").op(5500, 6000, "operator", "restart", "n2", node="n2")
+    leads = drained.plus(
+        status(4900, "n2", "leader", "n2"), status(5002, "n2", "leader", "n2"), status(6500, "n2", "leader", "n2")
+    )
+    assert check_operator(story(leads, "drain")).verdict is Verdict.VALID
+    for good in (addition(), addition(listed="n1 n2 n3", struck_at=6050), addition(listed="n1 n2 n3", ready_at=5500)):
+        assert check_operator(story(good, "add-node")).verdict is Verdict.VALID
 
 
 def test_a_run_whose_operator_did_nothing_is_unknown() -> None:

@@ -58,7 +58,7 @@ class Script:
         *,
         outcome: str | None = None,
         node: str = "n1",
-        members: Sequence[tuple[str, int]] | None = None,
+        members: Sequence[tuple[str, int | str]] | None = None,
         probe: int | None = None,
         level: str | None = None,
     ) -> "Script":
@@ -116,6 +116,10 @@ class Script:
         shown = [list(side) for side in sides]
         self.records.append(FaultRecord(_ns(begin), 1, "start", _ns(begin), name, variant, [node], list(links), shown))
         self.records.append(FaultRecord(_ns(end), 1, "end", _ns(end), name, variant, [node], list(links), [list(NODES)]))
+        return self
+
+    def plus(self, *records: TraceRecord) -> "Script":
+        self.records += records
         return self
 
     def elected(self, at: float, node: str) -> "Script":
