@@ -129,7 +129,8 @@ class NameServers:
                 if not repeatable and not error.definite:
                     raise
             else:
-                self._chosen = address
+                if address in self._order:  # the list may have changed while the server answered
+                    self._chosen = address
                 return ServerAnswer(address, response)
         raise _no_answer(failures)
 

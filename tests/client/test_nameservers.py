@@ -194,6 +194,23 @@ def test_a_new_list_keeps_the_choice_only_if_it_is_in_it() -> None:
     asyncio.run(scenario())
 
 
+def test_a_server_that_leaves_the_list_while_it_answers_is_not_chosen() -> None:
+    async def scenario() -> None:
+        async with servers_that(*[Behaviour.ANSWER] * 3) as (names, servers):
+            first, second, third = (server.address for server in servers)
+
+            def answer(request: RemotingCommand) -> RemotingCommand:
+                names.update_addresses([second, third])
+                return answer_to(request)
+
+            servers[0].answer = answer
+            assert (await names.query(ASK)).address == first
+            assert names.chosen is None
+            assert (await names.query(ASK)).address in (second, third)
+
+    asyncio.run(scenario())
+
+
 def test_clients_spread_over_the_list(rng: random.Random) -> None:
     """Each server gets a third of 300 clients, within five standard deviations (100 ± 41; one is 8.2)."""
     client = RemotingClient()
