@@ -1,66 +1,24 @@
-"""Faults: a schedule drawn from the seed, and the nemesis that executes it.
+"""The nemesis, which executes the faults of a schedule (``fault_schedule.py``).
 
-A run first draws its kinds of faults and their density, then the time, length and kind of every fault. Runs with few kinds reach
-states that runs with all kinds never reach (swarm testing). The victim is chosen when the fault strikes, from a separate random
-stream, so a schedule without some of the faults chooses the same victims for the others.
+The victim is chosen when the fault strikes, from a separate random stream, so a schedule without some of the faults chooses the
+same victims for the others.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import permutations
 from random import Random
 
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.simulation.disk import SimulatedDisk
+from replicated_namesrv.simulation.fault_schedule import ALONE, Fault
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.network import Link, Network
-from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
+from replicated_namesrv.simulation.world import MS, SECOND, World
 
-_RACES = ("abandoned", "amnesia", "deaf_hand_over", "forgetful_voter", "old_image", "orphaned_join", "put_back", "slow_leader")
-"""Kinds of faults that have several steps. A fifth of the runs has only these, with a mean gap of 1.5 s."""
 _RACE_NS = 500 * MS
 """Time for which stale answers are provoked on a machine."""
-_ALONE = frozenset(
-    (
-        "pause", "crash", "power_loss", "restart", "crash_all", "power_loss_all",
-        "slow_disk", "full_disk", "failing_disk", "hung_disk", "no_memory", "clock",
-    )
-)  # fmt: skip  # items grouped by line
-"""Kinds of faults that are possible with a single node."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault of a schedule."""
-
-    number: int
-    at_ns: int
-    duration_ns: int
-    kind: str
-
-    def describe(self) -> str:
-        """The fault as text."""
-        return f"#{self.number} {self.kind} at {self.at_ns / SECOND:.3f} s for {self.duration_ns / SECOND:.3f} s"
-
-
-def plan_faults(world: World, end_ns: int, kinds: Iterable[str]) -> list[Fault]:
-    """The schedule of a run that ends its faults at ``end_ns``."""
-    rng = world.random("faults")
-    known = sorted(kinds)
-    share = rng.choice((0.1, 0.4))
-    chosen = [kind for kind in known if rng.random() < share] or known
-    gap_ms = rng.choice((200, 700, 2_000, 4_000))
-    if rng.random() < 0.2:
-        chosen, gap_ms = list(_RACES), 1_500
-    faults: list[Fault] = []
-    at_ns = rng.choice((0, SECOND, 2 * SECOND))
-    while True:
-        at_ns += int(exponential(rng) * gap_ms * MS) + 1
-        if at_ns >= end_ns:
-            return faults
-        longest_ms = gap_ms * rng.choice((0.3, 1.0, 3.0))
-        duration_ns = min(int(rng.random() * longest_ms * MS) + MS, end_ns - at_ns)
-        faults.append(Fault(len(faults), at_ns, duration_ns, rng.choice(chosen)))
+_QUIET_NS, _ACTIVE_NS = 10 * SECOND, SECOND // 2
+"""In the minutes of a long fault, the clients send requests only for ``_ACTIVE_NS`` in each ``_QUIET_NS``, to keep runs short."""
 
 
 class Nemesis:
@@ -84,7 +42,7 @@ class Nemesis:
         """True while no change of the members is in progress; set by the simulation if the members change."""
         self.quiet: Callable[[int], None] = lambda duration_ns: None
         """Pauses the clients; set by the application."""
-        self.spared = frozenset(Nemesis.kinds()) - _ALONE if len(machines) == 1 else frozenset[str]()
+        self.spared = frozenset(Nemesis.kinds()) - ALONE if len(machines) == 1 else frozenset[str]()
         """Kinds of faults that are disabled."""
         self.struck: dict[str, int] = {}
         self.down: list[Machine] = []
@@ -97,6 +55,8 @@ class Nemesis:
         """Whether the run already has a minority of machines that stay down when everything else is healed."""
         self._whole: dict[str, dict[str, bytes]] = {}
         """Images of disks that were rolled back and have to be put back as they were, by machine."""
+        self.busy_until_ns = 0
+        """Until then, long faults do not slow down the clients; set by the simulation."""
         self._sheltered_ns = 0
         """Time until which no other fault strikes. Raft survives one rolled-back disk only if the nodes that remember its data
         stay up."""
@@ -293,6 +253,18 @@ class Nemesis:
         name, side = self._victim(rng).name, rng.randrange(2)
         links = [link for link in self._network.links if link[side] == name]
         self._network.cut(links if rng.random() < 0.5 else [rng.choice(links)], hold=False)
+
+    def _do_one_way_for_minutes(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        """One direction of one link, or of all links of a machine, is cut for minutes."""
+        name, side = self._victim(rng).name, rng.randrange(2)
+        links = [link for link in self._network.links if link[side] == name]
+        cut = links if rng.random() < 0.5 else [rng.choice(links)]
+        self._world.note(f"  cut: {', '.join(f'{source}>{target}' for source, target in cut)}")
+        self._network.cut(cut, hold=False)
+        first_ns = max(self.busy_until_ns, fault.at_ns)
+        for quiet_ns in range(first_ns, fault.end_ns, _QUIET_NS):
+            self._later(quiet_ns - self._world.now_ns, self.quiet, min(_QUIET_NS - _ACTIVE_NS, fault.end_ns - quiet_ns))
+        return lambda: self._network.mend(cut)
 
     def _do_echoes(self, rng: Random, fault: Fault) -> Callable[[], None]:
         links, share = self._some_links(rng), rng.choice((0.05, 0.3, 1.0))

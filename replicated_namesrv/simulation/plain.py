@@ -34,6 +34,7 @@ from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.pysyncobj_core import PlainSyncObj
 from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.simulation.application import Application, RegisterApplication, RegisterStateMachine
+from replicated_namesrv.simulation.fault_schedule import LONG
 from replicated_namesrv.simulation.machine import Machine, ProcessLife
 from replicated_namesrv.simulation.simulation import Simulation
 from replicated_namesrv.simulation.world import MS, SECOND
@@ -216,7 +217,7 @@ def build_plain(simulation: Simulation) -> Application:
     logging.getLogger("pysyncobj").setLevel(logging.CRITICAL + 1)
     simulation.invariants.tolerated.update(dict.fromkeys(_COUNTED, 0))
     simulation.invariants.deposed_ns = 2 * _ELECTION_MAX_MS * MS
-    simulation.nemesis.spared = frozenset(("loss", "repeats", "echoes", "no_memory"))
+    simulation.nemesis.spared = frozenset(("loss", "repeats", "echoes", "no_memory", LONG))
     journals = {name: PlainJournal() for name in simulation.names}
 
     def boot(machine: Machine, state: RegisterStateMachine) -> tuple[PlainNode, PlainNode, PlainNode]:

@@ -2,7 +2,8 @@
 
 Phases:
 
-1. Faults strike until ``duration``. In this time there must be a leader whenever there can be one (``LeaderWatch``).
+1. Faults strike until ``duration``. In this time there must be a leader whenever there can be one (``LeaderWatch``). In some
+   runs one direction of links is cut for minutes, and this phase lasts until the cut ends.
 2. Everything is healed, except that in half of the runs a minority of the machines stays down. If enough voters are left, a
    leader must commit new entries within the application's bound.
 3. The minority is started. Each node must catch up, and learners must be promoted, while the clients continue.
@@ -17,7 +18,8 @@ from dataclasses import dataclass, field
 from replicated_namesrv.raft.members import Kind
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.simulation.application import Application, Ledger
-from replicated_namesrv.simulation.faults import Fault, Nemesis, plan_faults
+from replicated_namesrv.simulation.fault_schedule import FIRST_LONG, LONG, Fault, plan_faults, plan_long_faults
+from replicated_namesrv.simulation.faults import Nemesis
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.leader_watch import LOOK_NS, LeaderWatch
 from replicated_namesrv.simulation.machine import Machine
@@ -140,7 +142,10 @@ class Simulation:
         if scenario.spares:
             self._operator = MemberOperator(self.world, self.machines, self.invariants, self.ledger, self.nemesis)
             self.nemesis.voting, self.nemesis.is_settled = self._leader_watch.voters, self._is_settled
-        planned = plan_faults(self.world, int(scenario.duration_s * SECOND), self.nemesis.kinds())
+        self.nemesis.busy_until_ns = end_ns = int(scenario.duration_s * SECOND)
+        planned = plan_faults(self.world, end_ns, self.nemesis.kinds())
+        if LONG not in self.nemesis.spared:
+            planned += plan_long_faults(self.world, end_ns)
         self.faults = tuple(fault for fault in planned if scenario.faults is None or fault.number in scenario.faults)
         self.catch_up_s = 0.0
         self.minority_down = self.went_on = 0
@@ -190,6 +195,9 @@ class Simulation:
         self._run_watched(int(self.scenario.duration_s * SECOND))
         if self._operator is not None:
             self._operator.stop()
+        self._run_watched(
+            max((fault.end_ns for fault in self.faults if fault.number >= FIRST_LONG), default=0) - self.world.now_ns
+        )
         if not self._stopped():
             self.nemesis.heal()
             self._commit_without_minority()

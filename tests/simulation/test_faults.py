@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-from replicated_namesrv.simulation.faults import Fault
+from replicated_namesrv.simulation.fault_schedule import FIRST_LONG, LONG, Fault, plan_long_faults
 from replicated_namesrv.simulation.network import Link
 from replicated_namesrv.simulation.simulation import Scenario, Simulation
 from replicated_namesrv.simulation.subjects import build_raft, declared_drift
-from replicated_namesrv.simulation.world import SECOND
+from replicated_namesrv.simulation.world import SECOND, World
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -27,3 +27,36 @@ def test_all_links_of_one_machine_flap(seed: int, monkeypatch: pytest.MonkeyPatc
     assert len(cuts) > 1
     assert all(each == cuts[0] for each in cuts)
     assert cuts[0] in [[link for link in links if machine.name in link] for machine in simulation.machines]
+
+
+def test_some_seeds_cut_one_direction_for_minutes() -> None:
+    planned = {seed: plan_long_faults(World(seed), 30 * SECOND) for seed in range(400)}
+    long = {seed: faults for seed, faults in planned.items() if faults}
+    assert 10 <= len(long) <= 60
+    assert any(len(faults) == 1 for faults in long.values())
+    assert any(len(faults) > 4 for faults in long.values())
+    for faults in long.values():
+        assert faults[0].kind == LONG
+        assert 120 <= faults[0].duration_ns / SECOND <= 240
+        assert all(fault.at_ns >= 30 * SECOND and fault.end_ns < faults[0].end_ns for fault in faults[1:])
+
+
+@pytest.mark.slow
+def test_a_long_cut_is_one_way_and_lasts_for_its_minutes() -> None:
+    seed = next(seed for seed in range(100) if plan_long_faults(World(seed), SECOND))
+    simulation = Simulation(Scenario(seed, duration_s=1.0, faults=(FIRST_LONG,)), build_raft, declared_drift)
+    (fault,) = simulation.faults
+    seen: list[set[Link]] = []
+
+    def look() -> None:
+        seen.append({link for link in simulation.network.links if simulation.network.is_cut(link)})
+
+    for at_ns in (fault.at_ns + 1, fault.at_ns + 60 * SECOND, fault.end_ns - 1):
+        simulation.world.after(at_ns, look)
+    result = simulation.run()
+    assert result.violation is None, result.text
+    assert result.virtual_s > 120
+    assert seen[0]
+    assert seen == [seen[0]] * 3
+    assert not any((target, source) in seen[0] for source, target in seen[0])
+    assert simulation.network.is_whole
