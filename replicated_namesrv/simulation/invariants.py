@@ -11,6 +11,8 @@
 - The only voter commits nothing that is not on its disk, except the no-op of its own election.
 - The memory that a node uses for its peers, its disk and its callers stays within its bounds (``raft/memory_bounds.py``).
 - A leader exists whenever there can be one (``LeaderWatch``).
+- Within a bound after the last fault, each node has caught up and each learner is promoted, while writes go on (``Simulation``).
+- A proposal that ended as committed was applied by its own entry (``RegisterApplication``).
 - Every request ends exactly once and in time (``Ledger``), and no process spins (``Machine``).
 - No node floods another one with messages (``Network``).
 

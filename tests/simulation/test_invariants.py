@@ -5,12 +5,14 @@ from typing import Any, cast
 
 import pytest
 
+from replicated_namesrv.raft.interfaces import Committed, Work
 from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.payloads import NO_OP
-from replicated_namesrv.simulation.application import Ledger
+from replicated_namesrv.simulation.application import Ledger, RegisterApplication, RegisterCommand
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Machine
-from replicated_namesrv.simulation.world import SECOND, World
+from replicated_namesrv.simulation.simulation import Scenario, Simulation
+from replicated_namesrv.simulation.world import MS, SECOND, World
 
 
 class ScriptedNode:
@@ -243,3 +245,121 @@ def test_things_end_in_time_unless_their_process_is_paused(cluster: Cluster, pau
     machine.ran_since_ns = SECOND if paused else 0
     end("done")
     assert broken(cluster) == expected
+
+
+class IdleProcess:
+    """A process that never acts by itself (``Process``)."""
+
+    def on_connected(self, peer: str) -> None: ...
+
+    def on_disconnected(self, peer: str) -> None: ...
+
+    def on_message(self, peer: str, message: object) -> Work:
+        return Work.SEND
+
+    def on_synced(self, token: int) -> None: ...
+
+    def on_sync_failed(self, token: int, error: BaseException) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def tick_reads(self) -> None: ...
+
+    def next_wakeup(self) -> float:
+        return float("inf")
+
+    next_read_wakeup = next_wakeup
+
+    def stop(self) -> None: ...
+
+
+class ScriptedApplication:
+    """Scripted nodes that follow n1 (``Application``). n3 is a learner, and is promoted when the clients have written for
+    ``promoted_after_ns``; None: never. Each client writes every 10 ms."""
+
+    catch_up_ns, drain_ns, disturbs = SECOND, MS, False
+
+    def __init__(self, simulation: Simulation, promoted_after_ns: int | None) -> None:
+        self.world, self.counts = simulation.world, dict[str, int]()
+        self.nodes: dict[str, ScriptedNode] = {}
+        self._promoted_after_ns, self._writes, self._stopped = promoted_after_ns, False, False
+        self.written_ns = 0
+        """Time of the last write."""
+
+    def start_process(self, machine: Machine) -> tuple[IdleProcess, ScriptedNode]:
+        node = self.nodes[machine.name] = ScriptedNode()
+        node.term, node.leader_id, node.role = 1, "n1", "follower"
+        node.log = [(0, b"")]
+        if machine.name == "n1":
+            node.role = "leader"
+        elif machine.name == "n3":
+            node.role = "learner"
+        return IdleProcess(), node
+
+    def start_clients(self) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        if self._stopped:
+            return
+        self.written_ns = self.world.now_ns
+        if self._promoted_after_ns is not None and self.world.now_ns >= self._promoted_after_ns:
+            self.nodes["n3"].role = "follower"
+        self.world.after(10 * MS, self._write)
+
+    def stop_clients(self) -> None:
+        self._stopped = True
+
+    def quiet(self, duration_ns: int) -> None: ...
+
+    def provoke(self, machine: Machine, duration_ns: int) -> None: ...
+
+    def read_finally(self) -> None: ...
+
+    def check(self) -> None: ...
+
+
+@pytest.mark.parametrize(("promoted_after_s", "expected"), [(1.5, None), (None, "catch-up")])
+def test_a_learner_is_promoted_within_the_bound_while_writes_go_on(promoted_after_s: float | None, expected: str | None) -> None:
+    applications: list[ScriptedApplication] = []
+
+    def build(simulation: Simulation) -> ScriptedApplication:
+        after_ns = None if promoted_after_s is None else int(promoted_after_s * SECOND)
+        applications.append(ScriptedApplication(simulation, after_ns))
+        return applications[0]
+
+    result = Simulation(Scenario(2, duration_s=1.0, faults=()), build, lambda world: 0.05).run()
+    assert result.counts["minority down"] == 0, "a seed in which the bound begins after a second"
+    assert result.violation == expected
+    if expected is None:
+        assert 0.4 < result.catch_up_s <= 0.6
+        assert applications[0].written_ns >= 2 * SECOND - 10 * MS, "writes go on until the end of the bound"
+    else:
+        assert result.text == "1.0 s after the last heal n3 has not been promoted"
+
+
+OWN, OTHERS = RegisterCommand.encode("c1.1", "k", "v"), RegisterCommand.encode("c2.1", "k", "v")
+
+
+@pytest.mark.parametrize(
+    ("committed", "acknowledged", "breaks"),
+    [
+        (OWN, Committed(1, 2, 1), False),
+        (OTHERS, Committed(1, 2, 1), True),  # ended by another command's entry
+        (OWN, Committed(1, 2, 3), True),  # the entry of its term was replaced
+        (OWN, Committed(1, 3, 1), True),  # nothing was committed at its index
+        (OWN, Committed(2, 2, 1), True),  # the result is that of another command
+    ],
+)
+def test_a_proposal_that_ends_committed_was_applied_by_its_own_entry(
+    cluster: Cluster, committed: bytes, acknowledged: Committed, breaks: bool
+) -> None:
+    application = RegisterApplication(
+        cluster.world, cluster.invariants, Ledger(cluster.invariants), lambda machine, state: pytest.fail("no machine starts"),
+        clients=0, catch_up_ns=0, drain_ns=0, proposal_limit_ns=0, read_limit_ns=0, lease_share=0.0, ballast=0, slice_bytes=1,
+    )  # fmt: skip  # items grouped by line
+    cluster.commit(0, [(1, committed)], 1)
+    application.history.applied("n0", "c1.1", 1, 0)
+    application.acknowledged.append(("c1.1", acknowledged))
+    application.check()
+    assert broken(cluster) == ("acknowledged commands are committed" if breaks else None)
