@@ -46,6 +46,12 @@ class Application(Protocol):
         """Read on ``machine`` and write on all machines as fast as possible. ``machine`` may be a deposed leader: this provokes
         stale answers, and entries that only this machine has."""
 
+    def burst(self, machine: Machine) -> None:
+        """Propose many commands at once on ``machine``. Their number and length suffice to reach the bounds of this run."""
+
+    def write_steadily(self, duration_ns: int) -> None:
+        """Write on all machines for a while, about every 5 ms."""
+
     def read_finally(self) -> None:
         """Begin the final reads on every node, which show whether every acknowledged write is there."""
 
@@ -97,14 +103,14 @@ class RegisterCommand:
     """One write or delete, encoded for the log."""
 
     @staticmethod
-    def encode(identity: str, key: str, value: str | None) -> bytes:
-        """``value`` None: a delete."""
-        return "\0".join((identity, key, "" if value is None else value)).encode()
+    def encode(identity: str, key: str, value: str | None, padding: int = 0) -> bytes:
+        """``value`` None: a delete. ``padding``: number of bytes that only make the command longer."""
+        return "\0".join((identity, key, "" if value is None else value, *(["." * padding] if padding else []))).encode()
 
     @staticmethod
     def decode(command: bytes) -> tuple[str, str, str | None]:
         """(identity, key, value)."""
-        identity, key, value = command.decode().split("\0")
+        identity, key, value = command.decode().split("\0")[:3]
         return identity, key, value or None
 
 
@@ -230,6 +236,8 @@ class RegisterApplication:
         self.submitters: dict[str, Submitter] = {}
         self.rejected: list[str] = []
         self.acknowledged: list[tuple[str, Committed]] = []
+        self.burst_commands, self.burst_bytes = 30, 0
+        """Number of commands of a burst, and the padding of each."""
         self.keys = [f"k{number}" for number in range(world.random("keys").choice((1, 2, 4)))]
         self._probes = 0
         self.quiet_until_ns = 0
@@ -259,6 +267,16 @@ class RegisterApplication:
         RegisterProbe(self, f"p{self._probes}-reads", machine, True, until_ns).start()
         for target in self.machines:
             RegisterProbe(self, f"p{self._probes}-{target.name}", target, False, until_ns).start()
+
+    def write_steadily(self, duration_ns: int) -> None:
+        self._probes += 1
+        for target in self.machines:
+            RegisterProbe(self, f"p{self._probes}-{target.name}", target, False, self.world.now_ns + duration_ns, 10).start()
+
+    def burst(self, machine: Machine) -> None:
+        for _ in range(self.burst_commands):
+            self._probes += 1
+            RegisterClient(self, f"b{self._probes}").write(machine, self.keys[0], self.burst_bytes)
 
     def read_finally(self) -> None:
         for machine in self.members():
@@ -368,14 +386,20 @@ class RegisterClient:
 
         call.make(ask)
 
-    def _write(self, machine: Machine, key: str, value: str | None) -> None:
+    def write(self, machine: Machine, key: str, padding: int) -> None:
+        """Write once to ``key`` on ``machine``, and then send nothing more."""
+        self._number += 1
+        self._write(machine, key, f"{self._name}.{self._number}", padding, is_last=True)
+
+    def _write(self, machine: Machine, key: str, value: str | None, padding: int = 0, is_last: bool = False) -> None:
         application = self._application
         identity = f"{self._name}.{self._number}"
-        call = _Call(self, machine, "delete" if value is None else "write", key, value, self._again)
+        op = "delete" if value is None else "write"
+        call = _Call(self, machine, op, key, value, None if is_last else self._again)
 
         def ask(process: Process) -> None:
             end = application.ledger.begin(f"proposal {identity}", machine, application.proposal_limit_ns)
-            application.submitters[machine.name].propose(RegisterCommand.encode(identity, key, value), done=ended(end))
+            application.submitters[machine.name].propose(RegisterCommand.encode(identity, key, value, padding), done=ended(end))
 
         def ended(end: Callable[[object], bool]) -> Callable[[Outcome], None]:
             def done(outcome: Outcome) -> None:
@@ -406,10 +430,12 @@ class RegisterClient:
 class RegisterProbe(RegisterClient):
     """A client that only reads, or only writes, one key on one machine at a high rate until a given time."""
 
-    def __init__(self, application: RegisterApplication, name: str, machine: Machine, reads: bool, until_ns: int) -> None:
+    def __init__(
+        self, application: RegisterApplication, name: str, machine: Machine, reads: bool, until_ns: int, pause_ms: int = 2
+    ) -> None:
         super().__init__(application, name)
         self._machine, self._reads, self._until_ns = machine, reads, until_ns
-        self._pause_ms = 2
+        self._pause_ms = pause_ms
 
     def start(self) -> None:
         self._world.after(1, self._step)

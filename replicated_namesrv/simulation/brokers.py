@@ -405,6 +405,12 @@ class Brokers:
         for number in range(20):
             self.world.after(duration_ns * number // 20 + 1, self._read_on, machine, self._rng.choice(self.brokers))
 
+    def write_steadily(self, duration_ns: int) -> None:
+        """No-op: not used for brokers."""
+
+    def burst(self, machine: Machine) -> None:
+        """No-op: the fault is disabled for brokers."""
+
     def read_finally(self) -> None:
         """No-op: ``check`` looks at the state of every node."""
 

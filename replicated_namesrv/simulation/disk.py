@@ -11,6 +11,7 @@ simulator, pages are dropped only while no process has the files open.
 """
 
 import errno
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
@@ -99,6 +100,8 @@ class SimulatedDisk:
         """While True, no sync completes. The owner of the disk queues the requests that wait."""
         self.slow_ms = 0
         """Longest random delay added to each sync."""
+        self.affected: Counter[str] = Counter()
+        """Appends, renames and syncs that a fault affected, by its kind: ``full``, ``failing``, ``hung``, ``slow``."""
         self.written = 0
         """Number of bytes appended since the disk was made."""
 
@@ -122,6 +125,7 @@ class SimulatedDisk:
 
     def append(self, name: str, data: bytes) -> None:
         if self.full:
+            self.affected["full"] += 1
             written = self._rng.randint(0, len(data) // 2)
             if name in self._names:
                 self._names[name].data += data[:written]
@@ -133,6 +137,7 @@ class SimulatedDisk:
 
     def rename(self, old: str, new: str) -> None:
         if self.full and self._rng.random() < FULL_FAILURES:
+            self.affected["full"] += 1
             raise OSError(errno.ENOSPC, "no space left on device", new)
         self._change(_Renamed(new, self._file(old), old))
 
@@ -156,9 +161,11 @@ class SimulatedDisk:
     def end_sync(self, request: SyncRequest) -> None:
         """Make durable exactly what ``request`` covers; OSError if the disk fails, or if it is full and needs space only now."""
         if self.failing:
+            self.affected["failing"] += 1
             self._fail_sync(request)
             raise OSError(errno.EIO, "input/output error")
         if self.full and request.files and self._rng.random() < FULL_FAILURES:
+            self.affected["full"] += 1
             self._fail_sync(request)
             raise OSError(errno.ENOSPC, "no space left on device")
         for name, file, length in request.files:
@@ -182,6 +189,7 @@ class SimulatedDisk:
         """How long the next sync takes."""
         delay = 0.1 + exponential(self._rng) * self.mean_ms
         if self.slow_ms:
+            self.affected["slow"] += 1
             delay += self._rng.random() * self.slow_ms
         return int(min(delay, 5.0 * self.mean_ms + self.slow_ms) * MS)
 

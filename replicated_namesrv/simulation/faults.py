@@ -5,7 +5,6 @@ same victims for the others.
 """
 
 from collections.abc import Callable, Iterable
-from itertools import permutations
 from random import Random
 
 from replicated_namesrv.raft.entry_log import Log
@@ -13,19 +12,23 @@ from replicated_namesrv.simulation.disk import SimulatedDisk
 from replicated_namesrv.simulation.fault_schedule import ALONE, Fault
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.network import Link, Network
+from replicated_namesrv.simulation.network_faults import NetworkFaults
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _RACE_NS = 500 * MS
 """Time for which stale answers are provoked on a machine."""
-_QUIET_NS, _ACTIVE_NS = 10 * SECOND, SECOND // 2
-"""In the minutes of a long fault, the clients send requests only for ``_ACTIVE_NS`` in each ``_QUIET_NS``, to keep runs short."""
+BURST_GAP_NS = 100 * MS
+"""Time between two bursts of commands."""
+STUCK_WRITES_NS = SECOND
+"""How long clients write in bursts while a disk is stuck."""
 
 
-class Nemesis:
+class Nemesis(NetworkFaults):
     """Executes faults on machines and network."""
 
     def __init__(self, world: World, machines: list[Machine], network: Network, clock_drift_max: float) -> None:
-        self._world, self._machines, self._network, self._drift = world, machines, network, clock_drift_max
+        super().__init__(world, machines, network)
+        self._drift = clock_drift_max
         self._by_name = {machine.name: machine for machine in machines}
         self.transfer: Callable[[Machine, str | None], None] = lambda machine, peer: None
         """Asks the leader on a machine to transfer leadership; set by the simulation."""
@@ -40,11 +43,10 @@ class Nemesis:
         """The machines whose process may vote by the committed configuration; set by the simulation."""
         self.is_settled: Callable[[], bool] = lambda: True
         """True while no change of the members is in progress; set by the simulation if the members change."""
-        self.quiet: Callable[[int], None] = lambda duration_ns: None
-        """Pauses the clients; set by the application."""
+        self.burst: Callable[[Machine], None] = lambda machine: None
+        """Proposes many commands on a machine; set by the application."""
         self.spared = frozenset(Nemesis.kinds()) - ALONE if len(machines) == 1 else frozenset[str]()
         """Kinds of faults that are disabled."""
-        self.struck: dict[str, int] = {}
         self.down: list[Machine] = []
         """Machines that stay down when everything else is healed."""
         self.copies: list[Machine] = []
@@ -55,17 +57,14 @@ class Nemesis:
         """Whether the run already has a minority of machines that stay down when everything else is healed."""
         self._whole: dict[str, dict[str, bytes]] = {}
         """Images of disks that were rolled back and have to be put back as they were, by machine."""
-        self.busy_until_ns = 0
-        """Until then, long faults do not slow down the clients; set by the simulation."""
         self._sheltered_ns = 0
         """Time until which no other fault strikes. Raft survives one rolled-back disk only if the nodes that remember its data
         stay up."""
-        self._over = False
 
     @staticmethod
     def kinds() -> list[str]:
         """Names of all faults."""
-        return sorted(name.removeprefix("_do_") for name in vars(Nemesis) if name.startswith("_do_"))
+        return sorted(name.removeprefix("_do_") for name in dir(Nemesis) if name.startswith("_do_"))
 
     def schedule(self, faults: Iterable[Fault]) -> None:
         """Schedule ``faults`` in the world."""
@@ -78,7 +77,6 @@ class Nemesis:
         rng = self._world.random(f"fault/{fault.number}")
         self._world.note(f"FAULT {fault.describe()}")
         self._world.trace.event(self._world.now_ns, "fault", fault.number)
-        self.struck[fault.kind] = self.struck.get(fault.kind, 0) + 1
         undo: Callable[[], None] | None = getattr(self, f"_do_{fault.kind}")(rng, fault)
         if undo is not None:
             self._later(fault.duration_ns, self._undo, fault, undo)
@@ -89,6 +87,7 @@ class Nemesis:
 
     def _undo(self, fault: Fault, undo: Callable[[], None]) -> None:
         self._world.note(f"fault #{fault.number} {fault.kind} ends")
+        self._judge(fault.number)
         undo()
 
     def draw_clock_rates(self) -> None:
@@ -102,19 +101,11 @@ class Nemesis:
         rates are drawn often."""
         return 1.0 + self._drift * 0.49 * rng.choice((-1.0, 0.0, 1.0, 2 * rng.random() - 1))
 
-    def _later(self, delay_ns: int, call: Callable[..., None], *arguments: object) -> None:
-        """Call after ``delay_ns``, unless everything has been healed by then."""
-
-        def strike() -> None:
-            if not self._over:
-                call(*arguments)
-
-        self._world.after(delay_ns, strike)
-
     def heal(self) -> None:
         """End all active faults."""
         self._world.note("everything is healed")
         self._over = True
+        self.judge_all()
         self._remove_copies()
         for name in list(self._whole):
             self._put_back_whole(self._by_name[name])
@@ -148,159 +139,45 @@ class Nemesis:
 
     # Choosing victims
 
-    def leader(self) -> Machine | None:
-        """The machine that leads the newest term, if there is one."""
-        return self._leader()
-
-    def _leader(self) -> Machine | None:
-        leaders = [machine for machine in self._machines if machine.raft is not None and machine.raft.role == "leader"]
-        return max(leaders, key=lambda machine: machine.raft.term if machine.raft else 0, default=None)
-
-    def _victim(self, rng: Random) -> Machine:
-        """A random machine; the leader with probability one half."""
-        somebody = rng.choice(self._machines)
-        return (self._leader() or somebody) if rng.random() < 0.5 else somebody
-
     def _voter(self, rng: Random) -> Machine:
         """A random voter, chosen like ``_victim``."""
         somebody = rng.choice(self.voting())
         return (self._leader() or somebody) if rng.random() < 0.5 else somebody
 
-    # Network
-
-    def _cut(self, rng: Random, links: list[Link]) -> Callable[[], None]:
-        self._world.note(f"  cut: {', '.join(f'{source}>{target}' for source, target in links)}")
-        self._network.cut(links, hold=rng.random() < 0.5)
-        if rng.random() < 0.3:
-            for link in links:
-                self._network.reset(link)
-        return lambda: self._network.mend(links)
-
-    def _between(self, one: set[str], other: set[str]) -> list[Link]:
-        return [
-            link for link in self._network.links if (link[0] in one and link[1] in other) or (link[0] in other and link[1] in one)
-        ]
-
-    def _do_halves(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        names = [machine.name for machine in self._machines]
-        rng.shuffle(names)
-        size = rng.randint(1, len(names) - 1)
-        return self._cut(rng, self._between(set(names[:size]), set(names[size:])))
-
-    def _do_isolate(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        name = self._victim(rng).name
-        return self._cut(rng, [link for link in self._network.links if name in link])
-
-    def _do_one_way(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        name, side = self._victim(rng).name, rng.randrange(2)
-        links = [link for link in self._network.links if link[side] == name]
-        return self._cut(rng, links if rng.random() < 0.5 else [rng.choice(links)])
-
-    def _do_bridge(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        names = [machine.name for machine in self._machines]
-        rng.shuffle(names)
-        middle = len(names) // 2
-        return self._cut(rng, self._between(set(names[:middle]), set(names[middle + 1 :])))
-
-    def _do_ring(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        """Each node is connected only to its two neighbours on a random ring. With three nodes, one random link is cut."""
-        names = [machine.name for machine in self._machines]
-        rng.shuffle(names)
-        ring = {frozenset(pair) for pair in zip(names, names[1:] + names[:1], strict=True)}
-        lost = [link for link in permutations(names, 2) if frozenset(link) not in ring]
-        return self._cut(rng, lost or [rng.choice(self._network.links)])
-
-    def _do_flapping(self, rng: Random, fault: Fault) -> None:
-        """All links of one machine are cut and mended again and again."""
-        name = self._victim(rng).name
-        links = [link for link in self._network.links if name in link]
-        period_ns = rng.choice((50, 200, 400)) * MS
-        for start_ns in range(0, fault.duration_ns, period_ns):
-            self._later(start_ns, self._network.cut, links, False)
-            self._later(start_ns + period_ns // 2, self._network.mend, links)
-
-    def _do_resets(self, rng: Random, fault: Fault) -> None:
-        for _ in range(rng.randint(1, 8)):
-            self._later(rng.randrange(fault.duration_ns), self._network.reset, rng.choice(self._network.links))
-
-    def _some_links(self, rng: Random) -> list[Link]:
-        if rng.random() < 0.3:
-            return list(self._network.links)
-        name = self._victim(rng).name
-        return [link for link in self._network.links if name in link]
-
-    def _do_slow_link(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        links, delay_ms = self._some_links(rng), rng.choice((5, 50, 200, 600))
-        self._network.slow_ms.update(dict.fromkeys(links, delay_ms))
-        return lambda: _forget(self._network.slow_ms, links)
-
-    def _do_loss(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        links, share = self._some_links(rng), rng.choice((0.02, 0.1, 0.4))
-        self._network.loss.update(dict.fromkeys(links, share))
-        return lambda: _forget(self._network.loss, links)
-
-    def _do_one_sided_latency(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        """One direction of a machine's links is slow, with a constant delay."""
-        name, side, delay_ms = self._victim(rng).name, rng.randrange(2), rng.choice((5, 10, 40, 120))
-        links = [link for link in self._network.links if link[side] == name]
-        self._network.late_ms.update(dict.fromkeys(links, delay_ms))
-        return lambda: _forget(self._network.late_ms, links)
-
-    def _do_lasting_one_way(self, rng: Random, fault: Fault) -> None:
-        """One direction of one link, or of all links of a machine, is cut until everything is healed; once in a run."""
-        if self.struck[fault.kind] > 1:
-            return
-        name, side = self._victim(rng).name, rng.randrange(2)
-        links = [link for link in self._network.links if link[side] == name]
-        self._network.cut(links if rng.random() < 0.5 else [rng.choice(links)], hold=False)
-
-    def _do_one_way_for_minutes(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        """One direction of one link, or of all links of a machine, is cut for minutes."""
-        name, side = self._victim(rng).name, rng.randrange(2)
-        links = [link for link in self._network.links if link[side] == name]
-        cut = links if rng.random() < 0.5 else [rng.choice(links)]
-        self._world.note(f"  cut: {', '.join(f'{source}>{target}' for source, target in cut)}")
-        self._network.cut(cut, hold=False)
-        first_ns = max(self.busy_until_ns, fault.at_ns)
-        for quiet_ns in range(first_ns, fault.end_ns, _QUIET_NS):
-            self._later(quiet_ns - self._world.now_ns, self.quiet, min(_QUIET_NS - _ACTIVE_NS, fault.end_ns - quiet_ns))
-        return lambda: self._network.mend(cut)
-
-    def _do_echoes(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        links, share = self._some_links(rng), rng.choice((0.05, 0.3, 1.0))
-        self._network.echoes.update(dict.fromkeys(links, share))
-        return lambda: _forget(self._network.echoes, links)
-
-    def _do_repeats(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        links, share = self._some_links(rng), rng.choice((0.05, 0.3, 1.0))
-        self._network.repeats.update(dict.fromkeys(links, share))
-        return lambda: _forget(self._network.repeats, links)
-
     # Processes
+
+    def _count_if_up(self, fault: Fault, machine: Machine) -> None:
+        if machine.process is not None:
+            self._count(fault)
 
     def _do_pause(self, rng: Random, fault: Fault) -> Callable[[], None]:
         machine = self._victim(rng)
         self._world.note(f"  {machine.name} is paused")
+        self._count_if_up(fault, machine)
         machine.pause()
         return machine.resume
 
     def _do_crash(self, rng: Random, fault: Fault) -> Callable[[], None]:
         machine = self._victim(rng)
+        self._count_if_up(fault, machine)
         machine.crash(power_loss=False)
         return machine.start
 
     def _do_power_loss(self, rng: Random, fault: Fault) -> Callable[[], None]:
         machine = self._victim(rng)
+        self._count_if_up(fault, machine)
         machine.crash(power_loss=True)
         return machine.start
 
     def _do_restart(self, rng: Random, fault: Fault) -> None:
         machine = self._victim(rng)
+        self._count_if_up(fault, machine)
         machine.crash(power_loss=rng.random() < 0.5)
         machine.start()
 
     def _all(self, rng: Random, fault: Fault, power_loss: bool) -> None:
         for machine in self._machines:
+            self._count_if_up(fault, machine)
             machine.crash(power_loss)
             self._later(rng.randrange(fault.duration_ns), machine.start)
 
@@ -314,6 +191,7 @@ class Nemesis:
         """Applying the next command fails for lack of memory."""
         machine = self._victim(rng)
         machine.out_of_memory = True
+        self._watch(fault, lambda: machine.memory_errors)
 
         def undo() -> None:
             machine.out_of_memory = False
@@ -321,15 +199,24 @@ class Nemesis:
 
         return undo
 
+    def _do_burst(self, rng: Random, fault: Fault) -> None:
+        """Many commands are proposed on one machine at once, again and again."""
+        machine = self._victim(rng)
+        self._count_if_up(fault, machine)
+        for start_ns in range(0, fault.duration_ns, BURST_GAP_NS):
+            self._later(start_ns, self.burst, machine)
+
     def _do_transfer(self, rng: Random, fault: Fault) -> None:
         leader = self._leader()
         if leader is not None:
+            self._count(fault)
             self.transfer(leader, rng.choice([None, *(name for name in self._by_name if name != leader.name)]))
 
     # Disks and clocks
 
     def _do_slow_disk(self, rng: Random, fault: Fault) -> Callable[[], None]:
         disk = self._victim(rng).disk
+        self._watch_disk(fault, "slow", disk)
         disk.slow_ms = rng.choice((20, 100, 800))
 
         def undo() -> None:
@@ -340,6 +227,7 @@ class Nemesis:
     def _do_full_disk(self, rng: Random, fault: Fault) -> Callable[[], None]:
         machine = self._victim(rng)
         self._world.note(f"  the disk of {machine.name} is full")
+        self._watch_disk(fault, "full", machine.disk)
         machine.disk.full = machine.disk_faulted = True
 
         def undo() -> None:
@@ -352,6 +240,7 @@ class Nemesis:
         """Syncs fail. Until the power fails, the next process may still read the data from memory. The power often fails soon."""
         machine = self._victim(rng)
         self._world.note(f"  syncs of {machine.name} fail")
+        self._watch_disk(fault, "failing", machine.disk)
         machine.disk.failing = machine.disk_faulted = True
         fails_soon, delay_ns = rng.random() < 0.7, int(rng.random() * SECOND)
 
@@ -373,11 +262,27 @@ class Nemesis:
         """No sync completes. At the end all complete, or the power fails."""
         machine, fails = self._victim(rng), rng.random() < 0.3
         self._world.note(f"  the disk of {machine.name} hangs")
+        self._watch_disk(fault, "hung", machine.disk)
         machine.disk.hung = True
 
         def undo() -> None:
             if fails:
                 machine.crash(power_loss=True)
+            machine.resume_disk()
+            machine.start()
+
+        return undo
+
+    def _do_stuck_disk(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        """No sync of the leader's disk completes for longer than a leader may wait for one, and clients write meanwhile."""
+        machine = self._leader() or self._victim(rng)
+        self._world.note(f"  the disk of {machine.name} is stuck")
+        self._watch_disk(fault, "hung", machine.disk)
+        machine.disk.hung = True
+        for start_ns in range(0, STUCK_WRITES_NS, BURST_GAP_NS):
+            self._later(start_ns, self.burst, machine)
+
+        def undo() -> None:
             machine.resume_disk()
             machine.start()
 
@@ -390,6 +295,7 @@ class Nemesis:
         if not self._all_voters():
             return None
         machine = self._victim(rng)
+        self._count(fault)
         self._lose_disk(machine)
         return machine.start
 
@@ -410,6 +316,15 @@ class Nemesis:
         machine.crash(power_loss=True)
         machine.disk.wipe()
         machine.has_new_disk = True
+
+    def may_lose_disk(self) -> bool:
+        """Whether a disk may be lost now."""
+        return not self.is_sheltered() and self._all_voters()
+
+    def replace_disk(self, machine: Machine) -> None:
+        """Start ``machine`` with a new disk."""
+        self._lose_disk(machine)
+        machine.start()
 
     def _shelter(self) -> bool:
         """Whether a disk may be rolled back now. All other nodes must be up and reachable. If they are, no other fault strikes
@@ -432,7 +347,7 @@ class Nemesis:
 
         The disk is rolled back only if a node that the victim can reach knows that the disk had more data than the image."""
         if len(self.voting()) == 1:
-            self._roll_back_only_voter(self.voting()[0])
+            self._roll_back_only_voter(fault, self.voting()[0])
             return
         if not self._shelter():
             return
@@ -448,7 +363,7 @@ class Nemesis:
         within_reach = machines if vote_too or victim not in unaware else late
         leader = self._leader()
         if leader in late and knowing and rng.random() < 0.7:
-            self._depose_unnoticed(rng, leader, victim, knowing, lag)
+            self._depose_unnoticed(rng, fault, leader, victim, knowing, lag)
             return
 
         def part() -> None:
@@ -460,6 +375,7 @@ class Nemesis:
             if not vote_too:
                 self._network.cut(apart, hold=False)
             if any(self._remembers(m, victim, image) for m in within_reach if m is not victim):
+                self._count(fault)
                 self._go_back(victim, image)
                 victim.start()
             self._later(2 * SECOND, mend)
@@ -472,7 +388,7 @@ class Nemesis:
         self._later(SECOND, part)
         self._later(2 * SECOND, strike)
 
-    def _roll_back_only_voter(self, voter: Machine) -> None:
+    def _roll_back_only_voter(self, fault: Fault, voter: Machine) -> None:
         """The disk of the only voter is rolled back, and another member, which is connected, remembers more. The process must not
         serve. Later the disk is put back as it was."""
         if not self._network.is_whole or not self.is_settled() or any(machine.pauses for machine in self._machines):
@@ -485,6 +401,7 @@ class Nemesis:
             if any(m.name in members and self._remembers(m, voter, image) for m in self._machines if m is not voter):
                 voter.crash(power_loss=False)
                 self._whole[voter.name] = voter.disk.image()
+                self._count(fault)
                 self._go_back(voter, image)
                 voter.start()
                 self.provoke(voter, _RACE_NS)
@@ -500,7 +417,9 @@ class Nemesis:
         machine.restored = False
         machine.start()
 
-    def _depose_unnoticed(self, rng: Random, leader: Machine, victim: Machine, knowing: list[Machine], lag: list[Link]) -> None:
+    def _depose_unnoticed(
+        self, rng: Random, fault: Fault, leader: Machine, victim: Machine, knowing: list[Machine], lag: list[Link]
+    ) -> None:
         """``leader`` transfers leadership to one of ``knowing``. The links ``lag`` are cut before ``leader`` has the new term.
         The disk of ``victim`` is rolled back to a time before the election. Then the deposed leader reaches the victim at once,
         and the new leader reaches it soon afterwards."""
@@ -530,6 +449,7 @@ class Nemesis:
                 self._network.mend(to_victim)
 
         def strike() -> None:
+            self._count(fault)
             self._go_back(victim, image)
             self._network.mend(to_victim)
             self._network.cut(to_knowing, hold=False)
@@ -557,6 +477,7 @@ class Nemesis:
         def committed(name: str, joined: str) -> None:
             known = self._by_name[name]
             if joined == machine.name and known is not machine and not self.down_for_good and not self._over:
+                self._count(fault)
                 self.down_for_good = True
                 self.down = [known]
                 known.kept_down = True
@@ -573,6 +494,7 @@ class Nemesis:
         machine, leader = self._victim(rng), self._leader()
         copy = machine.copied()
         copy.start()
+        self._count_if_up(fault, copy)
         self._network.add_copy(machine.name, copy)
         self.copies.append(copy)
 
@@ -607,6 +529,7 @@ class Nemesis:
             if not promoted and left:
                 self._later(5 * MS, strike, left - 1)
             elif promoted:
+                self._count(fault)
                 self._network.cut(apart, hold=False)
                 self._go_back(machine, image)
                 machine.start()
@@ -616,7 +539,9 @@ class Nemesis:
         strike(600)
 
     def _do_clock(self, rng: Random, fault: Fault) -> None:
-        self._victim(rng).set_clock_rate(self._rate(rng))
+        machine = self._victim(rng)
+        self._count_if_up(fault, machine)
+        machine.set_clock_rate(self._rate(rng))
 
     # Races between a deposed leader, which may still answer, and the new one
 
@@ -631,7 +556,9 @@ class Nemesis:
         for machine in self._machines:
             machine.set_clock_rate(1.0 + self._drift * (-0.49 if machine is leader else 0.49))
         links = [link for link in self._network.links if leader.name in link] if rng.random() < 0.5 else self._into(leader.name)
+        self._watch_links(fault, "cut", links)
         self._network.cut(links, hold=rng.random() < 0.5)
+        self._later(fault.duration_ns + SECOND, self._judge, fault.number)
         self._later(fault.duration_ns + SECOND, self._network.mend, links)
         self.provoke(leader, _RACE_NS)
 
@@ -648,6 +575,7 @@ class Nemesis:
             links = [link for link in self._network.links if leader.name in link]
             if rng.random() < 0.3:
                 links.remove(rng.choice([link for link in links if link[0] == leader.name]))
+            self._count(fault)
             self._network.cut(links, hold=rng.random() < 0.5)
             self.provoke(leader, _RACE_NS)
             self._later(int((0.6 + 0.8 * rng.random()) * SECOND), strike, links, left - 1)
@@ -661,6 +589,8 @@ class Nemesis:
             return
         self.transfer(leader, rng.choice([name for name in self._by_name if name != leader.name] or [None]))
         links = self._into(leader.name)
+        self._watch_links(fault, "cut", links)
+        self._later(fault.duration_ns + SECOND, self._judge, fault.number)
         self._later(int(rng.choice((1, 3, 10)) * rng.random() * MS), self._network.cut, links, False)
         self._later(fault.duration_ns + SECOND, self._network.mend, links)
         self.provoke(leader, _RACE_NS)
@@ -680,6 +610,7 @@ class Nemesis:
         def strike() -> None:
             if self.is_sheltered():
                 return
+            self._count(fault)
             self._network.cut(links, hold=False)
             self.provoke(leader, _RACE_NS)
             for machine in others:
@@ -711,6 +642,7 @@ class Nemesis:
                 return
             self._network.cut(apart, hold=False)
             if self._all_voters():
+                self._count(fault)
                 self._lose_disk(forgetful)
                 forgetful.start()
 
@@ -723,8 +655,3 @@ def records_in(image: dict[str, bytes]) -> int:
     disk = SimulatedDisk(Random(0))
     disk.restore(image)
     return Log(disk).number
-
-
-def _forget(table: dict[Link, object] | dict[Link, int] | dict[Link, float], links: list[Link]) -> None:
-    for link in links:
-        table.pop(link, None)

@@ -4,10 +4,12 @@ A set of machines can elect if all of this holds without interruption for the bo
 - They are a majority, each is a voter of the committed configuration, and one of them has every committed entry.
 - Each is up and not paused. Its disk is neither full, failing, hung nor slow, and was never rolled back to an older image. Its
   process has run for ``SILENCE_NS``: a new process may have to wait for introductions before it votes (``raft/membership.py``).
-- Each pair is connected both ways. No message between them is lost, delayed or late, and no late message is in flight anywhere.
+- Each pair is connected both ways. No message between them is lost, delayed or late. No late message that may delay an election
+  is in flight anywhere (``may_delay_election``).
 
 Then at least once within the bound, there must be a leader that a majority follows and can answer, or an entry must be
-committed.
+committed. A leader whose log has waited for its disk for longer than it may (``raft/stall.py``) does not count, unless it is
+the only voter.
 
 The watch looks at the cluster at short intervals. Cuts, new connections, pauses and restarts between two looks count, too. The
 watch uses no randomness and schedules no event, so it does not change the trace.
@@ -18,6 +20,26 @@ from itertools import combinations
 
 from replicated_namesrv.raft.members import quorum_of
 from replicated_namesrv.raft.membership import CONTACT_SECONDS
+from replicated_namesrv.raft.raft_messages import (
+    Append,
+    AppendReply,
+    ApplicationData,
+    Confirmation,
+    ConfirmationRequest,
+    DigestReport,
+    Forward,
+    ForwardReply,
+    HigherTerm,
+    ReadAck,
+    ReadProbe,
+    ReadReply,
+    ReadRequest,
+    SnapshotAck,
+    SnapshotChunk,
+    TimeoutNow,
+    Vote,
+    VoteReply,
+)
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Machine
@@ -26,8 +48,19 @@ from replicated_namesrv.simulation.world import MS, SECOND
 
 SILENCE_NS = int(1.25 * CONTACT_SECONDS * SECOND)
 """Longest wait of a new process for introductions, by a clock that is slower than true time by the largest drift of the runs."""
+_WITHOUT_EFFECT = (
+    ApplicationData, Confirmation, ConfirmationRequest, DigestReport, Forward, ForwardReply, ReadReply, ReadRequest,
+)  # fmt: skip  # items grouped by line
+"""Messages that have no effect on elections."""
+_OF_ONE_TERM = (Append, AppendReply, HigherTerm, ReadAck, ReadProbe, SnapshotAck, SnapshotChunk, TimeoutNow, Vote, VoteReply)
+"""Messages that have no effect on elections at a node with a higher term."""
 LOOK_NS = 30 * MS
 """Time between two checks; neither a multiple nor a divisor of the periods in which links flap."""
+
+
+STALLED_FACTOR = 1.5
+"""A leader may lead for this many times ``sync_stall_ms`` while its disk does not finish a sync: it transfers leadership, or
+steps down after an election time."""
 
 
 class LeaderWatch:
@@ -44,6 +77,7 @@ class LeaderWatch:
         fault: an object that changes with every restart or reconnection, and the time since which it has been the same."""
         self._lives: dict[str, tuple[object, int]] = {}
         """For each machine: its process, and since when this process has been seen."""
+        self._now_ns = 0
         self._committed = 0
         self._progress_ns = 0
         """Time at which a leader last existed, or an entry was last committed."""
@@ -54,6 +88,7 @@ class LeaderWatch:
 
     def look(self, now_ns: int) -> None:
         """Check the present state. To be called often."""
+        self._now_ns = now_ns
         highest = self._invariants.highest_committed
         if highest > self._committed or self._is_led():
             self._committed, self._progress_ns = highest, now_ns
@@ -68,6 +103,16 @@ class LeaderWatch:
             self._invariants.violated(
                 "liveness", f"for {waited_ns / SECOND:.2f} s a majority could elect a leader, but there was none and no commit"
             )
+
+    def may_delay_election(self, target: str, message: object) -> bool:
+        """Whether a late message to ``target`` may delay an election. It may count as contact with a leader, raise a term, start
+        or win an election, or change which process is accepted. Most kinds have no such effect at a node with a higher term."""
+        if isinstance(message, _WITHOUT_EFFECT):
+            return False
+        machine = next((machine for machine in self._machines if machine.name == target), None)
+        if isinstance(message, _OF_ONE_TERM) and machine is not None and machine.raft is not None:
+            return message.term >= machine.raft.term
+        return True
 
     def voters(self) -> list[Machine]:
         """Machines whose process may vote by the committed configuration."""
@@ -119,7 +164,7 @@ class LeaderWatch:
     def _is_led(self) -> bool:
         """Whether there is a leader that a majority follows and can answer. A leader without contact has to step down."""
         for leader in self._machines:
-            if leader.raft is None or leader.raft.role != "leader":
+            if leader.raft is None or leader.raft.role != "leader" or self._is_stalled(leader):
                 continue
             following = sum(
                 machine.raft.leader_id == leader.name and machine.raft.term == leader.raft.term
@@ -132,6 +177,14 @@ class LeaderWatch:
             if following >= needed:
                 return True
         return False
+
+    def _is_stalled(self, leader: Machine) -> bool:
+        """Whether the leader should have stepped down because its disk does not finish a sync of the log. Time in which the
+        process was paused does not count."""
+        if not isinstance(leader.raft, RaftNode) or leader.raft.context.quorum == 1:
+            return False
+        limit_ns = STALLED_FACTOR * leader.raft.config.sync_stall_ms * MS
+        return leader.raft.unsynced_seconds * SECOND > limit_ns and self._now_ns - leader.ran_since_ns > limit_ns
 
     def _is_cut(self, one: str, other: str) -> bool:
         return self._network.is_cut((one, other)) or self._network.is_cut((other, one))

@@ -56,6 +56,7 @@ class ProcessLife:
         if self.over:
             return
         if self._machine.disk.hung:
+            self._machine.disk.affected["hung"] += 1
             self._hanging.append((token, request))
             return
         try:
@@ -99,6 +100,8 @@ class Machine(Endpoint):
         """While True, applying the next command fails for lack of memory."""
         self.memory_faulted = False
         """True if memory ran out in this life of the process, so that it may stop by itself."""
+        self.memory_errors = 0
+        """Number of commands whose application has failed for lack of memory."""
         self.kept_down = False
         """While True, the machine stays down."""
         self.restored = False
@@ -206,6 +209,7 @@ class Machine(Endpoint):
         """Whether memory runs out now. Each time that ``out_of_memory`` is set, one call returns True."""
         found, self.out_of_memory = self.out_of_memory, False
         self.memory_faulted |= found
+        self.memory_errors += found
         return found
 
     def resume_disk(self) -> None:

@@ -13,11 +13,14 @@ refuse the new process for a time, as in row H8 there.
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
+from replicated_namesrv.raft.raft_messages import VoteReply
 from replicated_namesrv.raft.transport import DIAL_PAUSE_MAX_SECONDS, DIAL_PAUSE_MIN_SECONDS, EAGER_SECONDS, LIVE_SECONDS
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _REMEMBERED = 6
 """Number of messages of each kind and link from which an echo may choose."""
+_VOTES_ECHOED = 6
+"""Number of old votes that arrive after each vote on a link with echoed votes."""
 Link = tuple[str, str]
 """(sender, receiver)."""
 FLOOD_NS = 100 * MS
@@ -94,9 +97,18 @@ class Network:
         self.repeats: dict[Link, float] = {}
         self.echoes: dict[Link, float] = {}
         """Share of arrivals after which an old message of the same link arrives again."""
+        self.lost_votes: set[Link] = set()
+        """Links on which every ``VoteReply`` is lost."""
+        self.echoed_votes: set[Link] = set()
+        """Links on which, after each ``VoteReply``, some of the last ones arrive again, often of earlier terms."""
         self._remembered: dict[Link, dict[str, deque[object]]] = {link: {} for link in self.links}
+        self.affected: Counter[tuple[str, Link]] = Counter()
+        """Messages and attempts to connect that a fault affected, by link and kind of the fault: ``cut``, ``loss``, ``repeats``,
+        ``echoes``, ``slow``, ``late``, ``votes``."""
         self.last_repeat_ns = 0
-        """Time at which the last of the late and repeated messages that are scheduled so far arrives."""
+        """Time at which the last scheduled message arrives that is late or repeated and may delay an election."""
+        self.may_delay_election: Callable[[str, object], bool] = lambda target, message: True
+        """Whether a late message to a node may delay an election; set by the simulation."""
         self.sent = 0
         self._counted_until_ns = 0
         self._counts: Counter[tuple[str, str, str]] = Counter()
@@ -138,6 +150,8 @@ class Network:
         self.loss.clear()
         self.repeats.clear()
         self.echoes.clear()
+        self.lost_votes.clear()
+        self.echoed_votes.clear()
 
     @property
     def is_whole(self) -> bool:
@@ -160,16 +174,18 @@ class Network:
         connection = self._connections.get(link)
         if connection is None or self._cuts[link] or link in self.slow_ms or link in self.late_ms or link in self.loss:
             return None
+        if link in self.lost_votes:
+            return None
         # this message is late, and so are all later ones on the connection
         if connection.last_arrival_ns > self._world.now_ns + MS:
             return None
         return connection, connection.disturbed
 
-    def reset(self, link: Link) -> None:
-        """Break the connection, if there is one."""
+    def reset(self, link: Link) -> bool:
+        """Break the connection. Returns whether there was one."""
         connection = self._connections.pop(link, None)
         if connection is None:
-            return
+            return False
         connection.closed = True
         connection.late = self._rng.random() < 0.5
         source = self._endpoints[link[0]]
@@ -178,6 +194,7 @@ class Network:
         if source.is_up():
             source.disconnected(link[1])
             self.dial(link, int((0.02 + 0.1 * self._rng.random()) * SECOND))
+        return True
 
     # Connections
 
@@ -214,6 +231,8 @@ class Network:
         source, target = self._endpoints[link[0]], self._endpoints[link[1]]
         if not source.is_up() or link in self._connections:
             return
+        if self._cuts[link]:
+            self.affected["cut", link] += 1
         if self._cuts[link] or not target.is_up() or self._refused_until_ns.get(link, 0) > self._world.now_ns:
             pause = self._pauses.get(link, DIAL_PAUSE_MIN_SECONDS)
             self.dial(link, int(pause * (0.5 + self._rng.random()) * SECOND))
@@ -252,10 +271,15 @@ class Network:
         self._count(source, target, type(message).__name__)
         repeats = self.repeats.get(link)
         if repeats is not None and self._rng.random() < repeats:
+            self.affected["repeats", link] += 1
             longest = self._rng.choice((2 * MS, 200 * MS, 3 * SECOND))
             self._repeat_after(int(self._rng.random() * longest), link, message)
+        if link in self.lost_votes and isinstance(message, VoteReply):
+            self.affected["votes", link] += 1
+            return
         loss = self.loss.get(link)
         if loss is not None and self._rng.random() < loss:
+            self.affected["loss", link] += 1
             return
         self._schedule(link, connection, message)
 
@@ -272,8 +296,11 @@ class Network:
         delay = int((0.05 + 0.4 * self._rng.random()) * MS)
         slow_ms = self.slow_ms.get(link)
         if slow_ms is not None:
+            self.affected["slow", link] += 1
             delay += int(self._rng.random() * slow_ms * MS)
-        delay += self.late_ms.get(link, 0) * MS
+        if link in self.late_ms:
+            self.affected["late", link] += 1
+            delay += self.late_ms[link] * MS
         arrival = max(connection.last_arrival_ns, self._world.now_ns + delay)
         connection.last_arrival_ns = arrival
         self._world.after(arrival - self._world.now_ns, self._arrive, link, connection, message)
@@ -284,6 +311,7 @@ class Network:
                 self._repeat_after(int(self._rng.random() * 2 * SECOND), link, message)
             return
         if self._cuts[link]:
+            self.affected["cut", link] += 1
             if link in self._holds:
                 connection.held.append(message)
             return
@@ -293,14 +321,19 @@ class Network:
         if kind not in remembered:
             remembered[kind] = deque(maxlen=_REMEMBERED)
         remembered[kind].append(message)
+        if link in self.echoed_votes and isinstance(message, VoteReply):
+            for _ in range(_VOTES_ECHOED):
+                self._repeat_after(int(self._rng.random() * 200 * MS), link, self._rng.choice(remembered[kind]))
         share = self.echoes.get(link)
         if share is not None and self._rng.random() < share:
+            self.affected["echoes", link] += 1
             for _ in range(self._rng.randint(1, 3)):
                 old = self._rng.choice(remembered[self._rng.choice(sorted(remembered))])
                 self._repeat_after(int(self._rng.random() * 20 * MS), link, old)
 
     def _repeat_after(self, delay_ns: int, link: Link, message: object) -> None:
-        self.last_repeat_ns = max(self.last_repeat_ns, self._world.now_ns + delay_ns)
+        if self.may_delay_election(link[1], message):
+            self.last_repeat_ns = max(self.last_repeat_ns, self._world.now_ns + delay_ns)
         self._world.after(delay_ns, self._arrive_again, link, message)
 
     def _arrive_again(self, link: Link, message: object) -> None:

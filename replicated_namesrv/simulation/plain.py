@@ -217,7 +217,7 @@ def build_plain(simulation: Simulation) -> Application:
     logging.getLogger("pysyncobj").setLevel(logging.CRITICAL + 1)
     simulation.invariants.tolerated.update(dict.fromkeys(_COUNTED, 0))
     simulation.invariants.deposed_ns = 2 * _ELECTION_MAX_MS * MS
-    simulation.nemesis.spared = frozenset(("loss", "repeats", "echoes", "no_memory", LONG))
+    simulation.nemesis.spared = frozenset(("loss", "repeats", "echoes", "no_memory", "burst", "split_votes", LONG))
     journals = {name: PlainJournal() for name in simulation.names}
 
     def boot(machine: Machine, state: RegisterStateMachine) -> tuple[PlainNode, PlainNode, PlainNode]:

@@ -12,13 +12,13 @@ Phases:
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from replicated_namesrv.raft.members import Kind
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.simulation.application import Application, Ledger
-from replicated_namesrv.simulation.fault_schedule import FIRST_LONG, LONG, Fault, plan_faults, plan_long_faults
+from replicated_namesrv.simulation.fault_schedule import LONG, Fault, plan_faults, plan_long_faults, plan_rare_faults
 from replicated_namesrv.simulation.faults import Nemesis
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.leader_watch import LOOK_NS, LeaderWatch
@@ -132,12 +132,18 @@ class Simulation:
         self.may_be_far = False
         """Whether the drawn settings allow slow links. With windows of one message, no node would catch up in time over slow
         links."""
+        self.always: Collection[str] = ()
+        """Kinds of rare faults that this run must have; set by ``build``."""
+        self.may_rejoin = False
+        """Whether a node may get a new disk at the end, while clients write steadily; set by ``build``."""
         self._application = build(self)
+        self.nemesis.burst = self._application.burst
         self.nemesis.provoke, self.nemesis.quiet = self._application.provoke, self._application.quiet
         self._leader_watch = LeaderWatch(
             self.machines, self.network, self.invariants, self._application.catch_up_ns, members_change=scenario.spares > 0
         )
         self.nemesis.may_vote = self._leader_watch.voters
+        self.network.may_delay_election = self._leader_watch.may_delay_election
         self._operator: MemberOperator | None = None
         if scenario.spares:
             self._operator = MemberOperator(self.world, self.machines, self.invariants, self.ledger, self.nemesis)
@@ -146,9 +152,12 @@ class Simulation:
         planned = plan_faults(self.world, end_ns, self.nemesis.kinds())
         if LONG not in self.nemesis.spared:
             planned += plan_long_faults(self.world, end_ns)
+        planned += plan_rare_faults(self.world, end_ns, self.always)
         self.faults = tuple(fault for fault in planned if scenario.faults is None or fault.number in scenario.faults)
+        self._reached: set[str] = set()
+        """Names of the sizes that were at least at nine tenths of their bounds; ``log`` if a log accepted no more entries."""
         self.catch_up_s = 0.0
-        self.minority_down = self.went_on = 0
+        self.minority_down = self.went_on = self.rejoined = 0
         """``minority_down``: 1 if a minority stayed down. ``went_on``: 1 if the other nodes had to commit."""
 
     def members(self) -> list[Machine]:
@@ -180,6 +189,14 @@ class Simulation:
             self._run(min(LOOK_NS, end_ns - self.world.now_ns))
             if not self._stopped():
                 self._leader_watch.look(self.world.now_ns)
+                self._look_at_memory()
+
+    def _look_at_memory(self) -> None:
+        for machine in self.machines:
+            if isinstance(machine.raft, RaftNode) and machine.raft.log.is_full:
+                self._reached.add("log")
+            if machine.raft is not None:
+                self._reached.update(name for name, (size, bound) in machine.raft.memory().items() if 10 * size >= 9 * bound)
 
     def run(self) -> RunResult:
         """Run to the end or to the first violation."""
@@ -195,9 +212,7 @@ class Simulation:
         self._run_watched(int(self.scenario.duration_s * SECOND))
         if self._operator is not None:
             self._operator.stop()
-        self._run_watched(
-            max((fault.end_ns for fault in self.faults if fault.number >= FIRST_LONG), default=0) - self.world.now_ns
-        )
+        self._run_watched(max((fault.end_ns for fault in self.faults if fault.kind == LONG), default=0) - self.world.now_ns)
         if not self._stopped():
             self.nemesis.heal()
             self._commit_without_minority()
@@ -217,8 +232,9 @@ class Simulation:
     def _catch_up(self) -> None:
         """Check that within the bound every node has the entries committed at the heal and knows the one leader."""
         self._connect()
+        rejoins = self._rejoin_during_writes()
         healed_ns, target = self.world.now_ns, self.invariants.highest_committed
-        end_ns = healed_ns + self._application.catch_up_ns * (_FAR_FACTOR if self._write_from_afar() else 1)
+        end_ns = healed_ns + self._application.catch_up_ns * (_FAR_FACTOR if rejoins or self._write_from_afar() else 1)
         while self.world.now_ns < end_ns and not self._stopped():
             if self._lag(target) is None:
                 break
@@ -236,6 +252,27 @@ class Simulation:
         while self.world.now_ns < end_ns and not self._stopped() and not self.network.is_connected:
             self._run(10 * MS)
 
+    def _rejoin_during_writes(self) -> bool:
+        """In some runs, a node gets a new disk and its links are slow, while writes go on for the whole time limit."""
+        rng = self.world.random("rejoin")
+        if not (self.may_be_far and self.may_rejoin) or rng.random() < 0.4:
+            return False
+        end_ns = self.world.now_ns + 3 * SECOND
+        while not self.nemesis.may_lose_disk():
+            if self.world.now_ns >= end_ns or self._stopped():
+                return False
+            self._run(10 * MS)
+        leader = self.nemesis.leader()
+        machine = rng.choice([machine for machine in self.members() if machine is not leader])
+        self.nemesis.replace_disk(machine)
+        delays = {link: rng.choice((10, 25)) for link in self.network.links if machine.name in link}
+        if rng.random() < 0.5:  # one-sided latency
+            delays = {link: delay for link, delay in delays.items() if link[0] == machine.name}
+        self.network.late_ms.update(delays)
+        self._application.write_steadily(_FAR_FACTOR * self._application.catch_up_ns)
+        self.rejoined += 1
+        return True
+
     def _write_from_afar(self) -> bool:
         """In some runs, make the links as slow as links between data centres, and let writes come one after the other."""
         rng = self.world.random("catch-up")
@@ -248,8 +285,8 @@ class Simulation:
     def _commit_without_minority(self) -> None:
         """If enough voters are up, and one of them has all committed entries, check that they elect a leader and commit more.
 
-        The bound starts when the last late message has arrived, because an append of the machine that is down counts as
-        contact with the leader and delays elections."""
+        The bound starts when the last late message that may delay an election has arrived: an append of the machine that is down
+        counts as contact with the leader."""
         if not self.nemesis.down:
             return
         self.minority_down += 1
@@ -321,6 +358,7 @@ class Simulation:
 
     def _result(self, wall_s: float) -> RunResult:
         violation = self.invariants.violation
+        self.nemesis.judge_all()
         counts = {
             "events": self.world.events,
             "messages": self.network.sent,
@@ -330,10 +368,12 @@ class Simulation:
             "entries committed": len(self.invariants.committed),
             "minority down": self.minority_down,
             "minority down, others able": self.went_on,
+            "rejoined during writes": self.rejoined,
             "bounds judged for a leader": self._leader_watch.judged,
             "boots": sum(machine.boots for machine in self.machines),
             **{f"tolerated {name}": count for name, count in self.invariants.tolerated.items()},
             **{f"fault {kind}": count for kind, count in sorted(self.nemesis.struck.items())},
+            **{f"bound reached {name}": 1 for name in sorted(self._reached)},
             **dict(sorted(self.ledger.outcomes.items())),
             **self._application.counts,
         }

@@ -5,6 +5,9 @@ frequent.
 """
 
 from collections.abc import Collection
+from dataclasses import replace
+from random import Random
+from typing import NamedTuple
 
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_node import RaftNode
@@ -22,6 +25,8 @@ _CATCH_UP_ELECTION_TIMES = 5
 _SLOWEST = 1.2
 """Upper bound of the duration of a second of the slowest clock, in seconds of the world."""
 _SLACK_MS = 500
+_SMALL_BOUNDS_SHARE = 0.2
+"""Share of the runs with small bounds of memory."""
 LATE_COPY_MS = 450
 """``lateCopyMs``, less than the shortest period of the simulated brokers."""
 
@@ -52,10 +57,57 @@ def draw_config(world: World, defences: Defences) -> RaftConfig:
     )
 
 
+def has_small_bounds(world: World) -> bool:
+    """Whether a run of the Raft core has bounds of memory that are so small that the load reaches them."""
+    return _are_small(world.random("bounds"))
+
+
+def _are_small(rng: Random) -> bool:
+    return rng.random() < _SMALL_BOUNDS_SHARE
+
+
+_LARGE_COMMANDS_SHARE, _LARGE_BYTES = 0.03, 150_000
+"""Share of the runs with bursts of long commands, which reach the bound of the encoded entries; length of these commands."""
+
+
+class _Bounds(NamedTuple):
+    """Settings with small bounds, and the load that reaches them."""
+
+    config: RaftConfig
+    burst_commands: int
+    burst_bytes: int
+    faults: tuple[str, ...]
+
+
+def _draw_bounds(world: World, config: RaftConfig) -> _Bounds | None:
+    """Settings with small bounds of one kind of memory, or long commands. None: the run has the usual bounds."""
+    if world.random("large commands").random() < _LARGE_COMMANDS_SHARE:
+        return _Bounds(replace(config, command_bytes_max=_LARGE_BYTES + 1_024), 12, _LARGE_BYTES, ("burst",))
+    rng = world.random("bounds")
+    if not _are_small(rng):
+        return None
+    config = replace(config, uncommitted_bytes_max=256, forwarded_bytes_max=256, apply_entries_max=16)
+    match rng.choice(("log", "buffer", "proposals")):
+        case "log":  # the number of entries in memory
+            config = replace(config, compact_entries=20, compact_margin_entries=0, entry_bytes_max=64)
+            # without a wide window, no node would catch up before the log is dropped
+            config = replace(config, transfer_log_entries_max=100, inflight_messages_max=64, snapshot_slice_bytes=4_096)
+            return _Bounds(config, 40, 0, ("burst", "stuck_disk"))
+        case "buffer":  # the bytes that wait for the disk
+            config = replace(config, append_bytes_max=512, inflight_messages_max=8, entry_bytes_max=64, snapshot_slice_bytes=512)
+            config = replace(config, unsynced_bytes_max=2_048, command_bytes_max=1_024)
+            return _Bounds(config, 20, 500, ("burst", "stuck_disk"))
+        case _:  # the proposals of callers and of other nodes
+            config = replace(config, pending_proposals_max=64, pending_proposals_bytes_max=2_048)
+            return _Bounds(config, 100, 100, ("burst",))
+
+
 def build_raft(simulation: Simulation) -> Application:
     """The shipped core, with registers on top."""
     off = simulation.scenario.off
     config = draw_config(simulation.world, Defences() if off is None else Defences.without(off))
+    bounds = _draw_bounds(simulation.world, config)
+    config = config if bounds is None else bounds.config
     rng = simulation.world.random("load")
 
     def boot(machine: Machine, state: RegisterStateMachine) -> tuple[RaftNode, RaftNode, RaftNode]:
@@ -99,7 +151,11 @@ def build_raft(simulation: Simulation) -> Application:
         ballast=rng.choice((0, 1_000, 20_000)),
         slice_bytes=config.snapshot_slice_bytes,
     )
+    simulation.may_rejoin = True
     application.machines, application.members = simulation.machines, simulation.members
+    if bounds is not None:
+        application.burst_commands, application.burst_bytes = bounds.burst_commands, bounds.burst_bytes
+        simulation.always = bounds.faults
     if simulation.scenario.spares:
         by_name = {machine.name: machine for machine in simulation.machines}
 
@@ -127,6 +183,7 @@ def build_routes(simulation: Simulation) -> Application:
     application = Brokers(simulation.world, simulation.invariants, cluster, catch_up_ns, brokers, readers=2)
     application.machines = simulation.machines
     simulation.nemesis.single_directories = True
+    simulation.nemesis.spared |= {"burst"}
 
     def transfer(machine: Machine, peer: str | None) -> None:
         def ask(process: Process) -> None:

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from replicated_namesrv.simulation.fault_schedule import FIRST_LONG, LONG, Fault, plan_long_faults
+from replicated_namesrv.simulation.faults import Nemesis
 from replicated_namesrv.simulation.network import Link
 from replicated_namesrv.simulation.simulation import Scenario, Simulation
 from replicated_namesrv.simulation.subjects import build_raft, declared_drift
@@ -60,3 +61,32 @@ def test_a_long_cut_is_one_way_and_lasts_for_its_minutes() -> None:
     assert seen == [seen[0]] * 3
     assert not any((target, source) in seen[0] for source, target in seen[0])
     assert simulation.network.is_whole
+
+
+def struck(kind: str, seed: int, is_down: bool) -> dict[str, int]:
+    """The faults that are counted after one of ``kind``. ``is_down``: all processes were killed before."""
+    simulation = Simulation(Scenario(seed, duration_s=8.0, clients=4, faults=()), build_raft, declared_drift)
+
+    def strike() -> None:
+        for machine in simulation.machines:
+            if is_down:
+                machine.crash(power_loss=False)
+                machine.kept_down = True
+        simulation.nemesis.schedule([Fault(0, 4 * SECOND, 2 * SECOND, kind)])
+
+    simulation.world.after(3 * SECOND, strike)
+    for machine in simulation.machines:
+        machine.start()
+    simulation._application.start_clients()
+    simulation.world.run_until(8 * SECOND)
+    simulation.nemesis.heal()
+    return simulation.nemesis.struck
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", Nemesis.kinds())
+def test_a_fault_is_counted_only_if_it_had_an_effect(kind: str) -> None:
+    """On machines that are down, no fault has an effect. With other seeds it has one, but not with each: for example, the only
+    message in its time is not the one that would be lost."""
+    assert struck(kind, 1, is_down=True) == {}
+    assert any(struck(kind, seed, is_down=False) == {kind: 1} for seed in range(1, 9))
