@@ -32,6 +32,19 @@ WALL_S = 1_700_000_000.0
 _TURNS_MAX = 1_000
 
 
+class _FaultyRouteMachine:
+    """The route state machine of a machine that may run out of memory (``StateMachine``)."""
+
+    def __init__(self, state: RouteStateMachine, machine: Machine) -> None:
+        self._state, self._machine = state, machine
+        self.snapshot, self.restore, self.digest = state.snapshot, state.restore, state.digest
+
+    def apply(self, command: bytes) -> object:
+        if self._machine.take_memory_error():
+            raise MemoryError
+        return self._state.apply(command)
+
+
 class SimulatedRaft:
     """``replication.consensus.RaftDriver`` on a simulated machine."""
 
@@ -52,8 +65,9 @@ class SimulatedRaft:
     async def start(self) -> None:
         life = self._machine.life
         assert life is not None
+        state = _FaultyRouteMachine(self._state, self._machine)
         self.node = RaftNode(
-            self._machine.name, self._members, "simulated", life, self._machine.disk, self._state, self._config, self._observer
+            self._machine.name, self._members, "simulated", life, self._machine.disk, state, self._config, self._observer
         )
 
     async def stop(self) -> None:

@@ -11,8 +11,11 @@ from itertools import islice
 import pytest
 
 from replicated_namesrv.simulation.campaign import cores, run_all
-from replicated_namesrv.simulation.simulation import RunResult, Scenario
-from replicated_namesrv.simulation.subjects import run
+from replicated_namesrv.simulation.fault_schedule import Fault
+from replicated_namesrv.simulation.route_cluster import silenced
+from replicated_namesrv.simulation.simulation import RunResult, Scenario, Simulation
+from replicated_namesrv.simulation.subjects import build_routes, declared_drift, run
+from replicated_namesrv.simulation.world import SECOND
 from tests.simulation.test_simulate import fresh_seed, judge
 
 FIXED_SEEDS = (*range(9), 100, 113, 121)
@@ -34,6 +37,23 @@ def judge_load(results: list[RunResult]) -> None:
 
 def test_a_seed() -> None:
     judge([run(scenario(1, duration_s=3.0))])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("off", [None, "fatal_errors"])
+def test_memory_runs_out_in_the_route_machine_of_one_node(off: str | None) -> None:
+    """The process stops. If the error counted as the result of the command, the states of the nodes would differ."""
+    with silenced():
+        simulation = Simulation(Scenario(4, 3, 8.0, application="routes", off=off, faults=()), build_routes, declared_drift)
+        simulation.nemesis.schedule([Fault(0, 3 * SECOND, SECOND, "no_memory")])
+        result = simulation.run()
+    assert sum(machine.memory_errors for machine in simulation.machines) == 1
+    assert result.counts["fault no_memory"] == 1
+    if off is None:
+        assert result.violation is None, result.text
+        assert result.counts["boots"] == 3 + 1 + result.counts["minority down"]
+    else:
+        assert result.violation == "equal states", result.text
 
 
 @pytest.mark.slow
