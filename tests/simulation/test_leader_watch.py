@@ -2,6 +2,19 @@
 
 import pytest
 
+from replicated_namesrv.raft.raft_messages import (
+    Append,
+    AppendReply,
+    ForwardReply,
+    HigherTerm,
+    PreVote,
+    PreVoteReply,
+    ReadReply,
+    ReadRequest,
+    Vote,
+    VoteReply,
+)  # fmt: skip  # items grouped by line
+from replicated_namesrv.simulation.fault_schedule import Fault
 from replicated_namesrv.simulation.simulation import RunResult, Scenario, Simulation
 from replicated_namesrv.simulation.subjects import build_raft, declared_drift
 from replicated_namesrv.simulation.world import SECOND
@@ -48,3 +61,46 @@ def test_a_majority_has_the_whole_bound(heals_after_s: float) -> None:
     begin after the fault."""
     result = run_with_deaf_leader("check_quorum", heals_after_s)
     assert result.violation is None, result.text
+
+
+def test_only_messages_that_may_delay_an_election_extend_the_time_without_a_leader() -> None:
+    simulation = Simulation(Scenario(1, duration_s=9, faults=()), build_raft, declared_drift)
+    for machine in simulation.machines:
+        machine.start()
+    simulation.world.run_until(4 * SECOND)
+    watch, target = simulation.network.may_delay_election, simulation.machines[0]
+    assert target.raft is not None
+    term = target.raft.term
+    assert term > 0
+    for kind in (ReadRequest(1, 1, 1), ReadReply(1, 1, 1, 1), ForwardReply(1, 1, 1, 1, term)):
+        assert not watch(target.name, kind)
+    for old, counts in ((term - 1, False), (term, True), (term + 1, True)):
+        assert watch(target.name, Append(1, 1, old, 1, 1, 1, 1, 0, b"")) is counts
+        assert watch(target.name, AppendReply(1, 1, old, 1, True, 1)) is counts
+        assert watch(target.name, Vote(1, 1, old, 1, 1, False)) is counts
+        assert watch(target.name, VoteReply(1, 1, old)) is counts
+        assert watch(target.name, HigherTerm(1, 1, old)) is counts
+        assert watch(target.name, PreVote(1, 1, old, 1, 1)), "the answer may raise a term"
+        assert watch(target.name, PreVoteReply(1, 1, old, True))
+    target.crash(power_loss=False)
+    assert watch(target.name, Append(1, 1, 0, 1, 1, 1, 1, 0, b"")), "the term of the next process is unknown"
+    network, (link, *_) = simulation.network, simulation.network.links
+    network._repeat_after(SECOND, link, ReadRequest(1, 1, 1))
+    assert network.last_repeat_ns == 0
+    network._repeat_after(SECOND, link, PreVote(1, 1, term, 1, 1))
+    assert network.last_repeat_ns == 5 * SECOND
+
+
+@pytest.mark.parametrize("off", [None, "disk_stall"])
+def test_a_leader_whose_disk_is_stuck_does_not_count(off: str | None) -> None:
+    """Its log is full, so it appends nothing. If it does not step down, the cluster commits nothing, although it has a leader."""
+    simulation = Simulation(Scenario(35, duration_s=17, off=off, faults=()), build_raft, declared_drift)
+    simulation.nemesis.schedule([Fault(0, 4 * SECOND, 13 * SECOND, "stuck_disk")])
+    result = simulation.run()
+    if off is None:
+        assert result.violation is None, result.text
+        assert result.counts["fault stuck_disk"] == 1
+        assert result.counts["elections"] >= 2
+    else:
+        assert result.violation == "liveness", result.text
+        assert 4 + 6 + 3 <= result.violated_at_s <= 17
