@@ -13,7 +13,7 @@ refuse the new process for a time, as in row H8 there.
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
-from replicated_namesrv.raft.raft_messages import VoteReply
+from replicated_namesrv.raft.raft_messages import Vote, VoteReply
 from replicated_namesrv.raft.transport import DIAL_PAUSE_MAX_SECONDS, DIAL_PAUSE_MIN_SECONDS, EAGER_SECONDS, LIVE_SECONDS
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
@@ -98,7 +98,7 @@ class Network:
         self.echoes: dict[Link, float] = {}
         """Share of arrivals after which an old message of the same link arrives again."""
         self.lost_votes: set[Link] = set()
-        """Links on which every ``VoteReply`` is lost."""
+        """Links on which every ``Vote`` is lost."""
         self.echoed_votes: set[Link] = set()
         """Links on which, after each ``VoteReply``, some of the last ones arrive again, often of earlier terms."""
         self._remembered: dict[Link, dict[str, deque[object]]] = {link: {} for link in self.links}
@@ -274,7 +274,7 @@ class Network:
             self.affected["repeats", link] += 1
             longest = self._rng.choice((2 * MS, 200 * MS, 3 * SECOND))
             self._repeat_after(int(self._rng.random() * longest), link, message)
-        if link in self.lost_votes and isinstance(message, VoteReply):
+        if link in self.lost_votes and isinstance(message, Vote):
             self.affected["votes", link] += 1
             return
         loss = self.loss.get(link)

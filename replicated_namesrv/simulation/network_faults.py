@@ -213,14 +213,14 @@ class NetworkFaults(FaultExecutor):
         return lambda: _forget(self._network.echoes, links)
 
     def _do_split_votes(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        """The leader is cut off. Candidates receive the votes of one node only, those of earlier terms again and again. So most
-        elections fail, and votes of several terms are under way at the same time."""
+        """The leader is cut off. Candidates reach one voter only, and its votes for earlier terms arrive again and again. So
+        elections fail, and votes for several terms are under way at the same time."""
         leader = self._leader() or self._victim(rng)
         others = [machine.name for machine in self._machines if machine is not leader]
-        heard = rng.choice(others)
+        asked = rng.choice(others)
         apart = [link for link in self._network.links if leader.name in link]
-        lost = [link for link in self._network.links if link[0] != heard and leader.name not in link]
-        echoed = [link for link in self._network.links if link[0] == heard and leader.name not in link]
+        lost = [link for link in self._network.links if link[1] != asked and leader.name not in link]
+        echoed = [link for link in self._network.links if link[0] == asked and leader.name not in link]
         self._watch_links(fault, "votes", lost)
         self._network.cut(apart, hold=False)
         self._network.lost_votes.update(lost)

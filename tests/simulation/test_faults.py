@@ -90,3 +90,13 @@ def test_a_fault_is_counted_only_if_it_had_an_effect(kind: str) -> None:
     message in its time is not the one that would be lost."""
     assert struck(kind, 1, is_down=True) == {}
     assert any(struck(kind, seed, is_down=False) == {kind: 1} for seed in range(1, 9))
+
+
+@pytest.mark.parametrize(("off", "expected"), [(None, None), ("current_votes", "votes")])
+def test_split_votes_elect_nobody_by_votes_for_earlier_terms(off: str | None, expected: str | None) -> None:
+    """A late vote for an earlier term must not make a repeated vote count twice."""
+    simulation = Simulation(Scenario(1, 5, 9.0, off=off, clients=1, faults=()), build_raft, declared_drift)
+    simulation.nemesis.schedule([Fault(0, 4 * SECOND, 5 * SECOND, "split_votes")])
+    result = simulation.run()
+    assert result.violation == expected, result.text
+    assert result.counts["fault split_votes"] == 1

@@ -156,6 +156,9 @@ def test_an_unknown_defence_lists_the_known_ones(capsys: pytest.CaptureFixture[s
         ("at_most_once", 0),
         ("incarnations", 32),
         ("tail_rewrite", 84),
+        ("promotion_rounds", 47),
+        ("inflight_bound", 55),
+        ("encoded_bound", 75),
     ],
 )
 def test_the_world_is_unkind_enough_to_need_this_defence(defence: str, seed: int) -> None:
