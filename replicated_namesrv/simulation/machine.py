@@ -19,9 +19,10 @@ from replicated_namesrv.simulation.process_views import Process, RaftView
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _WAKE_MAX_NS = 10 * SECOND
-_IDLE_TURNS_MAX = 5_000
-"""Maximum number of turns in a row without an event. Long work in small steps, for example a snapshot, needs many turns. A
-process that needs more is reported as ``spinning``."""
+_IDLE_TURNS_MAX, _IDLE_NS = 5_000, 10 * SECOND
+"""Maximum number of turns in a row without an event within ``_IDLE_NS``. Long work in small steps, for example a snapshot, needs
+many turns. A process that needs more is reported as ``spinning``. Timers alone wake it less often, even if it is cut off for
+minutes."""
 
 
 class ProcessLife:
@@ -115,7 +116,7 @@ class Machine(Endpoint):
         """Whether the time has come at which the process wanted to be woken."""
         self._turn_at = -1
         self._wake_at = -1
-        self._idle_turns = 0
+        self._idle_turns = self._idle_since_ns = 0
         self._clock_rate = 1.0
         self._clock_base = 1_000.0 * (1 + self._rng.random())
         self._clock_since_ns = 0
@@ -266,10 +267,12 @@ class Machine(Endpoint):
             return
         process, inbox = self.process, self._inbox
         self._inbox = []
-        self._idle_turns = 0 if inbox else self._idle_turns + 1
+        if inbox or self.world.now_ns - self._idle_since_ns > _IDLE_NS:
+            self._idle_turns, self._idle_since_ns = 0, self.world.now_ns
+        self._idle_turns += not inbox
         if self._idle_turns > _IDLE_TURNS_MAX:
             self.invariants.violated(
-                "spinning", f"{self.name} wants to be woken at once, {self._idle_turns} times without an event"
+                "spinning", f"{self.name} was woken {self._idle_turns} times within {_IDLE_NS // SECOND} s without an event"
             )
         try:
             work = Work.SEND if inbox and not self._is_due else Work.TICK

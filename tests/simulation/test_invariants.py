@@ -11,6 +11,7 @@ from replicated_namesrv.raft.payloads import NO_OP
 from replicated_namesrv.simulation.application import Ledger, RegisterApplication, RegisterCommand
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Machine
+from replicated_namesrv.simulation.network import Network
 from replicated_namesrv.simulation.simulation import Scenario, Simulation
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
@@ -271,6 +272,39 @@ class IdleProcess:
     next_read_wakeup = next_wakeup
 
     def stop(self) -> None: ...
+
+
+class TimedProcess(IdleProcess):
+    """A process that asks to be woken again and again."""
+
+    def __init__(self, machine: Machine, pause_s: float) -> None:
+        self._machine, self._pause_s, self.ticks = machine, pause_s, 0
+
+    def tick(self) -> None:
+        self.ticks += 1
+
+    def next_wakeup(self) -> float:
+        return self._machine.local_now() + self._pause_s
+
+    next_read_wakeup = next_wakeup
+
+
+@pytest.mark.parametrize(("pause_s", "expected"), [(0.0, "spinning"), (0.015, None)])
+def test_a_process_spins_if_it_never_rests_not_if_its_timers_go_on_for_minutes(
+    cluster: Cluster, pause_s: float, expected: str | None
+) -> None:
+    processes: list[TimedProcess] = []
+
+    def start(machine: Machine) -> tuple[TimedProcess, ScriptedNode]:
+        processes.append(TimedProcess(machine, pause_s))
+        return processes[0], ScriptedNode()
+
+    machine = Machine(cluster.world, "n9", cluster.invariants, start)
+    machine.network = Network(cluster.world, [machine], str)
+    machine.start()
+    cluster.world.run_until(150 * SECOND, lambda: cluster.invariants.violation is not None)
+    assert broken(cluster) == expected
+    assert processes[0].ticks >= 5_000
 
 
 class ScriptedApplication:
