@@ -153,7 +153,8 @@ def test_serve_answers_without_a_checkout(installed: Path, tmp_path: Path) -> No
 )
 def test_a_command_without_its_extra_names_it(installed: Path, command: str, extra: str) -> None:
     done = attempt(str(installed / "namesrv"), *command.split())
-    assert (done.returncode, done.stdout) == (2, "")
+    others = [line for line in done.stdout.splitlines() if "still running" not in line]  # a busy machine needs more than 2 s
+    assert (done.returncode, others) == (2, [])
     assert f"pip install 'replicated-namesrv[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
 
