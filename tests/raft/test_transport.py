@@ -581,7 +581,7 @@ def tampered(kind: str) -> Change:
         if number == 2 and kind == "altered length":
             return [flipped(frame, 0)]
         if number == 2 and kind == "truncated":
-            return [frame[:-1]]
+            return [frame[: -SEAL_BYTES - 1]]  # one byte less could be replaced by the first byte of the next frame
         if number == 2 and kind == "shorter than a MAC":
             return [LENGTH.pack(SEAL_BYTES - 1) + bytes(SEAL_BYTES - 1)]
         if number == 2 and kind == "without its MAC":
