@@ -250,9 +250,15 @@ TABLE = [
     Invocation("members add o1 127.0.0.1:2 -a {cpadmin}", BAD, err="is a member already"),
     Invocation("members add o2 nonsense -a {cpadmin}", BAD, err="nonsense"),
     Invocation(
-        "members add 'o 2' 127.0.0.1:3 -a {cpadmin}", BAD, err="give a name of at most 200 characters, without blanks, control characters, ',' and '='"
+        "members add 'o 2' 127.0.0.1:3 -a {cpadmin}",
+        BAD,
+        err="give a name of at most 200 characters, without blanks, control characters, ',' and '='",
     ),
-    Invocation("members add 'o\x1b2' 127.0.0.1:3 -a {cpadmin}", BAD, err="give a name of at most 200 characters, without blanks, control characters"),
+    Invocation(
+        "members add 'o\x1b2' 127.0.0.1:3 -a {cpadmin}",
+        BAD,
+        err="give a name of at most 200 characters, without blanks, control characters",
+    ),
     Invocation("members add o2 'a\nb:3' -a {cpadmin}", BAD, err="not HOST:PORT"),
     Invocation("members add '' 127.0.0.1:3 -a {cpadmin}", USAGE, err="takes NAME HOST:PORT"),
     Invocation("members add o2 127.0.0.1:3 -a {apadmin}", BAD, err="have no members"),
