@@ -29,7 +29,7 @@ HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```|(?<=\n\n)((?:(?: {4}| {7})[^\n]*\n(?:\n(?= {4}))?)+)", re.MULTILINE | re.DOTALL)
 PROMPT = re.compile(r"^(?:n\d)?[$#] ")
 DEADLINE_S = 60.0
-PERFORMANCE = ROOT / "docs" / "performance.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 NO_COMMANDS = (
     *("valid: ", "rule_files:", "peerTlsKeyPath=", "[anonymous]", "[identities."),  # output and settings
@@ -182,11 +182,11 @@ def test_commands_that_run_with_other_hosts_are_in_the_table_of_invocations() ->
 
 
 def test_the_page_has_the_numbers_of_lines() -> None:
-    stated = re.search(r"have about (\d+)\s+command\s+lines\.\s+Tests\s+run\s+at\s+least\s+(\d+)", PERFORMANCE.read_text())
+    stated = re.search(r"have about (\d+)\s+command\s+lines\.\s+Tests\s+run\s+at\s+least\s+(\d+)", CONTRIBUTING.read_text())
     assert stated is not None
     hows = [row_of(line) or "" for line in commands()]
     run = sum(how.startswith("tests/") for how in hows)
-    assert abs(len(hows) - int(stated[1])) <= 15, f"the pages have {len(hows)} command lines; correct docs/performance.md"
+    assert abs(len(hows) - int(stated[1])) <= 15, f"the pages have {len(hows)} command lines; correct CONTRIBUTING.md"
     assert int(stated[2]) <= run, (run, Counter(how for how in hows if not how.startswith("tests/")))
 
 
