@@ -137,8 +137,9 @@ class Contents:
     - One namespace has as many keys as allowed; ORDER_TOPIC_CONFIG and two others have as many bytes.
     """
 
-    def __init__(self, part: float) -> None:
-        self.part = part
+    def __init__(self, part: float, bytes_part: float) -> None:
+        """``part`` of the limits on numbers, ``bytes_part`` of those on bytes."""
+        self.part, self.bytes_part = part, bytes_part
         self.topics = {topic(number): QueueData(6, 8, 0, 8 + number % 3) for number in range(self.of(TOPICS_MAX))}
         self.own = {f"own-{number:07}": Q for number in range(self.of(TOPICS_MAX))}
         rest = self.of(ALL_TOPICS_MAX) - len(self.topics) - len(self.own) - len(("common", "s"))
@@ -153,8 +154,12 @@ class Contents:
         }
 
     def of(self, limit: int) -> int:
-        """The part of a limit."""
+        """The part of a limit on a number."""
         return int(limit * self.part)
+
+    def of_bytes(self, limit: int) -> int:
+        """The part of a limit on bytes."""
+        return int(limit * self.bytes_part)
 
     def brokers(self) -> Iterator[Command]:
         """The brokers that have a name of their own in the list above."""
@@ -191,15 +196,15 @@ class Contents:
             yield DeleteKVConfig(f"emptied-{number}", "k")
         for number in range(self.of(KV_KEYS_MAX)):
             yield PutKVConfig("keys", f"key-{number:07}", "v")
-        for number in range(self.of(ORDER_TOPICS_BYTES_MAX - VALUE_BYTES_MAX) // ORDER_BYTES):
+        for number in range(self.of_bytes(ORDER_TOPICS_BYTES_MAX - VALUE_BYTES_MAX) // ORDER_BYTES):
             yield PutKVConfig(ORDER, topic(number), "v" * (ORDER_BYTES - 100))
 
 
 class State:
     """The state machine at its full size, and the commands to measure."""
 
-    def __init__(self, part: float) -> None:
-        self.contents = contents = Contents(part)
+    def __init__(self, part: float, bytes_part: float) -> None:
+        self.contents = contents = Contents(part, bytes_part)
         self.changed = dict.fromkeys(contents.topics, QueueData(6, 4, 0, 4))
         self.routes = RouteStateMachine()
         self.machine = RestorableMachine(self.routes)
@@ -211,10 +216,12 @@ class State:
             self.apply(contents.small(number))
         sizes = self.routes.state.sizes
         for name in LONG:
-            room = min(contents.of(NAMESPACE_BYTES), contents.of(KV_BYTES) - sizes.kv) - 2 * VALUE_BYTES_MAX
+            room = min(contents.of_bytes(NAMESPACE_BYTES), contents.of_bytes(KV_BYTES) - sizes.kv) - 2 * VALUE_BYTES_MAX
             for number in range(room // (VALUE_BYTES_MAX + 100)):
                 self.apply(PutKVConfig(name, f"key-{number}", "v" * VALUE_BYTES_MAX))
-        for number in range(self.smalls - (contents.of(STATE_BYTES) - sizes.total) // WIDE_BYTES + WIDE_SPARED, self.smalls):
+        for number in range(
+            self.smalls - (contents.of_bytes(STATE_BYTES) - sizes.total) // WIDE_BYTES + WIDE_SPARED, self.smalls
+        ):
             self.apply(contents.wide(number))
         for start in range(0, self.smalls, RECORDED_PER_COMMAND):
             self.machine.apply(self.suspect(range(start, min(start + RECORDED_PER_COMMAND, self.smalls)), 1))
@@ -397,7 +404,7 @@ def main() -> None:
     if not 0.02 <= options.part <= 1:
         parser.error(f"--part {options.part}: use a number from 0.02 to 1")
     gc.disable()
-    state = State(options.part)
+    state = State(options.part, options.part)
     gc.enable()
     tune_garbage_collection()
     measurement = Measurement(state, lines_of if options.lines else ms_of)

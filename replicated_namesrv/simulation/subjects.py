@@ -63,7 +63,7 @@ def has_small_bounds(world: World) -> bool:
 
 
 def _are_small(rng: Random) -> bool:
-    return rng.random() < _SMALL_BOUNDS_SHARE
+    return rng.random() >= 1 - _SMALL_BOUNDS_SHARE
 
 
 _LARGE_COMMANDS_SHARE, _LARGE_BYTES = 0.03, 150_000

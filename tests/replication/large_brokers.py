@@ -209,7 +209,7 @@ async def run(arguments: argparse.Namespace, folder: Path) -> int:
 
 async def restore(cluster: ReplicatedProcesses, folder: Path) -> int:
     """Restore the largest state, with room for the two brokers. Returns the number of its brokers."""
-    largest = State(1.0)
+    largest = State(1.0, 1.0)
     for name, address, broker_id in (("big", "big:1", 0), ("big", "big:2", 1), ("twin", "twin:1", 0)):
         largest.apply(removal(name, address, broker_id))
     routes = largest.routes.state

@@ -34,6 +34,7 @@ BOUNDED = {
     "Digests._by_index": "REMEMBERED_INDEXES",
     "Proposals._expiry": "the time limit of a proposal",
     "Silence._heap": "STALE_MAX",
+    "LeaderRole._registered_lately": "LATELY_MS",
 }
 """Collections that may grow, each with its bound."""
 
