@@ -94,7 +94,7 @@ def test_only_messages_that_may_delay_an_election_extend_the_time_without_a_lead
 @pytest.mark.parametrize("off", [None, "disk_stall"])
 def test_a_leader_whose_disk_is_stuck_does_not_count(off: str | None) -> None:
     """Its log is full, so it appends nothing. If it does not step down, the cluster commits nothing, although it has a leader."""
-    simulation = Simulation(Scenario(35, duration_s=17, off=off, faults=()), build_raft, declared_drift)
+    simulation = Simulation(Scenario(14, duration_s=17, off=off, faults=()), build_raft, declared_drift)
     simulation.nemesis.schedule([Fault(0, 4 * SECOND, 13 * SECOND, "stuck_disk")])
     result = simulation.run()
     if off is None:
