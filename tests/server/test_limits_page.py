@@ -83,7 +83,8 @@ WORDS = " ".join(PAGE.split())
         ("TLS handshakes per second", str(connection_limits.HANDSHAKES_PER_SECOND)),
         (
             "connections from one",
-            f"`maxConnectionsPerAddress`; if 0, `maxConnections` minus the smaller of {connection_limits.KEPT_FOR_OTHER_ADDRESSES}",
+            "`maxConnectionsPerAddress`; if 0, `maxConnections` minus the smaller of "
+            f"{connection_limits.KEPT_FOR_OTHER_ADDRESSES} and an eighth of it",
         ),
         ("uninterrupted time for the requests", f"{turn_shares.SHARE_NS // 1_000_000} ms"),
         ("cluster, broker and zone names", f"{quotas.NAME_BYTES_MAX:,} each"),
