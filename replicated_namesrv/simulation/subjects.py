@@ -79,9 +79,10 @@ class _Bounds(NamedTuple):
     faults: tuple[str, ...]
 
 
-def _draw_bounds(world: World, config: RaftConfig) -> _Bounds | None:
-    """Settings with small bounds of one kind of memory, or long commands. None: the run has the usual bounds."""
-    if world.random("large commands").random() < _LARGE_COMMANDS_SHARE:
+def _draw_bounds(world: World, config: RaftConfig, may_be_long: bool) -> _Bounds | None:
+    """Settings with small bounds of one kind of memory, or long commands. None: the run has the usual bounds. ``may_be_long``:
+    whether commands may be long. A new member would need more than the time limit of its promotion to receive a long log."""
+    if may_be_long and world.random("large commands").random() < _LARGE_COMMANDS_SHARE:
         return _Bounds(replace(config, command_bytes_max=_LARGE_BYTES + 1_024), 12, _LARGE_BYTES, ("burst",))
     rng = world.random("bounds")
     if not _are_small(rng):
@@ -106,7 +107,7 @@ def build_raft(simulation: Simulation) -> Application:
     """The shipped core, with registers on top."""
     off = simulation.scenario.off
     config = draw_config(simulation.world, Defences() if off is None else Defences.without(off))
-    bounds = _draw_bounds(simulation.world, config)
+    bounds = _draw_bounds(simulation.world, config, not simulation.scenario.spares)
     config = config if bounds is None else bounds.config
     rng = simulation.world.random("load")
 

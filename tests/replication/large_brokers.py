@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.state import State, removal
@@ -66,7 +66,8 @@ class Brokers:
         """``rest``: number of other brokers in the cluster."""
         self.cluster, self.topics, self.rest = cluster, topics, rest
         self.changes = 0
-        """Steps after which the term had changed."""
+        """Steps during or after which the term changed."""
+        self._last_term = 0
         self._clients = {name: RemotingClient() for name in ("big", "twin", "admin")}
 
     async def step(self, what: str, *work: Awaitable[object]) -> Sequence[object]:
@@ -74,6 +75,10 @@ class Brokers:
         before, began = await self._settled_term(), time.monotonic()
         done = await asyncio.gather(*work, return_exceptions=True)
         took, after = time.monotonic() - began, await self._settled_term()
+        if self._last_term and before != self._last_term:
+            print(f"  before this step: term {self._last_term} to {before}", flush=True)
+            self.changes += 1
+        self._last_term = after
         failed = [f"{type(one).__name__}: {one}" for one in done if isinstance(one, BaseException)]
         self.changes += after != before
         print(f"  {what:48} {took:6.2f} s, term {before} to {after}{'; ' + failed[0] if failed else ''}", flush=True)
@@ -92,7 +97,8 @@ class Brokers:
 
     async def register(self, what: str, name: str, version: int, mapped: range = range(0)) -> None:
         """Register at all nodes, as brokers do."""
-        body = body_of(name, self.topics, version, mapped)
+        # the nodes' connections go through relays in this loop, which must not stall
+        body = await asyncio.to_thread(body_of, name, self.topics, version, mapped)
         request = register_request(
             self._identity(name),
             BrokerVersion.V5_3,
@@ -207,15 +213,20 @@ async def run(arguments: argparse.Namespace, folder: Path) -> int:
         await cluster.close()
 
 
+def write(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file."""
+    with path.open("wb") as file:
+        file.writelines(parts)
+
+
 async def restore(cluster: ReplicatedProcesses, folder: Path) -> int:
     """Restore the largest state, with room for the two brokers. Returns the number of its brokers."""
-    largest = State(1.0, 1.0)
+    largest = await asyncio.to_thread(State, 1.0, 1.0)
     for name, address, broker_id in (("big", "big:1", 0), ("big", "big:2", 1), ("twin", "twin:1", 0)):
         largest.apply(removal(name, address, broker_id))
     routes = largest.routes.state
     backup = folder / "largest.backup"
-    with backup.open("wb") as file:
-        file.writelines(encode_backup({"revision": routes.revision}, routes.snapshot()))
+    await asyncio.to_thread(write, backup, encode_backup({"revision": routes.revision}, routes.snapshot()))
     began, command = time.monotonic(), [sys.executable, "-m", "replicated_namesrv", "restore", str(backup)]
     options = ["--admin", host_port(cluster.nodes[cluster.names[0]].plan.admin), "--timeout-ms", "900000"]
     ended = await asyncio.create_subprocess_exec(*command, *options)
