@@ -12,12 +12,10 @@ import argparse
 import asyncio
 import gc
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, repeat
-from types import FrameType
 from typing import Any
 
 from replicated_namesrv.model import TOPICS_MAX, ChangeOrigin, DataVersion, QueueData, TopicQueueMappingInfo
@@ -69,6 +67,7 @@ from replicated_namesrv.routes.quotas import (
 )
 from replicated_namesrv.routes.state import RouteSettings
 from tests.support.log_entries import encoded
+from tests.support.work import operations_of
 
 FILTERS = 1_000
 LARGE_GROUPS, TOPICS_OF_LARGE_GROUP = 300, 2_000
@@ -84,20 +83,8 @@ Q = QueueData(6, 8, 0, 8)
 
 
 def lines_of(call: Callable[[], object]) -> int:
-    """Number of Python lines that ``call`` executes."""
-    count = 0
-
-    def line(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal count
-        count += event == "line"
-        return line
-
-    sys.settrace(line)
-    try:
-        call()
-    finally:
-        sys.settrace(None)
-    return count
+    """Number of lines of our code that ``call`` executes."""
+    return operations_of(call)[0]
 
 
 def ms_of(call: Callable[[], object]) -> float:

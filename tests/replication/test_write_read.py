@@ -50,6 +50,7 @@ from replicated_namesrv.routes.quotas import BROKER, KV, NAME_BYTES_MAX, NAMESPA
 from replicated_namesrv.routes.sizes import text_bytes
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from tests.raft.test_snapshots import filled
+from tests.replication import earlier_version
 from tests.support.raft_world import Disk, Machine, World
 from tests.support.routes import granted, mapping, queues, register, unregister
 
@@ -330,17 +331,7 @@ def as_the_version_before_reads_it(data: bytes) -> dict[str, Any]:
 
 def facts(state: RouteInfoManager) -> dict[str, Any]:
     """The content of a state, in JSON's types."""
-    tables = state._tables
-    found = {
-        "revision": state.revision,
-        "revisions": dict(state.topic_revisions),
-        "topics": {name: dict(group.topics) for name, group in tables.groups.items()},
-        "clusters": {cluster: list(names) for cluster, names in tables.cluster_names.items()},
-        "live": state.registrations(),
-        "mappings": {name: dict(infos) for name, infos in tables.mappings.items()},
-        "kv": {namespace: dict(entries) for namespace, entries in state.kv_table().items()},
-    }
-    plain: dict[str, Any] = json.loads(json.dumps(found))
+    plain: dict[str, Any] = json.loads(json.dumps(earlier_version.facts(state)))
     return plain
 
 
