@@ -142,7 +142,7 @@ class Nemesis(NetworkFaults):
     def _voter(self, rng: Random) -> Machine:
         """A random voter, chosen like ``_victim``."""
         somebody = rng.choice(self.voting())
-        return (self._leader() or somebody) if rng.random() < 0.5 else somebody
+        return (self.leader() or somebody) if rng.random() < 0.5 else somebody
 
     # Processes
 
@@ -207,7 +207,7 @@ class Nemesis(NetworkFaults):
             self._later(start_ns, self.burst, machine)
 
     def _do_transfer(self, rng: Random, fault: Fault) -> None:
-        leader = self._leader()
+        leader = self.leader()
         if leader is not None:
             self._count(fault)
             self.transfer(leader, rng.choice([None, *(name for name in self._by_name if name != leader.name)]))
@@ -275,7 +275,7 @@ class Nemesis(NetworkFaults):
 
     def _do_stuck_disk(self, rng: Random, fault: Fault) -> Callable[[], None]:
         """No sync of the leader's disk completes for longer than a leader may wait for one, and clients write meanwhile."""
-        machine = self._leader() or self._victim(rng)
+        machine = self.leader() or self._victim(rng)
         self._world.note(f"  the disk of {machine.name} is stuck")
         self._watch_disk(fault, "hung", machine.disk)
         machine.disk.hung = True
@@ -361,7 +361,7 @@ class Nemesis(NetworkFaults):
         unaware = late if rng.random() < 0.5 else machines[: minority + 1]
         apart = self._between({m.name for m in knowing}, {m.name for m in unaware})
         within_reach = machines if vote_too or victim not in unaware else late
-        leader = self._leader()
+        leader = self.leader()
         if leader in late and knowing and rng.random() < 0.7:
             self._depose_unnoticed(rng, fault, leader, victim, knowing, lag)
             return
@@ -469,7 +469,7 @@ class Nemesis(NetworkFaults):
     def _do_orphaned_join(self, rng: Random, fault: Fault) -> None:
         """A node loses its disk. The first node that knows that its new join is committed, usually the leader, is killed. It
         stays down when everything else is healed."""
-        leader = self._leader()
+        leader = self.leader()
         if leader is None or self.down_for_good or not self._shelter():
             return
         machine = rng.choice([m for m in self.voting() if m is not leader])
@@ -491,7 +491,7 @@ class Nemesis(NetworkFaults):
         """A second process runs on a copy of a directory, and messages of both reach all nodes. Then the leader is restarted."""
         if self.single_directories or not self._shelter():
             return
-        machine, leader = self._victim(rng), self._leader()
+        machine, leader = self._victim(rng), self.leader()
         copy = machine.copied()
         copy.start()
         self._count_if_up(fault, copy)
@@ -550,7 +550,7 @@ class Nemesis(NetworkFaults):
 
     def _do_slow_leader(self, rng: Random, fault: Fault) -> None:
         """The leader's clock runs slowest and all others fastest, and the leader is cut off."""
-        leader = self._leader()
+        leader = self.leader()
         if leader is None:
             return
         for machine in self._machines:
@@ -569,7 +569,7 @@ class Nemesis(NetworkFaults):
 
         def strike(cut: list[Link], left: int) -> None:
             self._network.mend(cut)
-            leader = self._leader()
+            leader = self.leader()
             if leader is None or left == 0 or self.is_sheltered():
                 return
             links = [link for link in self._network.links if leader.name in link]
@@ -584,7 +584,7 @@ class Nemesis(NetworkFaults):
 
     def _do_deaf_hand_over(self, rng: Random, fault: Fault) -> None:
         """The leader transfers leadership, and soon afterwards no message reaches it."""
-        leader = self._leader()
+        leader = self.leader()
         if leader is None:
             return
         self.transfer(leader, rng.choice([name for name in self._by_name if name != leader.name] or [None]))
@@ -597,7 +597,7 @@ class Nemesis(NetworkFaults):
 
     def _do_forgetful_voter(self, rng: Random, fault: Fault) -> None:
         """One node has had no contact with the leader for long. Then the leader is cut off and the others are restarted."""
-        leader = self._leader()
+        leader = self.leader()
         others = [machine for machine in self._machines if machine is not leader]
         if leader is None or not others:
             return

@@ -71,16 +71,13 @@ class FaultExecutor:
 
     def leader(self) -> Machine | None:
         """The machine that leads the newest term, if there is one."""
-        return self._leader()
-
-    def _leader(self) -> Machine | None:
         leaders = [machine for machine in self._machines if machine.raft is not None and machine.raft.role == "leader"]
         return max(leaders, key=lambda machine: machine.raft.term if machine.raft else 0, default=None)
 
     def _victim(self, rng: Random) -> Machine:
         """A random machine; the leader with probability one half."""
         somebody = rng.choice(self._machines)
-        return (self._leader() or somebody) if rng.random() < 0.5 else somebody
+        return (self.leader() or somebody) if rng.random() < 0.5 else somebody
 
 
 class NetworkFaults(FaultExecutor):
@@ -118,10 +115,14 @@ class NetworkFaults(FaultExecutor):
         name = self._victim(rng).name
         return self._cut(rng, fault, [link for link in self._network.links if name in link])
 
-    def _do_one_way(self, rng: Random, fault: Fault) -> Callable[[], None]:
+    def _one_direction(self, rng: Random) -> list[Link]:
+        """One direction of all links of a machine, or of one of them."""
         name, side = self._victim(rng).name, rng.randrange(2)
         links = [link for link in self._network.links if link[side] == name]
-        return self._cut(rng, fault, links if rng.random() < 0.5 else [rng.choice(links)])
+        return links if rng.random() < 0.5 else [rng.choice(links)]
+
+    def _do_one_way(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        return self._cut(rng, fault, self._one_direction(rng))
 
     def _do_bridge(self, rng: Random, fault: Fault) -> Callable[[], None]:
         names = [machine.name for machine in self._machines]
@@ -187,17 +188,13 @@ class NetworkFaults(FaultExecutor):
         if self._has_lasting_cut:
             return
         self._has_lasting_cut = True
-        name, side = self._victim(rng).name, rng.randrange(2)
-        links = [link for link in self._network.links if link[side] == name]
-        cut = links if rng.random() < 0.5 else [rng.choice(links)]
+        cut = self._one_direction(rng)
         self._watch_links(fault, "cut", cut)
         self._network.cut(cut, hold=False)
 
     def _do_one_way_for_minutes(self, rng: Random, fault: Fault) -> Callable[[], None]:
         """One direction of one link, or of all links of a machine, is cut for minutes."""
-        name, side = self._victim(rng).name, rng.randrange(2)
-        links = [link for link in self._network.links if link[side] == name]
-        cut = links if rng.random() < 0.5 else [rng.choice(links)]
+        cut = self._one_direction(rng)
         self._world.note(f"  cut: {', '.join(f'{source}>{target}' for source, target in cut)}")
         self._watch_links(fault, "cut", cut)
         self._network.cut(cut, hold=False)
@@ -215,7 +212,7 @@ class NetworkFaults(FaultExecutor):
     def _do_split_votes(self, rng: Random, fault: Fault) -> Callable[[], None]:
         """The leader is cut off. Candidates reach one voter only, and its votes for earlier terms arrive again and again. So
         elections fail, and votes for several terms are under way at the same time."""
-        leader = self._leader() or self._victim(rng)
+        leader = self.leader() or self._victim(rng)
         others = [machine.name for machine in self._machines if machine is not leader]
         asked = rng.choice(others)
         apart = [link for link in self._network.links if leader.name in link]
