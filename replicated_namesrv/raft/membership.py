@@ -321,9 +321,7 @@ class Membership:
             self._environment.send(peer, MemberHint(self.identity.incarnation, known, log_index, members))
 
     def correct(self, peer: str) -> None:
-        """``peer`` addresses another incarnation than this one, because a greeting was lost. Greet it, at most once per
-        heartbeat.
-        """
+        """``peer`` does not know this incarnation, because a greeting was lost. Greet it, at most once per heartbeat."""
         if self._greet_at.get(peer, 0.0) <= self._now():
             self.greet(peer)
 
@@ -390,7 +388,10 @@ class Membership:
             if self.known.get(peer) != greeting.source:
                 self._accept(peer, greeting.source)
         if greeting.echo != self.identity.incarnation:
-            self.greet(peer)
+            if greeting == before:  # thousands may arrive at once, after a link has held them
+                self.correct(peer)
+            else:
+                self.greet(peer)
         elif greeting.protocol > 0 and (before is None or before.source != greeting.source):
             self._introduce(peer)
         if self.identity.state == BLANK:

@@ -160,7 +160,7 @@ class Network:
 
     @property
     def is_connected(self) -> bool:
-        """Whether every process that runs is connected to every other one."""
+        """Whether every process that is up is connected to every other one."""
         up = {name for name, endpoint in self._endpoints.items() if endpoint.is_up()}
         return all(link in self._connections for link in self.links if up.issuperset(link))
 

@@ -249,8 +249,12 @@ class Simulation:
     def _connect(self) -> None:
         """Wait until all processes are connected. The time limits of the following checks do not include this time."""
         end_ns = self.world.now_ns + CONNECT_NS
-        while self.world.now_ns < end_ns and not self._stopped() and not self.network.is_connected:
+        while self.world.now_ns < end_ns and not self._stopped() and not self._is_connected():
             self._run(10 * MS)
+
+    def _is_connected(self) -> bool:
+        is_opening = any(machine.process is not None and not machine.is_up() for machine in self.machines)
+        return self.network.is_connected and not is_opening
 
     def _rejoin_during_writes(self) -> bool:
         """In some runs, a node gets a new disk and its links are slow, while writes go on for the whole time limit."""

@@ -577,6 +577,32 @@ def test_two_processes_cause_no_storm_of_introductions() -> None:
     assert leader.notes.count(leader.notes[-1]) <= 2
 
 
+def test_greetings_that_a_link_has_held_are_answered_once_per_heartbeat() -> None:
+    """A node does not know its peer, and its repeated greetings arrive at once, when the link delivers again."""
+    world, leader = elected()
+    settle(world)
+    host = others(world, leader)[0]
+    assert host.node is not None
+    sent = 0
+
+    def count(source: str, target: str, message: Message) -> bool:
+        nonlocal sent
+        sent += isinstance(message, Greeting) and (source, target) == (leader.node_id, host.name)
+        return False
+
+    world.drop = count
+    greeting = leader.membership._greetings[host.name]._replace(echo=0)
+    for _ in range(1000):
+        leader.on_message(host.name, greeting)
+    assert sent == 1
+    leader.on_message(host.name, greeting._replace(versions=greeting.versions + 1))
+    assert sent == 2, "a different greeting is answered at once"
+    world.run(2 * leader.context.heartbeat_seconds)
+    before = sent
+    leader.on_message(host.name, greeting._replace(versions=greeting.versions + 1))
+    assert sent == before + 1, "the next one is answered after a heartbeat"
+
+
 def old_version(world: World, name: str) -> None:
     """Let node ``name`` speak protocol 0: its greetings name no protocol, it ignores the protocol in the greetings of others, and
     it cannot read kinds of messages that came later."""
