@@ -376,6 +376,23 @@ def test_a_learner_is_promoted_within_the_bound_while_writes_go_on(promoted_afte
         assert result.text == "1.0 s after the last heal n3 has not been promoted"
 
 
+def test_processes_that_read_their_disks_are_not_connected() -> None:
+    """Seed 300221 with two spares: all machines were started at the end of the faults, and none had opened its disk."""
+    simulation = Simulation(Scenario(2, faults=()), lambda built: ScriptedApplication(built, 0), lambda world: 0.05)
+    for machine in simulation.machines:
+        machine.opening_ms = (1_000,)
+        machine.start()
+    simulation.world.run_until(SECOND)
+    assert simulation._is_connected()
+    for machine in simulation.machines:
+        machine.crash(power_loss=False)
+        machine.start()
+    assert not any(machine.is_up() for machine in simulation.machines)
+    assert not simulation._is_connected()
+    simulation._connect()
+    assert simulation._is_connected()
+
+
 OWN, OTHERS = RegisterCommand.encode("c1.1", "k", "v"), RegisterCommand.encode("c2.1", "k", "v")
 
 
