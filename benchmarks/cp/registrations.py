@@ -218,7 +218,7 @@ async def restarted(nodes: Group, number: int, source: str) -> dict[str, float]:
     return {
         f"mass restart from {source} s": restart_s,
         f"mass restart from {source}, CPU s": nodes.cpu_s()[number],
-        f"mass restart from {source}, snapshot MB": raft["snapshot_bytes"] / (1 << 20),
+        f"mass restart from {source}, snapshot MB": raft["snapshot_bytes"] / 1_000_000,
         f"mass restart from {source}, entries after it": float(raft["last_index"] - raft["snapshot_index"]),
     }
 
