@@ -391,6 +391,8 @@ class Nemesis(NetworkFaults):
     def _roll_back_only_voter(self, fault: Fault, voter: Machine) -> None:
         """The disk of the only voter is rolled back, and another member, which is connected, remembers more. The process must not
         serve. Later the disk is put back as it was."""
+        if len(getattr(voter.raft, "voters", ())) > 1:
+            return  # the other voters are down now
         if not self._network.is_whole or not self.is_settled() or any(machine.pauses for machine in self._machines):
             return
         self._sheltered_ns = self._world.now_ns + 4 * SECOND

@@ -92,6 +92,26 @@ def test_a_fault_is_counted_only_if_it_had_an_effect(kind: str) -> None:
     assert any(struck(kind, seed, is_down=False) == {kind: 1} for seed in range(1, 9))
 
 
+def test_the_disk_of_a_voter_that_is_up_alone_is_not_rolled_back() -> None:
+    """Seed 310185 with four spares: all machines had lost power, and one of three voters had started again. Its disk was rolled
+    back as if it were the only voter, while another voter had lost its disk."""
+    simulation = Simulation(Scenario(1, spares=1, duration_s=8.0, clients=4, faults=()), build_raft, declared_drift)
+    for machine in simulation.machines:
+        machine.start()
+    simulation._application.start_clients()
+    simulation.world.run_until(3 * SECOND)
+    first, *others = simulation.nemesis.voting()
+    assert others
+    for machine in others:
+        machine.crash(power_loss=False)
+    simulation.nemesis._do_old_image(Random(1), Fault(0, 0, SECOND, "old_image"))
+    for machine in others:
+        machine.start()
+    simulation.world.run_until(6 * SECOND)
+    assert not first.restored
+    assert "old_image" not in simulation.nemesis.struck
+
+
 @pytest.mark.parametrize(("off", "expected"), [(None, None), ("current_votes", "votes")])
 def test_split_votes_elect_nobody_by_votes_for_earlier_terms(off: str | None, expected: str | None) -> None:
     """A late vote for an earlier term must not make a repeated vote count twice."""
