@@ -6,7 +6,7 @@ writes a MEMBERS entry.
 | row | request | condition                                            | remedy                                       |
 |-----|---------|------------------------------------------------------|----------------------------------------------|
 | M1  | any     | this node does not lead                              | ask the leader                               |
-| M2  | any     | a transfer of leadership, another change, or the first commit of this term is in progress | repeat  |
+| M2  | any     | a transfer of leadership, another change, or the first commit of this term is in progress; a full log | repeat |
 | M3  | any     | a member does not know MEMBERS entries               | upgrade it                                   |
 | M4  | add     | the name is a member                                 | use another name, or remove it first         |
 | M5  | other   | the name is not a member                             | list the members                             |

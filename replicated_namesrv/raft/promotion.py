@@ -61,7 +61,9 @@ class Promotion:
             return f"the change before it, entry {newest}, is not committed yet"
         if self._defences.own_term_first and self._log.term_at(self._core.commit_index) != self._core.term:
             return "this leader has not committed an entry of its own term yet"
-        return "the disk of this node does not answer" if self._stall.stalled else None
+        if self._stall.stalled:
+            return "the disk of this node does not answer"
+        return "the log of this node is full, because its disk or its snapshots lag" if self._log.is_full else None
 
     def write(self, change: bytes) -> int:
         """Append the entry of a change for which there is no ``obstacle``. Returns its index."""

@@ -134,6 +134,15 @@ def test_every_row_has_a_test() -> None:
     assert tuple(CASES) == ROWS
 
 
+def test_a_full_log_takes_no_changes_of_members() -> None:
+    """Seed 310336 with four spares: the disk of the leader hung, and changes of members made the log longer than its bound."""
+    world, leader = cluster()
+    assert leader.member_changes.refusal(remove(followers(world)[0])) is None
+    leader.log.entries_max = len(leader.log)
+    found = refusal(leader, remove(followers(world)[0]))
+    assert (found.row, "the log of this node is full" in found.reason) == ("M2", True)
+
+
 def test_an_observer_that_does_not_answer_is_not_promoted() -> None:
     """Its connection stays open, and it has the whole log."""
     world, leader = cluster()
