@@ -16,6 +16,7 @@ from replicated_namesrv.chaos.sabotage_row import (
     LEASES,
     LOOKUPS,
     MACHINE,
+    MEMBERS,
     NODE,
     NOFAULT,
     QUERIES,
@@ -584,7 +585,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "self._members[:] = self.consensus.member_names",
         "self._members[:] = sorted({*self._members, *self.consensus.member_names})",
         "the nodes list members that were removed",
-        ("remove-leader",),
+        (MEMBERS,),
     ),
     Sabotage(
         "removed-nodes-go-on",
@@ -593,7 +594,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "if not self._identity.removed_at:",
         "if True:",
         "a node that was removed continues to serve",
-        ("remove-leader",),
+        (MEMBERS,),
     ),
     Sabotage(
         "leaders-are-removed-while-they-lead",
@@ -602,7 +603,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "if self._context.node_id not in places(after) and self._defences.leader_stays:  # M11",
         "if False:  # M11",
         "a leader is removed without a transfer of leadership",
-        ("remove-leader",),
+        (MEMBERS,),
     ),
     Sabotage(
         "added-nodes-are-not-listed",
@@ -611,7 +612,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         'whole = configured.split(";") if configured else list(known) or [own]',
         'whole = configured.split(";") if configured else list(known)[:3] or [own]',
         "the address list contains at most three nodes",
-        ("grow",),
+        (MEMBERS, "grow"),
     ),
     Sabotage(
         "observers-vote",
@@ -620,7 +621,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "name, before = change.name, members.get(change.name, RaftMember(Kind.OBSERVER if change.observer else Kind.LEARNER))",
         "name, before = change.name, members.get(change.name, RaftMember(Kind.LEARNER))",
         "a node that is added as an observer becomes a voter",
-        ("observer-cut-off",),
+        (MEMBERS, "observer-cut-off"),
     ),
     Sabotage(
         "observers-read-their-own-state",
@@ -630,7 +631,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "self._waiting.append(done) if self._context.node_id in self._context.voters else done("
         "ReadReady(self._core.applied_index, self._core.term))",
         "an observer answers linearizable reads without the leader's read index",
-        ("observer-cut-off",),
+        (MEMBERS, "observer-cut-off"),
     ),
     Sabotage(
         "drains-close-nothing",
@@ -639,7 +640,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "done = await self.remoting.drain(within_s) if self._serving_wanted else (0, 0)",
         "done = (0, 0)",
         "a drained node continues to serve",
-        (DRAIN,),
+        (MEMBERS, DRAIN),
     ),
     # other answers, snapshots, and drains
     Sabotage(
@@ -703,7 +704,7 @@ OF_CLUSTERS: tuple[Sabotage, ...] = (
         "known = {node.address: node.serves or not knows for node in nodes if node.address}",
         "known = {node.address: True for node in nodes if node.address}",
         "the address list contains drained nodes",
-        (DRAIN,),
+        (MEMBERS, DRAIN),
     ),
     Sabotage(
         "always-ready",

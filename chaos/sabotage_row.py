@@ -20,7 +20,7 @@ class Sabotage(NamedTuple):
 CP, AP = "cp", "ap"
 ISOLATE, RESTART, NOFAULT = "isolate-leader", "rocketmq-5322-empty-after-restart", "no-fault"
 LEASES, WIPED, FIRST = "etcd-15247-leases-gone", "rocketmq-11043-live-broker-wiped", "nacos-12160-empty-first-sync"
-SLOW, SLOWF, DRAIN = "slow-links", "trickle", "drain-under-load"
+SLOW, SLOWF, DRAIN, MEMBERS = "slow-links", "trickle", "drain-under-load", "member-changes"
 JOIN_EMPTY, RESTART_ALL, SNAPSHOT = "join-empty", "restart-all", "routes/snapshot.py"
 BARRIER, SILENCE = "replication/read_barrier.py", "replication/liveness/silence.py"
 DEPARTURES, MACHINE = "replication/liveness/departures.py", "replication/route_machine.py"

@@ -104,8 +104,8 @@ OPERATOR_KINDS = ADDING_KINDS | {FaultKind.REMOVE_NODE, FaultKind.DRAIN}
 """Changes that an operator makes to the members. Brokers and clients then follow the address list of the nodes."""
 ROUND_TRIP_MAX_MS = 1_000
 SYNC_MAX_MS = 1_000
-SPARES_MAX = 2
-"""Five founders and two added nodes are the seven voters that a cluster may have."""
+SPARES_MAX = 4
+"""Enough for an observer, a replaced node and two more voters. With five founders these are seven voters, the maximum."""
 PROCESS_KINDS = (
     OPERATOR_KINDS
     | DISK_KINDS

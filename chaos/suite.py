@@ -92,8 +92,8 @@ def _point_latest(runs: Path, folder: Path) -> None:
 
 
 def smoke_plans(modes: Sequence[str] = MODES) -> list[RunPlan]:
-    """Nine scenarios, one seed each: two in CP only, the others in all modes. Those with an operator come last, so that the other
-    scenarios keep their seeds."""
+    """Nine scenarios, one seed each: three in CP only, the others in all modes. Those with an operator come last, so that
+    the other scenarios keep their seeds."""
     chosen = sorted((one for one in map(load, available()) if one.smoke), key=lambda one: one.has_operator)
     return [
         RunPlan(scenario, mode, 3, SMOKE_SEED + number, "smoke")
