@@ -45,19 +45,29 @@ SPARES: Final = 8
 
 
 def make_durably(directory: Path) -> None:
-    """Create ``directory`` and its missing parents, and sync each directory that got a new name.
+    """Create ``directory`` and its missing parents, and sync all parents.
 
-    Otherwise a power loss may remove a new data directory with everything that was synced in it.
+    Otherwise a power loss may remove a new data directory with everything that was synced in it. Parents that exist are synced,
+    too: something else may have created them just now, or a process that was killed before it synced them. A parent that exists
+    and cannot be opened or synced is skipped.
     """
-    missing = [directory, *directory.parents]
-    missing = missing[: next(position for position, path in enumerate(missing) if path.exists())]
-    for path in reversed(missing):
-        path.mkdir(exist_ok=True, mode=0o700)
-        descriptor = os.open(path.parent, os.O_RDONLY)
+    for path in reversed([directory, *directory.parents][:-1]):
+        is_new = not path.exists()
+        if is_new:
+            path.mkdir(exist_ok=True, mode=0o700)
         try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            _sync_directory(path.parent)
+        except OSError:
+            if is_new:
+                raise
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def lock_directory(descriptor: int) -> None:

@@ -165,11 +165,9 @@ class Proposals:
             self._measurements.proposals[REJECTED] += 1
             done(Rejected(refused, self._leader))
             return
-        number = self._next
+        # any step may lack memory: a number that is not pending yet is skipped, so the proposal is pending last
+        number, pending = self._next, Pending(command, done, now)
         self._next = number + 1
-        self._pending[number] = Pending(command, done, now)
-        self._pending_bytes += len(command)
-        self._queue.append(number)
         bucket = int((now + timeout_ms / 1000) / EXPIRY_STEP_SECONDS) + 1
         numbers = self._expiry.get(bucket)
         if numbers is None:
@@ -177,6 +175,9 @@ class Proposals:
             self._next_expiry = min(self._next_expiry, bucket * EXPIRY_STEP_SECONDS)
         else:
             numbers.append(number)
+        self._queue.append(number)
+        self._pending[number] = pending
+        self._pending_bytes += len(command)
 
     @property
     def count(self) -> int:

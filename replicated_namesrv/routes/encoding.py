@@ -68,8 +68,15 @@ def dump(value: Any) -> bytes:
 
 
 def load(line: bytes) -> Any:
-    """Inverse of ``dump``. Raises ValueError."""
-    return json.loads(line) if line[:1] == b" " else orjson.loads(line)
+    """Inverse of ``dump``. Raises ValueError, and MemoryError if this machine lacks memory."""
+    if line[:1] == b" ":
+        return json.loads(line)
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        if "memory" in error.msg:  # orjson reports a failed allocation as a malformed text, which other nodes would not find
+            raise MemoryError(error.msg) from error
+        raise
 
 
 def number_queue_datas(queue_datas: Collection[QueueData]) -> tuple[list[list[int]], list[int] | int]:

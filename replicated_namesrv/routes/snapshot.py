@@ -43,6 +43,9 @@ PART_BYTES_MAX = 1 << 20
 LINE_BYTES_MAX = 1 << 30
 """Maximum length of a line that is read. Earlier versions wrote lines of any length, so the limit is as large as a machine's
 memory permits."""
+BACKUP_LINE_BYTES_MAX = 64 << 20
+"""The same for a backup. All nodes read its lines in the same turn, so that no leader may be heard meanwhile. Version 0.1.0 did not
+read longer lines either."""
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
@@ -216,6 +219,7 @@ class SnapshotReader:
         self._hashes: list[int] = []
         """The hashes of the topics in ``_topics``."""
         self._group: BrokerGroup | None = None
+        self._line_bytes_max = LINE_BYTES_MAX if trusted else BACKUP_LINE_BYTES_MAX
         self._rest: list[bytes] = []
         """The parts of a line whose end has not arrived."""
         self._rest_bytes = 0
@@ -240,13 +244,19 @@ class SnapshotReader:
             if self._rest:
                 line = b"".join([*self._rest, line])
                 self._rest, self._rest_bytes = [], 0
+            self._check_length(len(line))
             self._line(line)
             start = end + 1
         if start < len(data):
             self._rest.append(data[start:])
             self._rest_bytes += len(data) - start
-            if self._rest_bytes > LINE_BYTES_MAX:
-                raise RouteFormatError(f"snapshot cannot be read: line {self._lines + 1} has more than {LINE_BYTES_MAX} bytes")
+            self._check_length(self._rest_bytes)
+
+    def _check_length(self, line_bytes: int) -> None:
+        if line_bytes > self._line_bytes_max:
+            raise RouteFormatError(
+                f"snapshot cannot be read: line {self._lines + 1} has more than {self._line_bytes_max} bytes, the most allowed"
+            )
 
     def _line(self, line: bytes) -> None:
         if self._complete:

@@ -15,6 +15,8 @@ INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 NAMES_CHARACTERS_MAX = 10_000
 """Maximum length of a registration's cluster, broker name and address together, because every heartbeat contains them."""
+TEXT_CHARACTERS_MAX = 16 << 20
+"""Maximum length of a text in a backup: version 0.1.0 stored texts of requests of up to 16 MiB."""
 SHOWN_CHARACTERS = 60
 
 
@@ -28,6 +30,8 @@ def _refuse(field: str, value: object, wanted: str) -> ValueError:
 def _text(field: str, value: object) -> str:
     if type(value) is not str:
         raise _refuse(field, value, "a text")
+    if len(value) > TEXT_CHARACTERS_MAX:
+        raise ValueError(f"{field} has {len(value):,} characters: at most {TEXT_CHARACTERS_MAX:,} are expected")
     return value
 
 
@@ -58,6 +62,7 @@ def _texts(field: str, values: object) -> list[str]:
     found = _list(field, values)
     if not set(map(type, found)) <= {str}:
         raise _refuse(f"an item of {field}", next(value for value in found if type(value) is not str), "a text")
+    _text(f"an item of {field}", max(found, key=len, default=""))
     return found
 
 

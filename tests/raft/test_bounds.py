@@ -1,5 +1,10 @@
 """The memory that a node reports: every size has a bound, and each can be seen to grow."""
 
+from collections import deque
+
+import pytest
+
+from replicated_namesrv.raft.interfaces import Committed
 from replicated_namesrv.raft.memory_bounds import exceeded
 from replicated_namesrv.raft.raft_config import RaftConfig
 from tests.support.raft_world import World
@@ -73,3 +78,30 @@ def test_proposals_that_no_leader_takes_leave_nothing_behind() -> None:
         assert not exceeded(node.memory())
     world.run(1)
     assert node.memory()["queued_proposals"][0] == 0
+
+
+class FullMemory(deque[int]):
+    """A queue for which there is no memory the first time."""
+
+    had_room = False
+
+    def append(self, number: int) -> None:
+        if not self.had_room:
+            self.had_room = True
+            raise MemoryError
+        super().append(number)
+
+
+def test_a_proposal_without_memory_leaves_nothing_behind() -> None:
+    """Its number stayed undecided for ever, and after ``pending_proposals_max`` further ones every proposal was rejected."""
+    world = World(3, RaftConfig(pending_proposals_max=500))
+    world.start_all()
+    leader = world.elect()
+    leader.proposals._queue = FullMemory(leader.proposals._queue)
+    with pytest.raises(MemoryError):
+        leader.propose(b"lost", lambda outcome: pytest.fail(f"the caller has got the error already: {outcome}"))
+    assert leader.proposals.count == 0
+    for number in range(600):
+        ended = world.propose(leader.node_id, b"%d" % number)
+        world.run_until(lambda: bool(ended))  # noqa: B023 - called within this turn of the loop
+        assert isinstance(ended[0], Committed)

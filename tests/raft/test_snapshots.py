@@ -9,14 +9,18 @@ from zlib import crc32
 import pytest
 
 from replicated_namesrv.raft.interfaces import Committed
+from replicated_namesrv.raft.members import MEMBERS_MAX
+from replicated_namesrv.raft.message_bounds import NUMBER_MAX
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import CorruptionError
+from replicated_namesrv.raft.sessions import Origin, Session, Sessions
 from replicated_namesrv.raft.snapshot_taking import RETRY_SECONDS
 from replicated_namesrv.raft.snapshots import (
     BLOCK,
     BLOCK_BYTES_MAX,
     HEADER,
     MAGIC,
+    METADATA_BYTES_MAX,
     WRITING,
     Metadata,
     Reader,
@@ -45,6 +49,17 @@ def test_what_was_written_is_read() -> None:
     assert reader.metadata == METADATA
     assert list(reader.chunks()) == CHUNKS
     assert disk.size(name) == reader.offset + BLOCK.size
+
+
+def test_the_longest_metadata_can_be_read() -> None:
+    """Each node can have ``pending_proposals_max`` undecided numbers, and the metadata also has sessions of removed nodes."""
+    disk, sessions, most = Disk(), Sessions(), RaftConfig().pending_proposals_max
+    first = NUMBER_MAX - most
+    sessions._sessions["n1"] = Session(Origin("n1", NUMBER_MAX, NUMBER_MAX), first, first, range(first + 1, first + most))
+    writer = Writer(disk, METADATA._replace(sessions=sessions.dump()))
+    writer.finish()
+    assert Reader(disk, WRITING).metadata.sessions == sessions.dump()
+    assert 8 * MEMBERS_MAX * writer.size < METADATA_BYTES_MAX
 
 
 def test_every_cut_and_every_flip_is_noticed() -> None:

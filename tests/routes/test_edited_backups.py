@@ -28,6 +28,7 @@ from replicated_namesrv.routes.commands import (
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, encode_command
 from replicated_namesrv.routes.sizes import Sizes
 from replicated_namesrv.routes.snapshot import SnapshotReader
+from replicated_namesrv.routes.snapshot_checks import TEXT_CHARACTERS_MAX
 from replicated_namesrv.routes.state import RouteInfoManager
 from tests.routes.test_snapshot import populated
 from tests.support.routes import measured, queues, register
@@ -191,6 +192,7 @@ def test_the_same_through_the_log(repeat: int, seed: int) -> None:
 
 HEAD = b'["head",1,9,0,{}]\n'
 GROUP = b'["topics",["T"],[1]]\n["group","b","C",null,false,1]\n["queues",[0],[[6,8,0,8]],0]\n'
+LONG = b"x" * (TEXT_CHARACTERS_MAX + 1)
 MEMBER = b'["live",[["C","m:1","b",0,1,[0,0,1],1,"",[],1]]]\n'
 
 
@@ -224,6 +226,12 @@ MEMBER = b'["live",[["C","m:1","b",0,1,[0,0,1],1,"",[],1]]]\n'
         (b'["kv","n",[["k","v"]]]\n', "line 2: namespace is 'n'"),
         (b'["namespace","n"]\n["kv","n",[["k",5]]]\n', "line 3: value is 5"),
         (b'["namespace","n"]\n["kv","n",[["k","v"],["k","w"]]]\n', "line 3: key is 'k'"),
+        (
+            b'["namespace","n"]\n["kv","n",[["k","' + LONG + b'"]]]\n',
+            "line 3: value has 16,777,217 characters: at most 16,777,216",
+        ),
+        (b'["topics",["T","' + LONG + b'"],[1,1]]\n', "line 2: an item of topics has 16,777,217 characters"),
+        (b'["topics",["' + 4 * LONG + b'"],[1]]\n', "line 2 has more than 67108864 bytes, the most allowed"),
         (b'["group","b"]\n', "line 2: a line of kind group has 1 fields: expected 5"),
         (b"[[]]\n", "line 2: the kind of the line is []"),
         (b'["x"]\n', "line 2: the kind of the line is 'x'"),

@@ -1,12 +1,13 @@
 """Commands as bytes: exact round trip, clear refusal."""
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from replicated_namesrv.model import QueueData
 from replicated_namesrv.routes.commands import Command, PutKVConfig
-from replicated_namesrv.routes.encoding import COMMAND_FORMAT, RouteFormatError, decode_command, encode_command
+from replicated_namesrv.routes.encoding import COMMAND_FORMAT, RouteFormatError, decode_command, dump, encode_command, load
 from replicated_namesrv.routes.state import RouteInfoManager
 from tests.routes.strategies import commands
 from tests.support.routes import mapping, queues, register
@@ -77,3 +78,20 @@ def test_another_format_is_named(data: bytes) -> None:
 def test_what_is_no_command_is_refused(text: str) -> None:
     with pytest.raises(RouteFormatError, match="cannot be decoded"):
         decode_command(bytes((COMMAND_FORMAT,)) + text.encode())
+
+
+def test_a_lack_of_memory_is_no_malformed_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """orjson reports it as a JSONDecodeError. As a result of a command it would be a refusal on this node alone."""
+
+    def without_memory(_: bytes) -> object:
+        raise orjson.JSONDecodeError("Not enough memory to allocate buffer for parsing", "", 0)
+
+    line = dump(["kv", "ns", [["memory", "value"]]])
+    assert load(line)[2] == [["memory", "value"]]
+    with pytest.raises(orjson.JSONDecodeError):
+        load(line[:-1] + b"memory")
+    monkeypatch.setattr("replicated_namesrv.routes.encoding.orjson.loads", without_memory)
+    with pytest.raises(MemoryError):
+        load(line)
+    with pytest.raises(MemoryError):
+        decode_command(encode_command(PutKVConfig("ns", "k", "v"), 1))

@@ -10,7 +10,7 @@ from replicated_namesrv.model import TOPICS_MAX
 from replicated_namesrv.process import OWN_MAPPING_BYTES
 from replicated_namesrv.raft import snapshots
 from replicated_namesrv.replication.liveness import attachments
-from replicated_namesrv.routes import quotas, sizes, snapshot
+from replicated_namesrv.routes import quotas, sizes, snapshot, snapshot_checks
 from replicated_namesrv.server import connection_limits, long_answers, registrations, turn_shares
 from replicated_namesrv.settings import OWN, ROWS, Settings
 from replicated_namesrv.settings_checks import AT_MOST
@@ -175,4 +175,6 @@ def test_how_bytes_are_counted_and_blocks_are_bounded() -> None:
     assert f"A queue of a static topic mapping counts as {sizes.QUEUE_BYTES} bytes" in WORDS
     assert f"blocks of at most {snapshots.BLOCK_BYTES_MAX >> 20} MiB" in WORDS
     assert f"lines of up to {snapshot.LINE_BYTES_MAX >> 30} GiB" in WORDS
+    assert f"a line can have at most {snapshot.BACKUP_LINE_BYTES_MAX >> 20} MiB" in WORDS
+    assert f"a text at most {snapshot_checks.TEXT_CHARACTERS_MAX:,} characters" in WORDS
     assert snapshot.PART_BYTES_MAX == snapshots.BLOCK_BYTES_MAX
