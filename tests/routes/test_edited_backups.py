@@ -226,12 +226,17 @@ MEMBER = b'["live",[["C","m:1","b",0,1,[0,0,1],1,"",[],1]]]\n'
         (b'["kv","n",[["k","v"]]]\n', "line 2: namespace is 'n'"),
         (b'["namespace","n"]\n["kv","n",[["k",5]]]\n', "line 3: value is 5"),
         (b'["namespace","n"]\n["kv","n",[["k","v"],["k","w"]]]\n', "line 3: key is 'k'"),
-        (
+        pytest.param(
             b'["namespace","n"]\n["kv","n",[["k","' + LONG + b'"]]]\n',
             "line 3: value has 16,777,217 characters: at most 16,777,216",
+            id="long value",
         ),
-        (b'["topics",["T","' + LONG + b'"],[1,1]]\n', "line 2: an item of topics has 16,777,217 characters"),
-        (b'["topics",["' + 4 * LONG + b'"],[1]]\n', "line 2 has more than 67108864 bytes, the most allowed"),
+        pytest.param(
+            b'["topics",["T","' + LONG + b'"],[1,1]]\n', "line 2: an item of topics has 16,777,217 characters", id="long topic"
+        ),
+        pytest.param(
+            b'["topics",["' + 4 * LONG + b'"],[1]]\n', "line 2 has more than 67108864 bytes, the most allowed", id="long line"
+        ),
         (b'["group","b"]\n', "line 2: a line of kind group has 1 fields: expected 5"),
         (b"[[]]\n", "line 2: the kind of the line is []"),
         (b'["x"]\n', "line 2: the kind of the line is 'x'"),
