@@ -77,6 +77,8 @@ def transport_settings(settings: Settings) -> TransportSettings:
         raise SettingError(f"peers has {len(peers)} nodes; give 1, 3 or {MEMBERS_MAX}")
     dial = parse_peers("peerDial", settings.peer_dial)
     listen = parse_address("peerListen", settings.peer_listen) if settings.peer_listen else peers[settings.node_id]
+    if not 0 < (length := len(settings.cluster_id.encode())) <= NAME_BYTES_MAX:
+        raise SettingError(f"clusterId has {length} bytes; give a name of 1 to {NAME_BYTES_MAX} bytes")
     secret, tls = _secret("peerSecretFile", settings.peer_secret_file), _tls(settings)
     other = _secret("peerSecretAcceptFile", settings.peer_secret_accept_file)
     if other is not None and secret is None:

@@ -216,7 +216,11 @@ class ReplicatedNode:
 
     def _disk_alarm(self, members: list[str], now_ms: Callable[[], float]) -> DiskAlarm:
         settings = self._settings
-        disk = DiskReserve(settings.data_path, settings.disk_reserve_bytes, lambda: self.state.sizes.total)
+
+        def state_bytes() -> int:
+            return self.state.sizes.total + self._machine.unregistered_bytes
+
+        disk = DiskReserve(settings.data_path, settings.disk_reserve_bytes, state_bytes)
 
         def send(data: bytes) -> None:
             for peer in members:

@@ -68,6 +68,7 @@ from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterB
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, dump, encode_command, load
 from replicated_namesrv.routes.history import EXPIRED, LOST, UNREGISTERED, History
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
+from replicated_namesrv.routes.sizes import names_bytes
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from replicated_namesrv.routes.tables import LATER_SETTINGS
@@ -193,6 +194,7 @@ class RouteStateMachine:
         self._know_version(BASE_VERSION)
         self._unregistered = unregistered_table()
         """Broker to the revision at which it was unregistered, oldest first."""
+        self._counted_sum, self._unregistered_bytes = self._unregistered.sum, 0
         self.suspected = suspected_table()
         """Registered brokers with recorded silence."""
         self.effects: list[Effect] = []
@@ -374,6 +376,14 @@ class RouteStateMachine:
         not check this."""
         is_checked = self.command_version >= SUSPICION_VERSION
         return is_checked and self.state.member_at(removal.broker_name, removal.broker_addr) is not None
+
+    @property
+    def unregistered_bytes(self) -> int:
+        """The remembered unregistrations, counted like the state (``sizes``), which does not include them."""
+        if self._counted_sum != self._unregistered.sum:
+            self._counted_sum = self._unregistered.sum
+            self._unregistered_bytes = sum(names_bytes(key) for key in self._unregistered)
+        return self._unregistered_bytes
 
     def _note_unregistered(self, removal: BrokerRemoval) -> None:
         key = (removal.cluster_name, removal.broker_addr)

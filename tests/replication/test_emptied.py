@@ -19,6 +19,7 @@ from replicated_namesrv.replication.route_machine import (
     encode_unregister,
 )
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
+from replicated_namesrv.routes.sizes import ENTRY_BYTES
 from replicated_namesrv.routes.state import RouteSettings
 from replicated_namesrv.routes.sums import PRIME
 from tests.routes.sequences import random_command
@@ -68,6 +69,7 @@ def test_marks_go_with_the_brokers_and_the_rest_is_bounded(seed: int, monkeypatc
         assert set(machine.suspected) <= registered, f"seed {seed}"
         assert not registered & set(machine._unregistered), f"seed {seed}"
         assert len(machine._unregistered) <= UNREGISTERED_MAX
+        assert machine.unregistered_bytes == sum(2 * ENTRY_BYTES + len("".join(key).encode()) for key in machine._unregistered)
         for table in (machine.marks, machine._unregistered, machine.suspected):
             assert table.sum == sum(table._hash_of(*entry) for entry in table.items()) % PRIME
     twin = RouteStateMachine()
@@ -76,6 +78,7 @@ def test_marks_go_with_the_brokers_and_the_rest_is_bounded(seed: int, monkeypatc
         restoring.feed(chunk)
     restoring.finish()
     assert twin.digest() == machine.digest(), f"seed {seed}"
+    assert twin.unregistered_bytes == machine.unregistered_bytes
     for each in machine.state.registrations():
         removal = BrokerRemoval(each.cluster_name, each.broker_addr, each.broker_name, each.broker_id, each.epoch)
         machine.apply(encode_unregister(UnregisterBrokers((removal,)), 1_000, 1))

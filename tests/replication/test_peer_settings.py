@@ -110,6 +110,13 @@ def test_a_secret_is_taken(tmp_path: Path, content: str, mode: int) -> None:
     with_settings(tmp_path, peerSecretFile=secret_file(tmp_path, content, mode))
 
 
+@pytest.mark.parametrize("name", ["", "c" * 201, "é" * 101])
+def test_the_name_of_the_cluster_fits_into_a_hello(name: str, tmp_path: Path) -> None:
+    """A longer one failed in the handshake, where no setting is named."""
+    with pytest.raises(SettingError, match=f"^clusterId has {len(name.encode())} bytes; give a name of 1 to 200 bytes$"):
+        with_settings(tmp_path, clusterId=name)
+
+
 def test_a_second_secret_is_accepted_beside_the_first(tmp_path: Path) -> None:
     first, second = secret_file(tmp_path, "k3J9sPq-Zr7TxWv0"), tmp_path / "second"
     second.write_text("0123456789abcdef\n")

@@ -10,6 +10,7 @@ from replicated_namesrv.model import TOPICS_MAX
 from replicated_namesrv.process import OWN_MAPPING_BYTES
 from replicated_namesrv.raft import snapshots
 from replicated_namesrv.replication.liveness import attachments
+from replicated_namesrv.replication.route_machine import UNREGISTERED_MAX
 from replicated_namesrv.routes import quotas, sizes, snapshot, snapshot_checks
 from replicated_namesrv.server import connection_limits, long_answers, registrations, turn_shares
 from replicated_namesrv.settings import OWN, ROWS, Settings
@@ -177,4 +178,6 @@ def test_how_bytes_are_counted_and_blocks_are_bounded() -> None:
     assert f"lines of up to {snapshot.LINE_BYTES_MAX >> 30} GiB" in WORDS
     assert f"a line can have at most {snapshot.BACKUP_LINE_BYTES_MAX >> 20} MiB" in WORDS
     assert f"a text at most {snapshot_checks.TEXT_CHARACTERS_MAX:,} characters" in WORDS
+    unregistrations = UNREGISTERED_MAX * 2 * (sizes.ENTRY_BYTES + quotas.NAME_BYTES_MAX)
+    assert f"{UNREGISTERED_MAX:,}, so at most {(unregistrations >> 20) + 1} MiB; the oldest is forgotten" in WORDS
     assert snapshot.PART_BYTES_MAX == snapshots.BLOCK_BYTES_MAX
