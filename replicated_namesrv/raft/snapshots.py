@@ -27,8 +27,8 @@ VERSION = 2
 """The newest format that this program reads. Format 2 has members in its metadata; a file without them has format 1."""
 BLOCK_BYTES_MAX = 1 << 20
 METADATA_BYTES_MAX = 1 << 30
-"""Maximum size of the first block, which is read as a whole. Sessions with the maximum of open numbers take 1.25 MiB per node, and
-nodes that were removed keep theirs, so the maximum is far above what can be written."""
+"""Maximum size of the first block, which is read as a whole. Sessions with the maximum of open numbers take 1.25 MiB per node,
+and nodes that were removed keep theirs, so the maximum is far above what can be written."""
 PREFIX = "snapshot-"
 WRITING = "snapshot.writing"
 RECEIVING = "snapshot.receiving"

@@ -44,8 +44,8 @@ LINE_BYTES_MAX = 1 << 30
 """Maximum length of a line that is read. Earlier versions wrote lines of any length, so the limit is as large as a machine's
 memory permits."""
 BACKUP_LINE_BYTES_MAX = 64 << 20
-"""The same for a backup. All nodes read its lines in the same turn, so that no leader may be heard meanwhile. Version 0.1.0 did not
-read longer lines either."""
+"""The same for a backup. All nodes read its lines in the same turn, so that no leader may be heard meanwhile. Version 0.1.0 did
+not read longer lines either."""
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
