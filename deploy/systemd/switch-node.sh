@@ -16,7 +16,7 @@ ssh "root@$host" "
     exit 1
   fi
   systemctl stop namesrv
-  namesrv switch --to $mode /var/lib/private/namesrv -c \$file --backup $files $prefer
+  /opt/namesrv/bin/namesrv switch --to $mode /var/lib/private/namesrv -c \$file --backup $files $prefer
   code=\$?
   if [ \$code = 0 ]; then
     set -e

@@ -69,9 +69,9 @@ SSH = """\
 #!/bin/bash
 name=n${{1##*.}}
 script=$(printf %s "$2" | sed 's#/etc/namesrv#{folder}/'$name'/etc#g; s#/var/lib/private#{folder}/'$name'/lib#g')
+script=$(printf %s "$script" | sed 's#/opt/namesrv#{folder}/'$name'/opt#g')
 cd {folder}/$name
-. ./profile
-exec ip netns exec {prefix}$name bash -c "$script"
+exec ip netns exec {prefix}$name env -i PATH={folder}/$name/unit:/usr/local/bin:/usr/bin:/bin bash -c "$script"
 """
 SCP = """\
 #!/bin/bash
@@ -79,7 +79,8 @@ host=${{@: -1}} name=${{@: -1}}
 host=${{host%:}} name=n${{host##*.}}
 cp "${{@:2:$#-2}}" {folder}/$name/
 """
-"""ssh and scp to another machine."""
+"""ssh and scp to another machine. ssh runs a command in no login shell, so PATH is the one of sshd: it has systemctl, but not
+what /etc/profile.d adds."""
 
 
 def blocks(heading: str) -> list[str]:
@@ -229,9 +230,18 @@ class Machines:
         self.well()
 
     def write_profile(self, name: str) -> None:
-        """Write the variables of a machine to a file. Scripts that reach the machine use them, as after ssh."""
+        """Write the variables of a machine to a file. Scripts that reach the machine use them, as in a login shell."""
         exports = (f"export {variable}={shlex.quote(value)}" for variable, value in self.environment(name).items())
         (self.folder / name / "profile").write_text("\n".join(exports))
+
+    def allow_ssh(self, name: str) -> None:
+        """Create what a command over ssh finds: systemctl in its PATH, and the programs of /opt/namesrv by their full name."""
+        own = self.folder / name
+        self.write_profile(name)
+        for file in (own / "unit" / "systemctl", own / "opt" / "bin" / "namesrv"):
+            file.parent.mkdir(parents=True)
+            file.write_text(f'#!/bin/sh\n. {own / "profile"}\nexec {own / "bin" / file.name} "$@"\n')
+            file.chmod(0o755)
 
     def use_installed(self, name: str) -> None:
         """Let ``namesrv`` on a machine be the one in /opt/namesrv, which is installed with the Python of the tests."""
@@ -330,7 +340,7 @@ def test_running_nodes_are_switched_as_typed(machines: Machines) -> None:
     machines.start()
     machines.run("n1", "namesrv kv put ORDER_TOPIC_CONFIG orders broker-0:4")
     for name in NAMES:
-        machines.write_profile(name)
+        machines.allow_ssh(name)
     for program, text in (("ssh", SSH), ("scp", SCP)):
         file = machines.folder / "n1" / "bin" / program
         file.write_text(text.format(folder=machines.folder, prefix=machines.prefix))
