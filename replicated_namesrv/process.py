@@ -88,10 +88,6 @@ class NodeService(RemotingService, AdminService, Protocol):
     def on_log_events(self, events: LogEvents) -> None:
         """``events`` gets everything else in the log that belongs in an audit log. No-op in AP."""
 
-    @property
-    def group_id(self) -> str:
-        """Identifies the cluster: two clusters of the same name have different ids. Empty while it is unknown, and in AP."""
-
     def on_failure(self, stop: Callable[[str], None]) -> None:
         """``stop(reason)`` is called when the service cannot continue and the process should end."""
 

@@ -85,6 +85,10 @@ class MembersService(Protocol):
     def node_addresses(self) -> list[NodeAddress]:
         """Where brokers and clients reach the nodes that this one knows, itself included."""
 
+    @property
+    def group_id(self) -> str:
+        """Identifies the cluster: two clusters of the same name have different ids. Empty while it is unknown, and in AP."""
+
     def members(self) -> list[dict[str, object]]:
         """The members of the cluster, ready for JSON. Raises SettingError in AP."""
 

@@ -70,6 +70,7 @@ async def _send_backup(request: web.Request) -> web.StreamResponse:
         "revision": state.revision,
         "mode": context.settings.mode,
         "clusterId": settings.cluster_id,
+        **({"groupId": context.service.group_id} if context.service.group_id else {}),
         "nodeId": settings.node_id,
         "timeMs": int(time.time() * 1000),
         "softwareVersion": __version__,

@@ -158,6 +158,7 @@ def _save(file: Path, found: Recovered, state: RouteInfoManager) -> None:
         "revision": state.revision,
         "mode": "cp",
         "clusterId": found.cluster,
+        "groupId": found.group,
         "nodeId": found.node,
         "timeMs": time.time_ns() // 1_000_000,
         "softwareVersion": __version__,

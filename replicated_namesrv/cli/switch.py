@@ -18,10 +18,18 @@ With ``--walk COMMAND`` the command switches running nodes instead, one at a tim
 
 No file is deleted. The command refuses, and changes nothing, if data would be lost. There are two cases. First, the given files
 disagree about a key or a shared setting, and --prefer names no winner. Second, DIR has a value of a key or of a shared setting
-that no given file has: with ``--to cp`` in kvConfig.json, runtime.properties or a CP log; with ``--to ap`` in a CP log of a
-higher revision than the backup. If DIR has no CP log because it was switched to AP already, any difference between it and the
-backup is refused, deleted keys included; with --prefer, the backup is used. After a crash, run the command again: it completes
-the work.
+that no given file has: with ``--to cp`` in kvConfig.json, runtime.properties or a CP log; with ``--to ap`` in a CP log that is
+not known to be older than the backup. If DIR has no CP log because it was switched to AP already, any difference between it and
+the backup is refused, deleted keys included; with --prefer, the backup is used. After a crash, run the command again: it
+completes the work.
+
+A cluster that is founded anew with empty disks has the same clusterId and counts its revisions from 0. So revisions say what is
+older only within one founding (``groupId``). ``--to ap`` with a CP log and a backup that have other values:
+
+    revision of the log   founding             outcome
+    > that of the backup  any                  refused: take a new backup
+    <=                    the same             the backup is used
+    <=                    another or unknown   refused; with --prefer, the backup is used
 """
 
 import argparse
@@ -53,7 +61,7 @@ from replicated_namesrv.files import give_to_owner, is_held, sync_folder, write_
 from replicated_namesrv.raft.file_storage import LOCK
 from replicated_namesrv.raft.identity import IDENTITY
 from replicated_namesrv.raft.raft_errors import IdentityError, RaftError
-from replicated_namesrv.raft.recovery import check_unused, recover
+from replicated_namesrv.raft.recovery import Recovered, check_unused, recover
 from replicated_namesrv.replication.cluster_restore import RestorableMachine
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.encoding import RouteFormatError
@@ -141,7 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
         _check_shared_settings(directory / RUN_TIME_FILE, sides)
         _check_earlier_log(directory / RAFT, sides)
     else:
-        _check_log(directory / RAFT, winner, arguments.backup[sides.index(winner)])
+        _check_log(directory / RAFT, winner, arguments.backup[sides.index(winner)], arguments.prefer is not None)
         was_switched = not (directory / RAFT).is_dir() and _has_log(directory) and kv_file.exists()
         if was_switched and arguments.prefer is None:
             _check_switched(own, directory / RUN_TIME_FILE, winner)
@@ -287,7 +295,7 @@ def _check_earlier_log(directory: Path, sides: list[Side]) -> None:
     DisagreementError, StorageError."""
     remedy = f"if this log is of an earlier cluster and not needed, rename {directory} first"
     try:
-        state = _state_on(directory)[1]
+        state = _disk(directory)[1]
     except StorageError as error:
         raise StorageError(f"{error}; {remedy}") from None
     names = missing_names(entries_in(state.kv_table()), sides)
@@ -302,37 +310,45 @@ def _check_earlier_log(directory: Path, sides: list[Side]) -> None:
         )
 
 
-def _state_on(directory: Path) -> tuple[str | None, RouteInfoManager]:
-    """The cluster and the state on a disk; no cluster and an empty state if the node never was part of one. Raises
-    StorageError."""
+def _disk(directory: Path) -> tuple[Recovered | None, RouteInfoManager]:
+    """What is on a disk, and the state; None and an empty state if the node never was part of a cluster. Raises StorageError."""
     machine = RouteStateMachine()
     if not directory.is_dir():
         return None, machine.state
     try:
-        return recover(directory, RestorableMachine(machine)).cluster, machine.state
+        return recover(directory, RestorableMachine(machine)), machine.state
     except IdentityError:
         return None, machine.state
     except (RaftError, RouteFormatError, OSError) as error:
         raise StorageError(f"nothing was changed: {directory}: {error}") from None
 
 
-def _check_log(directory: Path, backup: Side, file: Path) -> None:
-    """Check that the log on this disk has no KV entry and no shared setting newer than the backup. Raises DisagreementError,
-    StorageError."""
+def _check_log(directory: Path, backup: Side, file: Path, is_chosen: bool) -> None:
+    """Check that the log on this disk has no KV entry and no shared setting that may be newer than the backup. ``is_chosen``:
+    --prefer names the backup. Raises DisagreementError, StorageError."""
     head = check_file(file)
-    cluster, state = _state_on(directory)
-    if cluster is None:
+    disk, state = _disk(directory)
+    if disk is None:
         return
-    if head.fields.get("clusterId") != cluster:
+    cluster, group = head.fields.get("clusterId"), head.fields.get("groupId")
+    if cluster != disk.cluster:
         raise DisagreementError(
-            f"nothing was changed: {file} is of cluster {head.fields.get('clusterId')}, and {directory} of {cluster}; give a "
-            "backup of this cluster"
+            f"nothing was changed: {file} is of cluster {cluster}, and {directory} of {disk.cluster}; give a backup of "
+            "this cluster"
         )
-    disk = Side(str(directory), entries_in(state.kv_table()), shown_settings(state.settings))
-    if state.revision > head.revision and (newer := conflicts_of([disk, backup], backup)):
+    own = Side(str(directory), entries_in(state.kv_table()), shown_settings(state.settings))
+    different = conflicts_of([own, backup], backup)
+    remedy = "start the cluster, stop all writes, take a new backup, and stop the cluster again"
+    if state.revision > head.revision and different:
         raise DisagreementError(
-            f"nothing was changed: {directory} has revision {state.revision} and the backup {head.revision}; {listed(newer)}; "
-            "start the cluster, stop all writes, take a new backup, and stop the cluster again"
+            f"nothing was changed: {directory} has revision {state.revision} and the backup {head.revision}; "
+            f"{listed(different)}; {remedy}"
+        )
+    if group != disk.group and different and not is_chosen:
+        why = "does not say which founding of the cluster it is of" if group is None else "is of another founding of the cluster"
+        raise DisagreementError(
+            f"nothing was changed: {file} {why}, so it may lack changes of {directory}; {listed(different)}; {remedy}; or, to "
+            f"use the values of the backup nevertheless, repeat the command with --prefer {file}"
         )
 
 

@@ -1,6 +1,8 @@
 """The identity of a data directory: its node, cluster and incarnation, and the progress of founding."""
 
 import json
+from collections.abc import Mapping
+from hashlib import blake2b
 from zlib import crc32
 
 from replicated_namesrv.raft.interfaces import Storage
@@ -23,6 +25,12 @@ def is_member_on(storage: Storage) -> bool:
         return bool(json.loads(storage.read(IDENTITY).rsplit(b"\n", 2)[0])["state"] == MEMBER)
     except (ValueError, KeyError, TypeError):
         return True
+
+
+def group_of(founders: Mapping[str, int]) -> str:
+    """The id of the cluster with these founders, node -> incarnation. Two clusters of the same name have different ids. Empty if
+    there are no founders."""
+    return blake2b(repr(sorted(founders.items())).encode(), digest_size=4).hexdigest() if founders else ""
 
 
 class Identity:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from replicated_namesrv.raft.configuration import Configuration, change_in
 from replicated_namesrv.raft.entry_log import ENTRIES_READ_MAX, Log
 from replicated_namesrv.raft.file_storage import LOCK
+from replicated_namesrv.raft.identity import group_of
 from replicated_namesrv.raft.inspection import UntouchedStorage, inspect
 from replicated_namesrv.raft.interfaces import StateMachine
 from replicated_namesrv.raft.payloads import PROPOSALS, unpack_groups
@@ -31,6 +32,8 @@ class Recovered(NamedTuple):
 
     node: str
     cluster: str
+    group: str
+    """``group_of`` the founders."""
     members: tuple[str, ...]
     last_index: int
     last_term: int
@@ -86,6 +89,7 @@ def recover(directory: Path, machine: StateMachine) -> Recovered:
     return Recovered(
         identity["node"],
         identity["cluster"],
+        group_of(identity["founders"]),
         tuple(sorted(configuration.members)),
         log.last_index,
         log.term_at(log.last_index) or 0,

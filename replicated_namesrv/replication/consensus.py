@@ -21,12 +21,12 @@ import logging
 from asyncio import Future
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
 
 from replicated_namesrv.errors import OutcomeUnknownError, SettingError, StorageError, UnavailableError
 from replicated_namesrv.model import ChangeOrigin
+from replicated_namesrv.raft.identity import group_of
 from replicated_namesrv.raft.interfaces import NEVER, Committed, Observer, Outcome, ReadOutcome, ReadReady, Rejected, StateMachine
 from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.members import Members
@@ -348,8 +348,7 @@ class RaftConsensus(Observer):
     def group_id(self) -> str:
         """Identifies the cluster that this data directory belongs to. Two clusters of the same name have different ids. Empty
         while it is unknown."""
-        founders = {} if self._node is None else self._node.identity.founders
-        return blake2b(repr(sorted(founders.items())).encode(), digest_size=4).hexdigest() if founders else ""
+        return "" if self._node is None else group_of(self._node.identity.founders)
 
     @property
     def applied_members(self) -> tuple[int, dict[str, str]]:

@@ -3,6 +3,7 @@ procedure."""
 
 import fcntl
 import json
+import shutil
 from pathlib import Path
 
 from replicated_namesrv.compat.kv_file import read_kv_file, write_kv_file
@@ -153,6 +154,51 @@ async def test_a_log_with_newer_entries_than_the_backup_is_refused(tmp_path: Pat
     for repeated in (("--backup", str(late)), ("--backup", str(early), "--prefer", str(early))):
         assert (await run("switch", "--to", "ap", str(data), *repeated)).code == 0
     assert read_kv_file(data / "kvConfig.json") == {"N": {"k": "one"}}
+
+
+async def test_a_backup_of_an_earlier_founding_is_refused_until_it_is_preferred(tmp_path: Path) -> None:
+    """The cluster was founded anew with an empty disk and the same clusterId. Its revisions do not say what is newer."""
+    data, old, new = tmp_path / "n1", tmp_path / "old.backup", tmp_path / "new.backup"
+    async with operated(tmp_path, 1) as cluster:
+        for number in range(5):
+            assert (await http(cluster.admin_ports[0], f"/v1/kv/N/k{number}", "PUT", b"v")).status == 200
+        assert (await run("backup", str(old), "-a", cluster.admin)).code == 0
+    shutil.rmtree(data)
+    async with operated(tmp_path, 1) as cluster:
+        assert (await http(cluster.admin_ports[0], "/v1/kv/N/acked1", "PUT", b"v")).status == 200
+        assert (await run("backup", str(new), "-a", cluster.admin)).code == 0
+    refused = await run("switch", "--to", "ap", str(data), "--backup", str(old), "--dry-run")
+    assert (refused.code, "is of another founding of the cluster" in refused.err) == (1, True), refused
+    assert "the files disagree about key N/acked1, key N/k0" in refused.err
+    for files in ((str(new),), (str(old), "--prefer", str(old))):
+        done = await run("switch", "--to", "ap", str(data), "--backup", *files, "--dry-run")
+        assert done.code == 0, done
+
+
+async def test_a_log_that_is_older_than_the_backup_is_no_obstacle(tmp_path: Path) -> None:
+    """The node was down when the others acknowledged changes and deletions."""
+    data, aside, late = tmp_path / "n1", tmp_path / "earlier", tmp_path / "late.backup"
+    async with operated(tmp_path, 1) as cluster:
+        assert (await http(cluster.admin_ports[0], "/v1/kv/N/gone", "PUT", b"v")).status == 200
+    shutil.copytree(data, aside)
+    async with operated(tmp_path, 1) as cluster:
+        assert (await http(cluster.admin_ports[0], "/v1/kv/N/gone", "DELETE")).status == 200
+        assert (await http(cluster.admin_ports[0], "/v1/kv/N/k", "PUT", b"v")).status == 200
+        assert (await run("backup", str(late), "-a", cluster.admin)).code == 0
+    done = await run("switch", "--to", "ap", str(aside), "--backup", str(late))
+    assert (done.code, read_kv_file(aside / "kvConfig.json")) == (0, {"N": {"k": "v"}}), done
+
+
+async def test_a_backup_without_a_founding_is_compared_with_the_log(tmp_path: Path) -> None:
+    data, same, other = tmp_path / "n1", tmp_path / "same", tmp_path / "other"
+    async with operated(tmp_path, 1) as cluster:
+        assert (await http(cluster.admin_ports[0], "/v1/kv/N/k", "PUT", b"v")).status == 200
+    backup_file(same, {"k": "old", "more": "v"}, mode="cp")
+    refused = await run("switch", "--to", "ap", str(data), "--backup", str(same), "--dry-run")
+    assert (refused.code, "does not say which founding" in refused.err) == (1, True), refused
+    state = backup_file(other, {"k": "v"}, mode="cp")
+    done = await run("switch", "--to", "ap", str(data), "--backup", state, "--dry-run")
+    assert done.code == 0, done
 
 
 async def test_the_log_of_a_cp_node_with_values_that_no_backup_has_is_not_set_aside(tmp_path: Path) -> None:

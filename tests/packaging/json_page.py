@@ -359,7 +359,12 @@ OUTPUTS: dict[str, JsonOutput] = {
         "name and size of the file, and the fields of its first line: `format`, `version`, `revision`, `mode`, `clusterId`, "
         "`nodeId`, `timeMs`, `softwareVersion` and others",
         record(
-            {"readLevel": TEXT, "stalenessMs": TEXT, "recoveredFromDisk": record(lastIndex=COUNT, lastTerm=COUNT)},
+            {
+                "groupId": TEXT,
+                "readLevel": TEXT,
+                "stalenessMs": TEXT,
+                "recoveredFromDisk": record(lastIndex=COUNT, lastTerm=COUNT),
+            },
             file=TEXT,
             bytes=COUNT,
             **BACKUP_HEAD,
