@@ -13,16 +13,19 @@ With ``--swap COMMAND`` it replaces the servers of the list one after the other.
 3. It waits until that server is of the other kind, every broker has registered there, and its answers equal those of the others.
 
 So at most one server is incomplete at any time, and clients use the others meanwhile. To go back, run the command with a
-COMMAND that does the opposite.
+COMMAND that does the opposite, and that also replaces the old kvConfig.json of RocketMQ's server (``namesrv kv export``).
+
+RocketMQ's servers do not list their KV namespaces. So only ``ORDER_TOPIC_CONFIG``, those of ``--namespace``, and those that
+servers of ours list are compared and saved.
 """
 
 import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from replicated_namesrv.cli.admin import admin_of, given_addresses
 from replicated_namesrv.cli.client import (
@@ -58,6 +61,8 @@ HELP = "replace RocketMQ's own name servers by ours one at a time, or go back"
 WITHIN_S = 180
 LOOK_PAUSE_S = 0.5
 DIFFERENCES_SHOWN = 10
+_NEVER_LISTED = "RocketMQ's name servers do not list their KV namespaces"
+_REMEDY = "See the log of the new server. If it serves, repeat the command; else start the old server again"
 OURS, JAVA, SILENT = "ours", "rocketmq", "no answer"
 _PER_MACHINE = ("rocketmqHome", "kvConfigPath", "configStorePath", "listenPort", "bindAddress")
 """Settings that contain paths or addresses of one machine."""
@@ -123,14 +128,14 @@ async def _adopt(servers: NameServers, arguments: argparse.Namespace) -> int:
         raise SettingError(f"give --swap COMMAND together with --to {OURS} or --to {JAVA}, which says what COMMAND starts")
     configs = await _configs(servers)
     comparison = await _compare(servers, arguments)
-    unlisted = await _unlisted(servers, arguments, configs)
-    for reason in unlisted:
+    known = await _known(servers, arguments, configs)
+    for reason in known.unlisted.values():
         print(f"KV namespaces unknown: {reason}; or give the namespaces with --namespace", file=sys.stderr)
-    is_complete = not unlisted or bool(arguments.namespace)
+    is_complete = not known.unlisted or bool(arguments.namespace)
     if arguments.save is not None and not is_complete:
         raise AdoptError("nothing was saved: KV namespaces are unknown")
     if arguments.save is not None:
-        await _save(servers, arguments, comparison, configs)
+        await _save(servers, arguments, comparison, configs, known)
     swapped: list[dict[str, Any]] = []
     if arguments.swap:
         for address in arguments.only or servers.addresses:
@@ -140,19 +145,22 @@ async def _adopt(servers: NameServers, arguments: argparse.Namespace) -> int:
             elif not arguments.json:
                 print(f"{address}: it is {arguments.to} already")
         configs, comparison = await _configs(servers), await _compare(servers, arguments)
+        known = await _known(servers, arguments, configs)
     kinds = {address: _kind(configs.get(address)) for address in servers.addresses}
     if arguments.json:
         print_json(
             {
                 "servers": kinds,
                 "equal": not comparison.differs and not comparison.unreachable and is_complete,
+                "namespaces": known.names,
+                "namespacesUnknown": {**known.unlisted, **dict.fromkeys(known.unlisting, _NEVER_LISTED)},
                 "settings": _notable(configs),
                 "swapped": swapped,
                 "savedTo": None if arguments.save is None else str(arguments.save),
             }
         )
     else:
-        _report(arguments, servers, kinds, configs, comparison)
+        _report(servers, kinds, configs, comparison, known)
     if comparison.differs:
         return BAD
     return FOUND if is_complete and not comparison.unreachable else USAGE
@@ -188,11 +196,27 @@ async def _namespaces(servers: NameServers, arguments: argparse.Namespace) -> tu
     return await known_namespaces(admin, given_addresses(arguments, admin), servers.addresses, arguments.namespace)
 
 
-async def _unlisted(servers: NameServers, arguments: argparse.Namespace, configs: dict[str, dict[str, str]]) -> list[str]:
-    """Why the KV namespaces of servers of ours are unknown. RocketMQ's own never list them."""
-    _, unlisted = await _namespaces(servers, arguments)
-    without = {admin_port_of(address) for address in servers.addresses if _kind(configs.get(address)) != OURS}
-    return [reason for admin, reason in unlisted.items() if admin not in without]
+class _Known(NamedTuple):
+    """The KV namespaces that are compared and saved. Others may exist on servers that do not list theirs."""
+
+    names: list[str]
+    unlisted: dict[str, str]
+    """For each admin port of ours that does not list its namespaces, the reason."""
+    unlisting: list[str]
+    """RocketMQ's servers, which never list them."""
+
+    @property
+    def remark(self) -> str:
+        """What was left out, and the remedy. Empty: nothing that is known."""
+        return f"{_NEVER_LISTED} ({' '.join(self.unlisting)}): name others with --namespace" if self.unlisting else ""
+
+
+async def _known(servers: NameServers, arguments: argparse.Namespace, configs: dict[str, dict[str, str]]) -> _Known:
+    names, unlisted = await _namespaces(servers, arguments)
+    kinds = {address: _kind(configs.get(address)) for address in servers.addresses}
+    without = {admin_port_of(address) for address, kind in kinds.items() if kind != OURS}
+    reasons = {admin: reason for admin, reason in unlisted.items() if admin not in without}
+    return _Known(names, reasons, [address for address, kind in kinds.items() if kind == JAVA])
 
 
 def _notable(configs: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
@@ -207,7 +231,11 @@ def _notable(configs: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
 
 
 async def _save(
-    servers: NameServers, arguments: argparse.Namespace, comparison: Comparison, configs: dict[str, dict[str, str]]
+    servers: NameServers,
+    arguments: argparse.Namespace,
+    comparison: Comparison,
+    configs: dict[str, dict[str, str]],
+    known: _Known,
 ) -> None:
     """Raises AdoptError, SettingError, StorageError."""
     if comparison.keys or comparison.settings or comparison.unreachable:
@@ -219,7 +247,7 @@ async def _save(
     if (folder / "kvConfig.json").exists() or (folder / RUN_TIME_FILE).exists():
         raise SettingError(f"--save {folder}: it has a kvConfig.json or a {RUN_TIME_FILE} already; give an empty folder")
     table: KVTable = {}
-    for namespace in (await _namespaces(servers, arguments))[0]:
+    for namespace in known.names:
         _, response = await servers.query(list_kv_request(namespace))
         entries = read_kv_table(response)
         if entries:
@@ -229,7 +257,10 @@ async def _save(
     write_kv_file(folder / "kvConfig.json", table)
     write_atomically(folder / RUN_TIME_FILE, store_properties(shared))
     if not arguments.json:
-        print(f"saved {sum(map(len, table.values()))} KV entries and {len(shared)} shared settings to {folder}")
+        entries_of = f"{sum(map(len, table.values()))} KV entries of the namespaces {', '.join(known.names)}"
+        print(f"saved {entries_of}, and {len(shared)} shared settings to {folder}")
+        if known.remark:
+            print(f"entries of other namespaces were not saved: {known.remark}, and another folder")
 
 
 async def _swap(servers: NameServers, arguments: argparse.Namespace, address: str) -> dict[str, Any] | None:
@@ -251,7 +282,7 @@ async def _swap(servers: NameServers, arguments: argparse.Namespace, address: st
     words = filled(words_of("--swap", arguments.swap), address_values(address))
     await run_script("--swap", address, words, arguments.within)
     progress = ProgressLine()
-    waits_for = "the new server to answer"
+    waits_for, remedy = "the new server to answer", _REMEDY
     while time.monotonic() - started < arguments.within:
         now = _kind((await _configs(servers)).get(address))
         if now == kind:
@@ -268,12 +299,22 @@ async def _swap(servers: NameServers, arguments: argparse.Namespace, address: st
                     )
                 return {"address": address, "from": kind, "to": now, "seconds": took_s}
             waits_for = _missing(comparison)
+            remedy = _kv_remedy(address, servers.addresses) if comparison.keys else _REMEDY
         progress.show(f"{address}: waiting for {waits_for}")
         await asyncio.sleep(LOOK_PAUSE_S)
     progress.clear()
     raise AdoptError(
-        f"{address}: after {arguments.within} s still waiting for {waits_for}; the other servers were not touched. See the "
-        "log of the new server. If it serves, repeat the command; else start the old server again"
+        f"{address}: after {arguments.within} s still waiting for {waits_for}; the other servers were not touched. {remedy}"
+    )
+
+
+def _kv_remedy(address: str, addresses: Sequence[str]) -> str:
+    """What to do if the new server at ``address`` has other KV entries than the others."""
+    other = next(each for each in addresses if each != address)
+    return (
+        "The new server has other KV entries, probably those of an old kvConfig.json: stop it, replace this file by that of "
+        f"'namesrv kv export FILE -n {other}', and start it; or change its entries with 'namesrv kv'. Let the command of --swap "
+        "replace the file on the other servers, too. When 'namesrv diff' says that the servers are equal, repeat the command"
     )
 
 
@@ -291,11 +332,11 @@ def _missing(comparison: Comparison) -> str:
 
 
 def _report(
-    arguments: argparse.Namespace,
     servers: NameServers,
     kinds: dict[str, str],
     configs: dict[str, dict[str, str]],
     comparison: Comparison,
+    known: _Known,
 ) -> None:
     print_table(("name server", "kind"), [(address, kinds[address]) for address in servers.addresses])
     for name, values in sorted(_notable(configs).items()):
@@ -303,4 +344,6 @@ def _report(
         print(f"setting {name}: {', '.join(sorted(set(values.values())))} at {', '.join(values)}{shared}")
     if _notable(configs):
         print("start the new nodes with the same properties file (-c), so that they have the other settings, too")
-    print_comparison(comparison, DIFFERENCES_SHOWN)
+    print_comparison(comparison, DIFFERENCES_SHOWN, is_complete=not known.unlisted and not known.unlisting)
+    if known.remark:
+        print(f"KV namespaces compared: {', '.join(known.names)}. {known.remark}")

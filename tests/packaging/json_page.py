@@ -293,10 +293,13 @@ OUTPUTS: dict[str, JsonOutput] = {
     "adopt": JsonOutput(
         ("adopt",),
         "for each server, whether it is RocketMQ's (`rocketmq`), this project's (`ours`) or gives `no answer`; and which "
-        "servers were replaced (`swapped`)",
+        "servers were replaced (`swapped`). `equal` is about the KV namespaces in `namespaces`. The servers in "
+        "`namespacesUnknown` may have others",
         record(
             servers=table(one_of("ours", "rocketmq", "no answer")),
             equal=TRUTH,
+            namespaces=many(TEXT),
+            namespacesUnknown=table(TEXT),
             settings=table(table(TEXT)),
             swapped=many(record(address=TEXT, from_=TEXT, to=TEXT, seconds=NUMBER)),
             savedTo=maybe(TEXT),
