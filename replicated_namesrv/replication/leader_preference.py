@@ -62,7 +62,10 @@ def preferred_leaders(settings: Settings, members: Sequence[str]) -> list[str]:
     names = [name.strip() for name in settings.leader_priority.split(",") if name.strip()]
     for name in names:
         if name not in members and not settings.join:
-            raise SettingError(f"leaderPriority={settings.leader_priority}: {name} is not a node; give {', '.join(members)}")
+            raise SettingError(
+                f"leaderPriority={settings.leader_priority}: {name} is not a node in peers; give {', '.join(members)}. If {name} "
+                "was added to the cluster later, replace peers by join (docs/members.md)"
+            )
     return names
 
 

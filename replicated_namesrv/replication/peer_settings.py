@@ -15,7 +15,8 @@ from replicated_namesrv.raft.raft_errors import TransportError
 from replicated_namesrv.raft.transport import TransportSettings
 from replicated_namesrv.settings import Settings, parse_address
 
-MEMBERS_MAX = 5
+FOUNDERS_MAX = 5
+"""Maximum number of nodes in ``peers``, which found a cluster. Up to ``members.VOTERS_MAX`` can vote after more were added."""
 SECRET_BYTES_MIN = 16
 SECRET_DISTINCT_MIN = 6
 """Minimum number of different bytes in a secret. Of 30,000 secrets of 16 random hexadecimal digits, one has fewer."""
@@ -68,13 +69,12 @@ def transport_settings(settings: Settings) -> TransportSettings:
         raise SettingError(f"nodeId={settings.node_id} is not among peers={settings.peers}; give one of {', '.join(peers)}")
     if settings.join:
         pass  # these members are the ones that a joining node contacts first
-    elif len(peers) % 2 == 0:
+    elif len(peers) % 2 == 0 or len(peers) > FOUNDERS_MAX:
         raise SettingError(
-            f"peers has {len(peers)} nodes: an even number tolerates no more failures than {len(peers) - 1} nodes do, and needs "
-            f"a larger majority; give {len(peers) - 1} or {len(peers) + 1}"
+            f"peers has {len(peers)} nodes; give 1, 3 or {FOUNDERS_MAX} nodes that found a cluster: an even number tolerates no "
+            "more failures than one node fewer. If members of the cluster were added or removed, replace peers by join "
+            "(docs/members.md)"
         )
-    elif len(peers) > MEMBERS_MAX:
-        raise SettingError(f"peers has {len(peers)} nodes; give 1, 3 or {MEMBERS_MAX}")
     dial = parse_peers("peerDial", settings.peer_dial)
     listen = parse_address("peerListen", settings.peer_listen) if settings.peer_listen else peers[settings.node_id]
     if not 0 < (length := len(settings.cluster_id.encode())) <= NAME_BYTES_MAX:

@@ -87,7 +87,9 @@ def test_p5_each_transfer_doubles_the_pause() -> None:
 
 def test_a_name_that_is_no_node_is_refused() -> None:
     settings = load_settings(None, {"leaderPriority": "n2, n9"}, {})
-    with pytest.raises(SettingError, match=r"n9 is not a node; give n1, n2, n3"):
+    with pytest.raises(
+        SettingError, match=r"n9 is not a node in peers; give n1, n2, n3\. If n9 was added .* replace peers by join"
+    ):
         preferred_leaders(settings, ["n1", "n2", "n3"])
 
 

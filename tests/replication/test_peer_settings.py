@@ -46,6 +46,15 @@ def test_peer_dial_names_members_and_nodes_that_become_members(tmp_path: Path) -
         with_settings(tmp_path, peerDial="n4")
 
 
+@pytest.mark.parametrize("count", [2, 4, 6, 7])
+def test_a_number_of_nodes_that_founds_no_cluster_is_refused_with_the_remedy_for_a_changed_one(
+    count: int, tmp_path: Path
+) -> None:
+    peers = ",".join(f"n{number}=127.0.0.{number}:9896" for number in range(1, count + 1))
+    with pytest.raises(SettingError, match=rf"peers has {count} nodes; give 1, 3 or 5 nodes .* replace peers by join"):
+        with_settings(tmp_path, peers=peers)
+
+
 async def test_a_name_in_peer_dial_alone_makes_no_member(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with operated(tmp_path, 1, peerDial="n1=127.0.0.1:1,n2=127.0.0.1:1") as cluster:
         service = cluster.nodes[0].service
