@@ -5,7 +5,7 @@ node is not a member or has not found a leader that is one. Another node can sen
 this node does not know yet become peers. Votes and acknowledgements are counted by the configuration alone.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 
 from replicated_namesrv.raft.configuration import Change, Configuration
 from replicated_namesrv.raft.followers import Followers
@@ -177,6 +177,12 @@ class Group:
         if not self._context.config.defences.lasting_leader:
             return leader is not None
         return leader == self._context.node_id or leader in self._configuration.members or leader in self.hint[1]
+
+    @property
+    def leaving(self) -> Set[str]:
+        """Members that were removed lately. A node that applies its log after a start may not know their addresses, and needs
+        none."""
+        return self._leaving.keys()
 
     @property
     def accepts_strangers(self) -> bool:

@@ -237,7 +237,7 @@ class RaftService:
             if address is not None:
                 addresses[peer] = address
         self.transport.set_peers(addresses)
-        self._note_unknown_addresses(sorted(set(node.peers) - addresses.keys()))
+        self._note_unknown_addresses(sorted(set(node.peers) - addresses.keys() - node.group.leaving))
 
     def _note_unknown_addresses(self, peers: list[str]) -> None:
         before, self._address_problem = self._address_problem, None

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from replicated_namesrv.raft import raft_service
 from replicated_namesrv.raft.interfaces import Committed, Outcome, ReadReady, Rejected
 from replicated_namesrv.raft.member_changes import MemberChange
 from replicated_namesrv.raft.members import Kind
@@ -33,13 +34,15 @@ class Group:
         self.addresses = {name: ("127.0.0.1", port) for name, port in zip(names, free_ports(len(names)), strict=True)}
         self.services: dict[str, RaftService] = {}
         self.machines: dict[str, Machine] = {}
+        self.leaving_ms = 1_000
 
     async def start(self, name: str) -> RaftService:
         joins = name not in self.founders
         known = [*self.founders, name] if joins else self.founders
         settings = TransportSettings(name, "test", {n: self.addresses[n] for n in known}, self.addresses[name], SECRET)
         self.machines[name] = Machine()
-        service = RaftService(settings, self.folder / name, self.machines[name], RaftConfig(leaving_ms=1_000), joins=joins)
+        config = RaftConfig(leaving_ms=self.leaving_ms)
+        service = RaftService(settings, self.folder / name, self.machines[name], config, joins=joins)
         await service.start()
         self.services[name] = service
         return service
@@ -123,6 +126,30 @@ async def test_a_cluster_grows_to_five_and_a_dead_node_and_the_leader_are_remove
         await until(lambda: gone not in rest.transport.peers, "the end of its connections")
         errors = group.services[gone].transport.peers.values()
         await until(lambda: any("is not a member" in state.error for state in errors), "the reason that it is refused")
+    finally:
+        await group.stop()
+
+
+async def test_a_restarted_node_misses_no_address_of_a_member_that_its_log_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, warnings = Group(tmp_path, ["n1", "n2", "n3", "n4"]), list[str]()
+    group.leaving_ms = 60_000
+    try:
+        await group.found()
+        await group.change(MemberChange("add", "n4", group.addresses["n4"], observer=True))
+        await group.change(MemberChange("remove", "n4"))
+        leader = group.leader
+        assert leader is not None
+        name = next(name for name in group.founders if name != leader.node.node_id)
+        await group.services.pop(name).stop()
+        monkeypatch.setattr(raft_service, "_warn", warnings.append)
+        started = await group.start(name)
+        await until(lambda: "n4" in started.node.peers and "n4" in started.node.group.leaving, "the removal from its log")
+        started._follow_members()
+        assert started.status()["problem"] is None
+        assert not [each for each in warnings if "no address of n4" in each]
+        assert "n4" in started.node.peers, "it still learns of its removal"
     finally:
         await group.stop()
 
