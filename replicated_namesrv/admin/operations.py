@@ -17,7 +17,14 @@ from replicated_namesrv.admin.diagnosis import even_size_warning
 from replicated_namesrv.admin.json_views import state_for
 from replicated_namesrv.admin.paging import is_number
 from replicated_namesrv.admin.responses import json_error, json_response
-from replicated_namesrv.errors import BodyError, NamesrvError, OutcomeUnknownError, SettingError, UnavailableError
+from replicated_namesrv.errors import (
+    BodyError,
+    NamesrvError,
+    OutcomeUnknownError,
+    PartlyDoneError,
+    SettingError,
+    UnavailableError,
+)
 from replicated_namesrv.routes import backup as backups
 from replicated_namesrv.routes.encoding import RouteFormatError
 from replicated_namesrv.routes.quotas import Quotas
@@ -217,7 +224,10 @@ async def change_member(request: web.Request) -> web.Response:
     await _announce(request)
     if new is None or address is None:
         await context.service.change_member(action, name, address, observer == "true")
-    changed = True if new is None or address is None else await _replace(context, name, new, address)
+    try:
+        changed = True if new is None or address is None else await _replace(context, name, new, address)
+    except _HalfReplacedError as error:
+        return json_error(503, str(error), error.remedy, "unknown")
     members = context.service.members()
     warning = even_size_warning(members)
     return json_response({"changed": changed, "members": members, **({"warning": warning} if warning else {})})
@@ -242,9 +252,18 @@ def _check_new(old: str, new: str, row: Mapping[str, object] | None, is_continue
         )
 
 
+class _HalfReplacedError(PartlyDoneError):
+    """The new node of a replacement was added, and the old one was not removed. ``remedy``: the next step."""
+
+    def __init__(self, text: str, remedy: str) -> None:
+        super().__init__(text)
+        self.remedy = remedy
+
+
 async def _replace(context: AdminContext, old: str, new: str, address: tuple[str, int]) -> bool:
     """Add ``new``, wait until it votes, and remove ``old``. Steps that were taken before are skipped, so the request can be
-    repeated. Returns False if all steps had been taken before. Raises SettingError, UnavailableError, OutcomeUnknownError."""
+    repeated. Returns False if all steps had been taken before. Raises SettingError, UnavailableError, OutcomeUnknownError,
+    _HalfReplacedError. A leader that is replaced only transfers leadership: the next leader has to be asked to remove it."""
     service = context.service
 
     def rows() -> dict[object, dict[str, object]]:
@@ -271,13 +290,19 @@ async def _replace(context: AdminContext, old: str, new: str, address: tuple[str
     while not _has_vote(rows().get(new)):
         if time.monotonic() >= give_up_at:
             row = rows().get(new, {"role": "not a member", "lag": None})
-            raise UnavailableError(
-                f"{new} was added and does not vote yet ({row['role']}, lag {row['lag']}), so {old} was not removed; start {new} "
-                "if it does not run, and repeat the request"
+            raise _HalfReplacedError(
+                f"{new} was added and does not vote yet ({row['role']}, lag {row['lag']}), so {old} was not removed",
+                f"start {new} if it does not run, and repeat the request",
             )
         await asyncio.sleep(PEERS_LOOK_S)
     if old in rows():
-        await service.change_member("remove", old, None, False)
+        try:
+            await service.change_member("remove", old, None, False)
+        except (SettingError, UnavailableError) as error:
+            raise _HalfReplacedError(
+                f"{new} was added and votes, and {old} was not removed: {error}",
+                f"remove {old} at the present leader with POST /v1/members/{old}/remove",
+            ) from None
     context.replacing.pop(old, None)
     return old in found or not is_added
 
