@@ -199,6 +199,7 @@ async def _announce(request: web.Request) -> None:
 
 
 MEMBER_ACTIONS = ("add", "remove", "promote", "move", "replace")
+MEMBER_PARAMETERS = ("address", "by", "observer")
 
 
 async def change_member(request: web.Request) -> web.Response:
@@ -210,6 +211,8 @@ async def change_member(request: web.Request) -> web.Response:
     for parameter, takers in (("address", ("add", "move", "replace")), ("by", ("replace",))):
         if (parameter in request.query) != (action in takers):
             raise BodyError(f"{action} {'needs' if action in takers else 'takes no'} {parameter}")
+    for parameter in request.query.keys() - set(MEMBER_PARAMETERS):
+        raise BodyError(f"unknown parameter {parameter[:40]!r}; the parameters are {', '.join(MEMBER_PARAMETERS)}")
     given, new = request.query.get("address"), request.query.get("by")
     added = name if action == "add" else new
     if added is not None and not is_member_name(added):

@@ -60,3 +60,14 @@ async def test_an_unfinished_replacement_says_what_was_done_and_the_next_step(
     async with running_node(tmp_path) as (_, port):
         answer = await http(port, "/v1/members/n1/replace?by=n2&address=n2:1", "POST")
     assert (answer.status, answer.json) == (503, {"error": error, "remedy": remedy, "outcome": "unknown"})
+
+
+@pytest.mark.parametrize("query", ["add?address=n2:1&addres=x", "add?address=n2:1&observers=true", "remove?force=true"])
+async def test_an_unknown_parameter_of_a_change_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str) -> None:
+    members = Members(monkeypatch, "voter")
+    async with running_node(tmp_path) as (_, port):
+        answer = await http(port, f"/v1/members/n2/{query}", "POST")
+    unknown = query.rpartition("=")[0].replace("?", "&").rpartition("&")[2]
+    assert answer.status == 400
+    assert answer.json["error"] == f"unknown parameter '{unknown}'; the parameters are address, by, observer"
+    assert not members.changes
