@@ -259,6 +259,8 @@ class _Change:
         row, kinds = self._row(name), ("observer",) if observer else ("learner", "voter", "leader")
         if row is not None and _is_at(row, address) and row["role"] in kinds:
             self._tell(f"{name} is a member at {address} already: {row['role']}")
+        elif row is not None and row["role"] == "observer" and not observer:
+            raise SettingError(f"{name} is a member already, an observer; use 'namesrv members promote {name}'")
         else:
             self._request("add", name, address, observer=observer)
         return self._wait_for(name, "observer" if observer else "voter")
@@ -284,6 +286,10 @@ class _Change:
             raise SettingError(
                 f"{old} is an observer, and 'replace' adds a voter: use 'namesrv members add {new} {address} --observer', and "
                 f"then 'namesrv members remove {old}'"
+            )
+        if old in rows and rows.get(new, {}).get("role") == "observer":
+            raise SettingError(
+                f"{new} is an observer; use 'namesrv members promote {new}'. When it votes, use 'namesrv members remove {old}'"
             )
         if old not in rows:
             if new not in rows or not _is_at(rows[new], address):

@@ -8,7 +8,7 @@ writes a MEMBERS entry.
 | M1  | any     | this node does not lead                              | ask the leader                               |
 | M2  | any     | a transfer of leadership, another change, or the first commit of this term is in progress; a full log | repeat |
 | M3  | any     | a member does not know MEMBERS entries               | upgrade it                                   |
-| M4  | add     | the name is a member                                 | use another name, or remove it first         |
+| M4  | add     | the name is a member                                 | another name, or remove it; promote an observer |
 | M5  | other   | the name is not a member                             | list the members                             |
 | M6  | any     | a limit or a malformed field                         | named in the refusal                         |
 | M7  | promote | it is not an observer                                | nothing to do                                |
@@ -146,6 +146,8 @@ class MemberChanges:
         if (old := self._old_members()) is not None:  # M3
             return Refusal("M3", old)
         if change.action == "add" and name in members:  # M4
+            if members[name].kind is Kind.OBSERVER and not change.observer:
+                return Refusal("M4", f"{name} is a member already, an observer; promote it, or choose another name")
             return Refusal("M4", f"{name} is a member already; choose another name, or remove it first")
         if change.action != "add" and name not in members:  # M5
             return Refusal("M5", f"{name} is not a member; give one of {', '.join(sorted(members))}")

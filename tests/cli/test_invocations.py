@@ -247,7 +247,8 @@ TABLE = [
     Invocation("members list -a {nobody}", USAGE, err="Connection refused"),
     Invocation("members", USAGE, err="invalid choice|required"),
     Invocation("members add o1 127.0.0.1:1 --observer --within 3 -a {cpadmin}", USAGE, err="o1: observer, not connected; "),
-    Invocation("members add o1 127.0.0.1:2 -a {cpadmin}", BAD, err="is a member already"),
+    Invocation("members add o1 127.0.0.1:2 -a {cpadmin}", BAD, err="an observer; use 'namesrv members promote o1'"),
+    Invocation("members replace n1 o1 127.0.0.1:1 -a {cpadmin}", BAD, err="use 'namesrv members promote o1'. When it votes"),
     Invocation("members add o2 nonsense -a {cpadmin}", BAD, err="nonsense"),
     Invocation(
         "members add 'o 2' 127.0.0.1:3 -a {cpadmin}",

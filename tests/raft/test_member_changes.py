@@ -65,6 +65,8 @@ def row_m3() -> Refusal:
 
 def row_m4() -> Refusal:
     world, leader = cluster()
+    grow(world, "n4", observer=True)
+    assert "promote it, or choose another name" in refusal(world.elect(), add("n4")).reason
     return refusal(leader, add(followers(world)[0]))
 
 
