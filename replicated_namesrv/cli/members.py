@@ -4,7 +4,8 @@ The leader knows the progress of all members, so its answer is shown if it answe
 preferred, then one of a higher term. A change is requested from the leader until it is made or refused. If the leader transfers
 leadership, the next leader gets the request. ``add``, ``promote`` and ``replace`` then wait until the node votes. ``add`` of an
 observer waits until it has the log. If that takes too long, the command ends. If the same command is run again, it continues to
-wait. If everything has been done meanwhile, it reports this.
+wait. If everything has been done meanwhile, it reports this. A repeated ``remove`` is refused, because the members do not show
+whether the name was removed or never was one. A typing error must not look like a success.
 """
 
 import argparse

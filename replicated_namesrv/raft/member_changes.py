@@ -150,7 +150,8 @@ class MemberChanges:
                 return Refusal("M4", f"{name} is a member already, an observer; promote it, or choose another name")
             return Refusal("M4", f"{name} is a member already; choose another name, or remove it first")
         if change.action != "add" and name not in members:  # M5
-            return Refusal("M5", f"{name} is not a member; give one of {', '.join(sorted(members))}")
+            known = ", ".join(sorted(members))
+            return Refusal("M5", f"{name} is not a member: it was removed already, or never was one; the members are {known}")
         after = self._after(change)
         if (problem := self._problem_of(change, after)) is not None:  # M6
             return Refusal("M6", problem)
