@@ -1,4 +1,4 @@
-"""Addresses at which only this machine connects, and closing a listening socket without losing accepted connections."""
+"""Addresses at which only this machine connects, comparison of hosts, and closing a listening socket without losing accepted connections."""
 
 import asyncio
 import ipaddress
@@ -12,6 +12,21 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
+
+
+def is_same_host(one: str, other: str) -> bool:
+    """Whether two hosts are the same machine, as far as this is known without DNS: the name of loopback is each of its usual
+    addresses, and an IP address can be written in several ways."""
+    return not _meanings(one).isdisjoint(_meanings(other))
+
+
+def _meanings(host: str) -> set[str]:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return {"127.0.0.1", "::1"} if is_loopback(host.lower()) else {host.lower()}
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return {str(mapped or address)}
 
 
 def stop_listening(server: asyncio.AbstractServer) -> None:

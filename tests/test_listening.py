@@ -9,7 +9,7 @@ import threading
 import pytest
 import uvloop
 
-from replicated_namesrv.listening import is_loopback, stop_listening
+from replicated_namesrv.listening import is_loopback, is_same_host, stop_listening
 from replicated_namesrv.server.listener import Listener
 from replicated_namesrv.settings import Settings
 
@@ -23,6 +23,18 @@ from replicated_namesrv.settings import Settings
 )
 def test_loopback_addresses(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        *(("localhost", "127.0.0.1", True), ("localhost", "::1", True), ("::ffff:192.0.2.1", "192.0.2.1", True)),
+        *(("Host-a", "host-a", True), ("::1", "0:0:0:0:0:0:0:1", True)),
+        *(("127.0.0.1", "127.0.0.2", False), ("127.0.0.1", "::1", False), ("localhost", "host-a", False)),
+    ],
+)
+def test_hosts_are_compared_without_dns(one: str, other: str, expected: bool) -> None:
+    assert is_same_host(one, other) is is_same_host(other, one) is expected
 
 
 class Peer(asyncio.Protocol):

@@ -26,6 +26,7 @@ The tests have the names of the rows: ``tests/raft/test_member_changes.py``.
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
+from replicated_namesrv.listening import is_same_host
 from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.followers import Followers
@@ -206,10 +207,11 @@ class MemberChanges:
         if change.action in ("add", "move", "describe"):
             if (problem := problem_of(change.name, after[change.name])) is not None:
                 return problem
-            taken = {(m.host, m.port): name for name, m in after.items() if name != change.name and m.host}
-            if change.address is not None and change.address in taken:
-                address, owner = f"{change.address[0]}:{change.address[1]}", taken[change.address]
-                return f"{address} is the address of {owner}; give another one, or remove or move {owner} first"
+            others = {name: member for name, member in after.items() if name != change.name and member.host}
+            host, port = change.address or ("", 0)
+            owner = next((name for name, m in others.items() if port == m.port and is_same_host(host, m.host)), None)
+            if change.address is not None and owner is not None:
+                return f"{host}:{port} is the address of {owner}; give another one, or remove or move {owner} first"
         if (unreachable := self._unreachable(change, after)) is not None:
             return unreachable
         unknown = sorted(name for name, member in after.items() if not member.host) if self._addresses else []

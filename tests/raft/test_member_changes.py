@@ -81,6 +81,11 @@ def row_m6() -> Refusal:
     _, leader = cluster()
     taken = refusal(leader, MemberChange("add", "n4", ("host-n2", 9_000)))
     assert "host-n2:9000 is the address of n2; give another one, or remove or move n2 first" in taken.reason
+    world, leader = cluster()
+    make(world, MemberChange("add", "n4", ("127.0.0.1", 9_000), observer=True))
+    renamed = refusal(leader, MemberChange("add", "n5", ("localhost", 9_000)))
+    assert "localhost:9000 is the address of n4" in renamed.reason
+    assert leader.member_changes.refusal(MemberChange("add", "n5", ("localhost", 9_001))) is None
     return taken
 
 
