@@ -104,7 +104,8 @@ async def test_wrong_settings_are_a_finding_and_no_stack_trace(tmp_path: Path) -
     assert levels(found["settings"]) == ["problem"]
     assert "listenPort" in found["settings"][0]["text"]
     even = await findings(*member(tmp_path, peers=",n2=127.0.0.1:1"), code=1)
-    assert "peers has 2 nodes; give 1, 3 or 5 nodes" in even["settings"][0]["text"]
+    assert "peers has 2 nodes" in even["settings"][0]["text"]
+    assert "give 1, 3 or 5 nodes" in even["settings"][0]["remedy"]
     (tmp_path / "file").write_text("")
     unusable = await findings(*member(tmp_path / "file"), code=1)
     assert levels(unusable["disk"]) == ["problem"]
