@@ -1,4 +1,4 @@
-"""Addresses at which only this machine connects, comparison of hosts, and closing a listening socket without losing accepted connections."""
+"""Loopback addresses, comparison of hosts, and closing a listening socket without losing accepted connections."""
 
 import asyncio
 import ipaddress
