@@ -83,7 +83,10 @@ def addresses(
         peers = {row["nodeId"]: row for row in members}
         own = peers.pop(settings.node_id, None)  # None: this node was removed
         distance = admin_port - _port("" if own is None else own["peerAddress"])
-        found: list[tuple[str | None, str]] = [(name, _admin_of(row, distance)) for name, row in peers.items() if own]
+        # a node that joins may know the name of a member before its address
+        found: list[tuple[str | None, str]] = [
+            (name, _admin_of(row, distance)) for name, row in peers.items() if own and _port(row["peerAddress"])
+        ]
     else:
         listed = [address.strip() for address in settings.name_server_addresses.split(";") if address.strip()]
         distance = admin_port - remoting_port

@@ -149,6 +149,8 @@ def test_admin_addresses_are_as_far_from_the_listed_ports_as_on_this_node() -> N
         assert found == [("n2", "h2:7777"), ("n3", "[::1]:9887")], (
             "the port is what n2 reports, the host what administrators gave"
         )
+        unknown = {"nodeId": "n4", "peerAddress": ":0", "adminAddress": None}
+        assert addresses(settings, [*told, unknown], 9886, 9876, "h1:9876") == found, "a node that joins knows no address of n4"
     settings = load_settings(flags={"nameServerAddresses": "h1:9876; h2:9877"}, environment={})
     assert addresses(settings, None, 9886, 9876, "h1:9876") == [(None, "h2:9887")]
 
