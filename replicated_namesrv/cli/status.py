@@ -203,7 +203,8 @@ def _assess_group(facts: dict[str, Any], answering: list[dict[str, Any]], member
     most_recent = max(answering, key=lambda node: (int(node["term"]), node["role"] == "leader", int(node["appliedIndex"])))
     quorum = most_recent["quorum"] or len(members) // 2 + 1  # version 0.1.0 does not report it, and has no observers
     named = newest["leader"] if newest["ready"] else None
-    facts["term"], facts["leader"] = newest["term"], leaders[0] if leaders and working else named
+    leads = bool(working) or quorum == 1  # an only voter that is drained leads without a majority that serves
+    facts["term"], facts["leader"] = newest["term"], leaders[0] if leaders and leads else named
     facts |= {"members": members, "quorum": quorum, "serving": working, "mayFail": max(0, working - quorum)}
     commit = max(node["commitIndex"] for node in answering)
     for node in answering:

@@ -354,6 +354,14 @@ def test_a_node_without_a_majority_knows_no_leader_and_proves_no_equality() -> N
     assert "no node leads" in facts["problems"]
 
 
+def test_an_only_voter_leads_although_it_is_drained() -> None:
+    alone = row("a", "11", ready=False, members=["a"], quorum=1, problem="not ready: remoting: drained")
+    facts = assess([alone]).facts
+    assert (facts["leader"], facts["serving"], facts["problems"]) == ("a", 0, ["a: not ready: remoting: drained"])
+    two = assess([alone | {"members": ["a", "b"], "quorum": 2}]).facts
+    assert two["leader"] is None, "it may have lost its majority"
+
+
 def test_a_node_that_reads_its_disk_has_no_term_yet() -> None:
     unknown = dict.fromkeys(("role", "leader", "term", "commitIndex", "appliedIndex", "members", "quorum", "digest"))
     starting = row("c", "", ready=False, problem="not ready: service") | unknown
