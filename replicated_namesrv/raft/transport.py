@@ -35,10 +35,11 @@ The acceptor of a connection decides by the first row that matches. H1 and H3 to
 | H2  | has sent no valid hello within `HELLO_SECONDS`        | close              | as H1                                     |
 | H3  | is not a hello: too long, cut short, not UTF-8        | close              | another program, or a scanner             |
 | H4  | names another cluster                                 | close              | configured wrongly                        |
-| H5  | names another receiver                                | close              | configured wrongly                        |
 | H6  | has a proof by neither ``secret`` nor one of          | close              | another secret, or a recorded hello       |
 |     | ``accepted_secrets``                                  |                    |                                           |
 | H7  | has a certificate that does not name the sender       | close              | one node cannot use another one's name    |
+| H5  | names another receiver                                | send our name,     | added under a wrong name, or at a wrong   |
+|     |                                                       | close              | address                                   |
 | H10 | names no receiver                                     | send our name,     | the dialler knows an address only         |
 |     |                                                       | close              |                                           |
 | H8  | is of a stranger, and strangers are not accepted; or  | refuse, say why    | a removed node; two processes of one name |
@@ -51,6 +52,7 @@ The dialler decides by the first row that matches:
 |-----|-------------------------------------------------------|--------------------|-------------------------------------------|
 | D1  | sends no challenge of this protocol first             | close, dial later  | another program or version                |
 | D2  | refuses (H8)                                          | close, dial later  | its reason is shown in the status         |
+| D6  | sends its name (H5)                                   | close, dial later  | the name is shown in the status           |
 | D3  | has a wrong proof                                     | close, dial later  | it does not know the secret               |
 | D4  | has a right proof                                     | ready              |                                           |
 | D5  | sends anything after that                             | close, dial later  | an acceptor only receives                 |
@@ -322,8 +324,6 @@ class _Accepted(_Frames):
         source, target, cluster = unpack_names(frame[NONCE_BYTES + MAC_BYTES :], 3)  # H3
         if cluster != settings.cluster_id:  # H4
             raise MalformedError(f"{source!r} belongs to cluster {cluster!r}, this is {settings.cluster_id!r}")
-        if target not in (settings.node_id, NO_NAME):  # H5
-            raise MalformedError(f"hello from {source!r} to {target!r}: this is {settings.node_id!r}")
         names = source, target, cluster
         for secret in (settings.secret or b"", *settings.accepted_secrets):
             if hmac.compare_digest(mac, proof(secret, b"dial", self._nonce, nonce, *names)):
@@ -331,6 +331,10 @@ class _Accepted(_Frames):
         else:  # H6
             raise MalformedError(f"{source} does not know the shared secret")
         self._check_certificate(source)  # H7
+        if target not in (settings.node_id, NO_NAME):  # H5: a proven peer learns the name
+            self.owner.refused(f"connection closed: hello from {source!r} to {target!r}: this is {settings.node_id!r}")
+            self._answer_and_close(NAMED + settings.node_id.encode())
+            return
         if target == NO_NAME:  # H10
             self._answer_and_close(NAMED + settings.node_id.encode())
             return
@@ -452,6 +456,13 @@ class _Dialled(_Frames):
             reason = f"{self.peer} refuses this node: {frame[len(REFUSED) :].decode(errors='replace')}"
             if not self.ready.done():
                 self.ready.set_exception(PeerRefusalError(reason))
+                self.ready.exception()
+            raise MalformedError(reason)
+        elif frame.startswith(NAMED) and not self.authenticated:  # D6
+            named = frame[len(NAMED) :].decode(errors="replace")
+            reason = f"the node at the address of {self.peer} is named {named!r}; correct the name or the address of {self.peer}"
+            if not self.ready.done():
+                self.ready.set_exception(TransportError(reason))
                 self.ready.exception()
             raise MalformedError(reason)
         elif self.authenticated:  # D5

@@ -169,6 +169,25 @@ def test_a_name_outside_the_cluster_is_turned_away() -> None:
     asyncio.run(scenario())
 
 
+def test_a_node_that_is_dialled_by_another_name_tells_its_own() -> None:
+    """As after ``members add n7`` with the address of n6. Only a peer that knows the secret learns the name."""
+
+    async def scenario() -> None:
+        good, other = pair_of_settings()
+        addresses = {"a": good.addresses["a"], "z": good.addresses["b"]}
+        async with started(replace(good, addresses=addresses), other) as (a, b):
+            state = a.transport.peers["z"]
+            await until(lambda: "the node at the address of z is named 'b'" in state.error, "the name of the other node")
+            assert state.refusal == "", "the node is not refused by its cluster"
+            assert any("hello from 'a' to 'z': this is 'b'" in warning for warning in b.warnings)
+        async with started(replace(good, addresses=addresses, secret=b"another secret"), other) as (a, b):
+            state = a.transport.peers["z"]
+            await until(lambda: "closed during the hello" in state.error, "the end of the connection")
+            assert any("a does not know the shared secret" in warning for warning in b.warnings)
+
+    asyncio.run(scenario())
+
+
 async def ended(reader: asyncio.StreamReader) -> None:
     async with asyncio.timeout(10):
         try:
