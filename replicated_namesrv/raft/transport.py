@@ -88,7 +88,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
 from random import Random
-from typing import cast
+from typing import NoReturn, cast
 
 from replicated_namesrv.host_look_up import HostLookUp
 from replicated_namesrv.listening import is_loopback, stop_listening
@@ -453,18 +453,11 @@ class _Dialled(_Frames):
             self._seal = FrameSeal(secret, nonce, own, *names) if seals else None
             self.send_frame(own + proof(secret, b"dial", nonce, own, *names) + pack_names(*names))
         elif frame.startswith(REFUSED) and not self.authenticated:  # D2
-            reason = f"{self.peer} refuses this node: {frame[len(REFUSED) :].decode(errors='replace')}"
-            if not self.ready.done():
-                self.ready.set_exception(PeerRefusalError(reason))
-                self.ready.exception()
-            raise MalformedError(reason)
+            self._fail(PeerRefusalError(f"{self.peer} refuses this node: {frame[len(REFUSED) :].decode(errors='replace')}"))
         elif frame.startswith(NAMED) and not self.authenticated:  # D6
             named = frame[len(NAMED) :].decode(errors="replace")
-            reason = f"the node at the address of {self.peer} is named {named!r}; correct the name or the address of {self.peer}"
-            if not self.ready.done():
-                self.ready.set_exception(TransportError(reason))
-                self.ready.exception()
-            raise MalformedError(reason)
+            place = f"the node at the address of {self.peer}"
+            self._fail(TransportError(f"{place} is named {named!r}; correct the name or the address of {self.peer}"))
         elif self.authenticated:  # D5
             raise MalformedError(f"{self.peer} sends over a connection that it accepted")
         elif not hmac.compare_digest(frame, self._expected):  # D3
@@ -473,6 +466,13 @@ class _Dialled(_Frames):
             self.authenticated = True
             if not self.ready.done():
                 self.ready.set_result(None)
+
+    def _fail(self, error: TransportError) -> NoReturn:
+        """End the attempt with ``error``, which the status shows."""
+        if not self.ready.done():
+            self.ready.set_exception(error)
+            self.ready.exception()  # nobody may be waiting for it
+        raise MalformedError(str(error))
 
     def framed(self, payload: bytes) -> tuple[bytes, ...]:
         """The parts of the next frame. Frames must be written in the order of these calls, because the MAC counts them."""
